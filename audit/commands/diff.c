@@ -1,4 +1,4 @@
-/* `addend diff`: its options and its call. */
+/* The command `addend diff`: its options and what it prints. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,7 +135,7 @@ static void progress(void *context, const char *what, int64_t done, int64_t of) 
   ad_cli_progress("diff", done, of, what);
 }
 
-/* Makes what is printed from the document. */
+/* Makes the text that is printed, in the format that the user chose, from the JSON document. */
 static ad_status make_text(const diff_input *input, const char *json, char **out) {
   ad_text_style style = ad_cli_takes_colour(STDOUT_FILENO) ? AD_COLOURED_TEXT : AD_PLAIN_TEXT;
   if (input->format == HTML) return ad_diff_html(json, out);
@@ -153,7 +153,7 @@ static int print_diff(const diff_input *input, const char *json) {
   return printed;
 }
 
-/* A file that cannot be read is a wrong call here, since nothing is written but the answer. */
+/* A file that cannot be read counts as a wrong call here, since the command writes nothing but its answer. */
 static int failed(ad_status status) {
   int result = ad_cli_failed(status);
   return status == AD_IO ? CLI_WRONG_CALL : result;

@@ -1,4 +1,4 @@
-/* `addend explain`: its call. */
+/* The command `addend explain`. */
 #include <stdio.h>
 #include <stdlib.h>
 

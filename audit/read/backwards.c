@@ -1,4 +1,4 @@
-/* Counts each rank's backwards: one for each of its addend files with a tensor. */
+/* Counts the backwards of each rank: each addend file of the rank that has a tensor is one. */
 #include "read/backwards.h"
 
 #include "base/memory.h"
@@ -11,7 +11,7 @@ static int64_t count_of(const ad_dump *dump, int64_t rank) {
   return count;
 }
 
-/* Returns the first rank with the largest count below `limit`, or -1 if no count is below. */
+/* Returns the first of the ranks with the largest count below `limit`, or -1 if no count is below `limit`. */
 static int64_t next_below(const int64_t *counts, int64_t world, int64_t limit) {
   int64_t found = -1;
   for (int64_t rank = 0; rank < world; rank++)
@@ -19,8 +19,8 @@ static int64_t next_below(const int64_t *counts, int64_t world, int64_t limit) {
   return found;
 }
 
-/* Prints "3 on ranks 0 and 1, 2 on rank 2"; returns how many different counts there are. `same`: scratch, one byte for
- * each rank. */
+/* Prints "3 on ranks 0 and 1, 2 on rank 2", and returns how many different counts there are. `same` is scratch memory
+ * with one byte for each rank. */
 static int print_counts(const ad_dump *dump, const int64_t *counts, unsigned char *same, char *out, size_t size) {
   ad_text text = ad_text_on(out, size);
   int64_t world = dump->mesh.world, rank = next_below(counts, world, INT64_MAX);

@@ -74,7 +74,7 @@ int ad_box_is_stretch(const ad_shape *shape, const ad_box *box) {
   return 1;
 }
 
-/* Binary search for the smallest k whose sampled element has a flat index of at least `flat`; sampled elements
+/* Returns the smallest k whose sampled element has a flat index of at least `flat`. Binary search: sampled elements
  * ascend. */
 static int64_t first_from(uint64_t hash, int64_t of, int64_t n, int64_t flat) {
   int64_t low = 0, high = of;

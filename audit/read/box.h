@@ -12,14 +12,14 @@ ad_box ad_box_full(const ad_shape *shape);
 int64_t ad_box_numel(const ad_shape *shape, const ad_box *box);
 int ad_box_equal(const ad_shape *shape, const ad_box *a, const ad_box *b);
 int ad_box_contains(const ad_shape *shape, const ad_box *outer, const ad_box *inner);
-/* Whether the box contains the element with flat (row-major) index `flat` of the full array. */
+/* Returns 1 if the box contains the element with flat (row-major) index `flat` of the full array. */
 int ad_box_has(const ad_shape *shape, const ad_box *box, int64_t flat);
 /* Returns the row-major offset, within the box, of the full array's element `flat`. The element must lie in the box. */
 int64_t ad_box_offset(const ad_shape *shape, const ad_box *box, int64_t flat);
 
-/* A dump with K = `of` samples of an array of n elements splits the flat indices into K equal spans and has one element
- * of each (rule: audit/docs/dumps.md). ad_sample_element returns the flat index of sample k. `hash`: ad_sample_hash of
- * the parameter's name. */
+/* If a dump has K = `of` samples of an array of n elements, the flat indices are split into K equal spans with one
+ * sample in each (rule: audit/docs/dumps.md). ad_sample_element returns the flat index of sample k. `hash` is
+ * ad_sample_hash of the parameter's name. */
 uint64_t ad_sample_hash(const char *name);
 int64_t ad_sample_element(uint64_t hash, int64_t k, int64_t of, int64_t n);
 /* The samples that lie in a box. */
@@ -28,11 +28,11 @@ typedef struct ad_sampled {
   int64_t *numbers; /* sample numbers k, ascending */
   size_t count;
 } ad_sampled;
-/* ad_box_is_stretch: whether the box's elements have consecutive flat indices. ad_sample_stretch returns the sample
- * numbers k that lie in such a box. */
+/* ad_box_is_stretch returns 1 if the box's elements have consecutive flat indices. For such a box, ad_sample_stretch
+ * returns the range of the sample numbers k that lie in it. */
 int ad_box_is_stretch(const ad_shape *shape, const ad_box *box);
 ad_span ad_sample_stretch(uint64_t hash, const ad_shape *shape, int64_t sample, const ad_box *box);
-/* How many of the K = `sample` sampled elements lie in the box. */
+/* Returns how many of the K = `sample` sampled elements lie in the box. */
 int64_t ad_sample_count(const char *name, const ad_shape *shape, int64_t sample, const ad_box *box);
 
 #endif

@@ -4,10 +4,10 @@
 #include "base/error.h"
 #include "base/text.h"
 
-/* More messages than these are only counted. */
+/* An error message lists this many messages; further ones are only counted. */
 enum { AD_COMPLAINTS_SHOWN = 8 };
-/* `worst`: the status to return. Any other status replaces AD_IO: a file that is wrong matters more than one that
- * cannot be read. */
+/* All messages so far. `worst` is the status to return: AD_IO is replaced by any other status, since a file that is
+ * wrong matters more than one that cannot be read. */
 typedef struct ad_complaints {
   size_t count;
   ad_status worst;
@@ -15,8 +15,8 @@ typedef struct ad_complaints {
   size_t used;
 } ad_complaints;
 
-/* Adds the last error message if `status` is an error. AD_MEMORY is not collected but returned, so that the caller
- * ends. */
+/* Adds the last error message if `status` is an error. AD_MEMORY is returned instead of added, so that the caller
+ * stops. */
 ad_status ad_complaints_add(ad_complaints *complaints, ad_status status) AD_CHECKED;
 /* Returns AD_OK if nothing was collected; else fails with all messages, one a line. */
 ad_status ad_complaints_end(const ad_complaints *complaints) AD_CHECKED;

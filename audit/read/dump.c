@@ -19,14 +19,14 @@ static int is_safetensors(const char *path) {
   return length >= own && !strcmp(path + length - own, ending);
 }
 
-/* Warns of a link or special file in a folder, which is skipped: a link may lead to a file that is listed already. The
- * user may have put it there in place of a file. */
+/* Warns of a link or special file in a folder, which is skipped, since a link may lead to a file that is listed
+ * already. The warning is for users who put it there in place of a file. */
 void ad_dump_report_passed(const char *path, const char *what) {
   if (is_safetensors(path))
     ad_log(AD_LOG_WARNING, "%s: is %s, which is not read in a folder: give its own path to have it read", path, what);
 }
 
-/* A path of a file is added, whatever the file's name. Of a folder, only files named *.safetensors are added. */
+/* A path of a file is added, whatever the file's name. From a folder, only files named *.safetensors are added. */
 ad_status ad_dump_list(ad_file_list *list, const char *path) {
   struct stat found;
   size_t kept = list->count, before = kept;
@@ -44,7 +44,7 @@ ad_status ad_dump_list(ad_file_list *list, const char *path) {
 }
 
 /* A listed file while it is opened. Headers are read one after the other, because most equal the previous header. Then
- * several threads check values. Errors are kept until all files were looked at. */
+ * several threads check values. Errors are kept until all files have been read. */
 typedef struct ad_opened {
   ad_safetensors *tensors; /* NULL: the file could not be opened */
   ad_dump_kind kind;
@@ -59,15 +59,15 @@ typedef struct ad_opening {
   size_t count;
 } ad_opening;
 
-/* Keeps the last error message of a file; AD_MEMORY is returned instead, to end the caller. */
+/* Keeps the last error message for a file. AD_MEMORY is returned instead, so that the caller stops. */
 static ad_status keep_error(ad_opened *opened, ad_status status) {
   if (!status || status == AD_MEMORY) return status;
   opened->status = status;
   return ad_copy_string(ad_last_error(), &opened->message);
 }
 
-/* Opens one file. `plain`: without metadata it is a reference. `like`: the file opened before it, or NULL; shared texts
- * are parsed once. */
+/* Opens one file. `plain`: a file without metadata is a reference. `like`: the file opened before, or NULL; metadata
+ * that both files share is parsed once. */
 static ad_status open_file(const char *path, int plain, const ad_dump_file *like, ad_opened *opened,
                            ad_dump_file *out) {
   ad_safetensors *tensors;
@@ -89,8 +89,8 @@ static ad_status open_headers(ad_dump *dump, const ad_file_list *list, int plain
   return AD_OK;
 }
 
-/* Checks that one file's values are finite, unless the caller knows that they are, or each parameter's values are
- * checked later. */
+/* Checks that one file's values are finite. Does nothing if the caller knows that they are, or if each parameter's
+ * values are checked later. */
 static ad_status check_one(void *context, size_t index) {
   const ad_opening *opening = context;
   ad_opened *opened = &opening->files[index];
@@ -150,7 +150,7 @@ static ad_status differs(const ad_dump_file *file, const char *what, const ad_du
                  file->path, what, first->path);
 }
 
-/* Checks that mesh, step and sample of one file equal those of the first, and that its rank is in the mesh. */
+/* Checks that mesh, step and sample of one file equal those of the first file, and that its rank is in the mesh. */
 static ad_status check_file(const ad_dump *dump, const ad_dump_file *file, const ad_dump_file *first) {
   if (strcmp(file->mesh, first->mesh) != 0)
     return ad_fail(AD_INVALID, "%s: its mesh is \"%.80s\", but the mesh of %s is \"%.80s\"", file->path, file->mesh,
@@ -162,7 +162,7 @@ static ad_status check_file(const ad_dump *dump, const ad_dump_file *file, const
                  (long long)file->rank, file->mesh, (long long)dump->mesh.world, ad_plural(dump->mesh.world));
 }
 
-/* Sets mesh, step, sample and number of microbatches of the dump, and checks every file against the first. */
+/* Sets mesh, step, sample and number of microbatches of the dump, and checks every file against the first file. */
 static ad_status check_files(ad_dump *dump, ad_complaints *complaints) {
   const ad_dump_file *first = first_of_a_rank(dump);
   if (!first)
@@ -182,7 +182,7 @@ static ad_status check_files(ad_dump *dump, ad_complaints *complaints) {
   return AD_OK;
 }
 
-/* Puts a file into its slot; two files in one slot are an error. */
+/* Records a file as the only file for its rank (and microbatch); a second one is an error. */
 static ad_status put_file(const ad_dump_file **place, const ad_dump_file *file, const char *kind) {
   if (*place)
     return ad_fail(AD_INVALID, "%s: is the %s of rank %lld, and so is %s: give only one of the two", file->path, kind,
@@ -209,10 +209,10 @@ static ad_status place_file(ad_dump *dump, const ad_dump_file *file) {
   return put_file(&dump->addends[file->rank * dump->microbatches + microbatch], file, "addend");
 }
 
-/* Limits on what a dump may claim, so that a wrong number in a file does not ask for all memory. */
+/* Limits on the size of a dump, so that a wrong number in a file does not make this program allocate all memory. */
 enum { MICROBATCHES_MAX = 1 << 16, ADDENDS_MAX = 1 << 22 };
 
-/* Puts every file into its slot: [rank] for sums, [rank][microbatch] for addends. */
+/* Records every file by what it is for: sums by [rank], addends by [rank][microbatch]. */
 static ad_status place_files(ad_dump *dump, ad_complaints *complaints) {
   size_t world = (size_t)dump->mesh.world;
   if (dump->microbatches > MICROBATCHES_MAX || dump->microbatches * dump->mesh.world > ADDENDS_MAX)
@@ -232,7 +232,7 @@ static ad_status fail_missing(const char *what, int64_t rank, int64_t microbatch
                  (long long)microbatch);
 }
 
-/* Complains about every rank without a sum file or an addend file. */
+/* Reports an error for every rank without a sum file, and for every addend file that is missing. */
 static ad_status check_ranks(const ad_dump *dump, ad_complaints *complaints) {
   int64_t count = dump->microbatches;
   for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
@@ -246,7 +246,8 @@ static ad_status check_ranks(const ad_dump *dump, ad_complaints *complaints) {
 
 /* ---- positions of ranks in the mesh ---- */
 
-/* Sets the position of a file's rank, from addend.coord or else from the rank; files of one rank must agree. */
+/* Sets the position of a file's rank, from addend.coord if the file has it, else from the rank. Files of one rank must
+ * agree. */
 static ad_status read_position(ad_dump *dump, const ad_dump_file *file) {
   int32_t position[AD_DUMP_AXES] = {0};
   ad_dump_mesh_position(&dump->mesh, file->rank, position);
@@ -260,7 +261,8 @@ static ad_status read_position(ad_dump *dump, const ad_dump_file *file) {
   return AD_OK;
 }
 
-/* Finds two ranks with one position. `taken`: [world], zeros; it is indexed by the row-major number of a position. */
+/* Fails if two ranks have the same position. `taken` ([world] bytes, zeros) is indexed by the row-major number of a
+ * position. */
 static ad_status check_positions(const ad_dump *dump, unsigned char *taken) {
   for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
     int64_t place = 0;
@@ -288,7 +290,7 @@ static ad_status read_positions(ad_dump *dump, ad_complaints *complaints) {
 
 /* ---- opening and closing a dump ---- */
 
-/* Checks in stages, and stops after a stage that found errors: later stages would only complain about the
+/* Checks in stages, and stops after a stage that found errors, since later stages would only report their
  * consequences. */
 static ad_status assemble(ad_dump *dump, int has_reference, ad_complaints *complaints) {
   if (complaints->count) return AD_OK;
@@ -312,12 +314,12 @@ int64_t ad_dump_key(const ad_dump *dump, int64_t rank, uint32_t axes) {
   return key;
 }
 
-/* Releases the pages of the headers. */
+/* Lets the kernel free the memory of the headers' pages. */
 static void forget_headers(const ad_dump *dump) {
   for (size_t i = 0; i < dump->count; i++) ad_safetensors_forget(dump->files[i].tensors);
 }
 
-/* Moves an opened dump to *out, or closes it if anything is wrong. */
+/* Moves an opened dump to *out, or closes it if there is an error. */
 static ad_status end_opening(ad_dump *dump, ad_status status, const ad_complaints *complaints, ad_dump *out) {
   if (!status) status = ad_complaints_end(complaints);
   if (status) {
@@ -338,7 +340,7 @@ ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference
   return end_opening(&dump, status, &complaints, out);
 }
 
-/* Closes the addend files of a dump that serves as a reference: only its sums are needed. */
+/* Closes the addend files of a dump that is used as a reference, since only its sums are needed. */
 static void keep_sums(ad_dump *dump) {
   size_t kept = 0;
   for (size_t i = 0; i < dump->count; i++) {

@@ -26,7 +26,7 @@ typedef struct ad_dump_param {
 typedef struct ad_piece {
   const ad_safetensor *tensor;
   ad_box box;
-  /* the tensor's elements, where the parameter is sampled; else NULL, or not looked up yet */
+  /* the tensor's sampled elements; NULL: the parameter is not sampled, or they were not looked up yet */
   const ad_sampled *sampled;
   int64_t rank, microbatch;
 } ad_piece;
@@ -36,7 +36,7 @@ typedef struct ad_dump {
   ad_dump_file *files;
   size_t count;
   ad_dump_mesh mesh;
-  int64_t step;                      /* -1: the files do not say it */
+  int64_t step;                      /* -1: the files do not give it */
   int64_t microbatches;              /* 0: there are no addend files */
   int64_t sample;                    /* number K of samples a parameter; 0: full tensors */
   int32_t (*position)[AD_DUMP_AXES]; /* [rank][axis]: position in the mesh */
@@ -64,15 +64,16 @@ typedef struct ad_dump_opening {
  * `has_reference`. */
 ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference, const ad_dump_opening *how,
                        ad_dump *out) AD_CHECKED;
-/* Opens what --reference names: a file of full gradients, or another dump. Of a dump only the sums are kept. */
+/* Opens what --reference names: a file of full gradients, or another dump, of which only the sums are kept. */
 ad_status ad_dump_open_reference(const char *const *paths, size_t count, int threads, ad_dump *out) AD_CHECKED;
 /* Warns that the folder's entry `path` is skipped; `what`: the kind of entry, such as "a link". */
 void ad_dump_report_passed(const char *path, const char *what);
 /* Adds a file, or the files of a folder that are named *.safetensors. AD_INVALID: the folder has none. */
 ad_status ad_dump_list(ad_file_list *list, const char *path) AD_CHECKED;
 void ad_dump_close(ad_dump *dump);
-/* Finds the box in which the tensor of `param` in `file` lies; *there = 0 if the file has no such tensor. AD_INVALID:
- * the file gives no box for it. The box lies in the parameter: this was checked when the dump was opened. */
+/* Finds the box of the full parameter that the tensor of `param` in `file` fills; *there = 0 if the file has no such
+ * tensor. Returns AD_INVALID if the file gives no box. That the box lies in the parameter was checked when the dump was
+ * opened. */
 ad_status ad_dump_piece(const ad_dump *dump, const ad_dump_param *param, const ad_dump_file *file, ad_piece *out,
                         int *there) AD_CHECKED;
 /* Returns a number that is the same for two ranks if and only if their positions differ on `axes` only. */

@@ -9,7 +9,7 @@
 
 /* ---- finding a parameter's tensors in the reference ---- */
 
-/* Takes the parameter's tensor from a file of full gradients. */
+/* Finds the parameter's tensor in a file of full gradients. */
 static ad_status find_plain(const ad_dump *reference, ad_full *full) {
   const ad_dump_param *param = full->parts->param;
   const ad_safetensor *tensor = ad_safetensors_find(reference->reference->tensors, param->name);
@@ -27,7 +27,7 @@ static ad_status find_plain(const ad_dump *reference, ad_full *full) {
   return AD_OK;
 }
 
-/* Takes the parameter's sums, in boxes, from another dump. */
+/* Finds the parameter's sums in another dump, each with its box. */
 static ad_status find_sums(const ad_dump *reference, ad_full *full) {
   const ad_dump_param *own = full->parts->param, *param = ad_dump_find(reference, own->name);
   if (!param) return AD_OK;
@@ -49,8 +49,8 @@ static ad_status find_sums(const ad_dump *reference, ad_full *full) {
 
 /* ---- reading values of the reference ---- */
 
-/* Returns the index of an element in the piece's tensor, from the element's sample number k if the reference is
- * sampled, else from its flat index. */
+/* Returns the index of an element in the piece's tensor: found by the element's sample number k if the reference is
+ * sampled, else by the flat index. */
 static size_t element_place(const ad_full *full, const ad_piece *piece, int64_t flat, int64_t k) {
   const ad_shape *shape = &full->parts->param->shape;
   return full->param && full->param->is_sampled ? ad_sample_place(piece->sampled, k)

@@ -3,7 +3,7 @@
 #define DIFF_FULL_H
 #include "read/part.h"
 
-/* The tensors of the reference that together have the parameter. */
+/* The tensors of the reference that together contain the parameter. */
 typedef struct ad_full {
   const ad_parts *parts;      /* the parts that are compared with the reference */
   const ad_dump_param *param; /* the reference's parameter; NULL: the reference is a file of full gradients */
@@ -12,13 +12,13 @@ typedef struct ad_full {
   ad_sampled_lists sampled;
 } ad_full;
 
-/* Finds the tensors. *out must be cleared by ad_full_clear, whatever the status. AD_INVALID: the reference has the
- * parameter in another shape. */
+/* Finds the reference's tensors of a parameter. *out must be cleared by ad_full_clear, whatever the status. AD_INVALID:
+ * the reference has the parameter in another shape. */
 ad_status ad_full_find(const ad_parts *parts, const ad_dump *reference, ad_full *out) AD_CHECKED;
 void ad_full_clear(ad_full *full);
 /* Returns the reference's value of an element of a part, or NaN if the reference does not have the element. */
 double ad_full_value(const ad_full *full, const ad_part *part, size_t element);
-/* Returns 1 if no earlier part has the same box: of several replicas only the first is compared. */
+/* Returns 1 if no earlier part has the same box. Of several replicas only the first is compared. */
 int ad_is_first_of_its_box(const ad_parts *parts, size_t index);
 
 #endif

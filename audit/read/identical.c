@@ -1,5 +1,5 @@
 /* Finds bit-identical addends of one sum, by checksum. How often each of two equal addends was counted cannot be known,
- * even in a right sum. Only the total of their counts can. */
+ * even in a right sum; only the total of their counts can. */
 #include "read/identical.h"
 
 #include <math.h>
@@ -24,10 +24,10 @@ static int by_bits(const void *a, const void *b) {
   return (one->column > other->column) - (one->column < other->column);
 }
 
-/* An addend with fewer significant bits may equal another one by chance: a single bf16 number has only 8. */
+/* Addends with fewer significant bits than this may be equal by chance: a single bf16 number has only 8. */
 enum { CHANCE_BITS = 24 };
 
-/* Whether a little-endian floating-point number is +0 or -0. */
+/* Returns 1 if a little-endian floating-point number is +0 or -0. */
 static int is_zero(const unsigned char *element, size_t size) {
   for (size_t i = 0; i + 1 < size; i++)
     if (element[i]) return 0;
@@ -48,8 +48,8 @@ int ad_addends_are_zero(const ad_parts *parts) {
   return 1;
 }
 
-/* Whether the addend has enough significant bits that an equal addend is no coincidence. Zero addends do not: all zeros
- * are equal, and their counts do not matter. */
+/* Returns 1 if the addend has so many significant bits that an equal addend is no coincidence. Zeros do not count: all
+ * zero addends are equal, and their counts do not matter. */
 static int says_something(const ad_safetensor *tensor) {
   size_t size = ad_dtype_size(tensor->dtype), numel = tensor->bytes / size;
   double bits = 0, each = -log2(ad_unit_roundoff(tensor->dtype));
@@ -58,10 +58,11 @@ static int says_something(const ad_safetensor *tensor) {
   return bits >= CHANCE_BITS;
 }
 
-/* Addends are first compared by this many bytes; only those that are still equal are read to their end. */
+/* Addends are first compared by this many bytes; only those that are equal so far are read to their end. */
 enum { FIRST_BYTES = 256 };
 
-/* Gives each mark the checksum of at most the first `most` bytes of its addend, then sorts the marks by checksum. */
+/* Sets each mark's checksum to that of at most the first `most` bytes of its addend, then sorts the marks by
+ * checksum. */
 static void sum_up(const ad_members *members, ad_mark *marks, size_t count, size_t most) {
   for (size_t i = 0; i < count; i++) {
     const ad_safetensor *tensor = members->columns[marks[i].column].piece.tensor;
@@ -70,7 +71,7 @@ static void sum_up(const ad_members *members, ad_mark *marks, size_t count, size
   qsort(marks, count, sizeof *marks, by_bits);
 }
 
-/* Keeps only the sorted marks whose checksum occurs more than once; returns how many marks it kept. */
+/* Keeps only those of the sorted marks whose checksum occurs more than once; returns how many marks it kept. */
 static size_t keep_repeated(ad_mark *marks, size_t count) {
   size_t kept = 0;
   for (size_t i = 0, end; i < count; i = end) {
@@ -82,8 +83,8 @@ static size_t keep_repeated(ad_mark *marks, size_t count) {
   return kept;
 }
 
-/* Hashes the addends that may be equal to another one, in two passes. The first pass reads the first bytes of each
- * addend. The second reads to the end, but only addends that share their first bytes. */
+/* Computes checksums of the addends that may equal another one, in two passes. The first pass reads the first bytes of
+ * each addend. The second pass reads only addends with the same first bytes, to the end. */
 static void mark(const ad_members *members, ad_mark *marks, size_t *count) {
   *count = 0;
   for (size_t i = 0; i < members->count; i++)
@@ -93,7 +94,7 @@ static void mark(const ad_members *members, ad_mark *marks, size_t *count) {
   sum_up(members, marks, *count, SIZE_MAX);
 }
 
-/* Sets `ranks[r]` for each rank r that holds one of these equal addends; returns the number of distinct ranks. */
+/* Sets `ranks[r]` to 1 for each rank r that holds one of these equal addends; returns the number of these ranks. */
 static int64_t take_ranks(const ad_members *members, const ad_mark *marks, size_t count, unsigned char *ranks) {
   int64_t distinct = 0;
   for (size_t i = 0; i < count; i++) {
@@ -104,7 +105,7 @@ static int64_t take_ranks(const ad_members *members, const ad_mark *marks, size_
   return distinct;
 }
 
-/* Adds "ranks 2 and 3 hold the same addend" as a key of `who`. */
+/* Adds a sentence such as "ranks 2 and 3 hold the same addend" as a key of `who`. */
 static void note(const ad_parts *parts, const unsigned char *ranks, int64_t distinct, json_t *who) {
   char words[200], key[256];
   ad_dump_ranks_print(&parts->dump->mesh, ranks, words, sizeof words);
@@ -113,7 +114,7 @@ static void note(const ad_parts *parts, const unsigned char *ranks, int64_t dist
   json_object_set_new(who, key, json_true());
 }
 
-/* Sets the cells and ranks of these equal addends. */
+/* Sets to 1 the cells and ranks of these equal addends. */
 static void note_cells(const ad_parts *parts, const ad_members *members, const ad_mark *marks, size_t count,
                        ad_identical *identical) {
   for (size_t i = 0; i < count; i++) {
@@ -123,7 +124,7 @@ static void note_cells(const ad_parts *parts, const ad_members *members, const a
   }
 }
 
-/* Notes each run of two or more marks with one checksum. */
+/* Records each run of two or more marks with the same checksum. */
 static void note_runs(const ad_parts *parts, const ad_members *members, const ad_mark *marks, size_t count,
                       unsigned char *ranks, ad_identical *identical) {
   for (size_t i = 0, end; i < count; i = end) {
@@ -135,7 +136,7 @@ static void note_runs(const ad_parts *parts, const ad_members *members, const ad
   }
 }
 
-/* Finds the equal addends of one set of members. */
+/* Finds the equal addends of the ranks in `members`. */
 static ad_status find_in(const ad_parts *parts, const ad_members *members, unsigned char *ranks,
                          ad_identical *identical) {
   ad_mark *marks;

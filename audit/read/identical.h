@@ -8,21 +8,22 @@
 typedef struct ad_identical {
   unsigned char *cells; /* [world][microbatches]: 1 where the addend equals another addend of the same sum */
   unsigned char *ranks; /* [world]: 1 for each rank that holds such an addend */
-  json_t *who;          /* "ranks 2 and 3 hold the same addend": one key for each set of equal addends */
+  json_t *who;          /* keys such as "ranks 2 and 3 hold the same addend", one for each set of equal addends */
 } ad_identical;
 
 ad_status ad_identical_create(const ad_dump *dump, ad_identical *out) AD_CHECKED;
 void ad_identical_destroy(ad_identical *identical);
-/* Finds one parameter's equal addends. Those of the parameter before are removed from `identical`. */
+/* Finds one parameter's equal addends. What `identical` had about the previous parameter is removed. */
 ad_status ad_identical_find(const ad_parts *parts, ad_identical *identical) AD_CHECKED;
-/* Prints which ranks hold the same addend, at most two sets of them. */
+/* Prints which ranks hold the same addend, for at most two sets of equal addends. */
 void ad_identical_print(const ad_identical *identical, char *out, size_t size);
-/* Adds 1 to all[key] for each key of `who`: `all` counts, for each such sentence, the parameters that it is true of. */
+/* `who` has sentences as its keys, and `all` counts for each sentence the parameters of which it is true: adds 1 to
+ * all[key] for each key of `who`. */
 void ad_identical_count(const json_t *who, json_t *all);
-/* Appends a message for each key of `all`. `params`: the number of parameters in the dump. `allowed`: 1: the user
- * expects equal addends (--allow-identical), so no advice is added. */
+/* Appends a message for each key of `all`. `params` is the number of parameters in the dump. `allowed` is 1 if the user
+ * expects equal addends (--allow-identical); then no advice is added. */
 void ad_identical_report(const json_t *all, size_t params, int allowed, json_t *messages);
-/* Whether every element of every addend is 0; 1 also if there is no addend. */
+/* Returns 1 if every element of every addend is 0, or if there is no addend. */
 int ad_addends_are_zero(const ad_parts *parts);
 
 #endif

@@ -15,8 +15,9 @@ static int is_name(const char *text, size_t length) {
   return 1;
 }
 
-/* Reads the next word of a text as NAME=VALUE: returns the word, the length of its name, and the value with its length.
- * A word without '=' has name length 0 and is itself the value. NULL: no word is left. */
+/* Reads the next word of a text as NAME=VALUE. Returns the word, and sets *name to the length of NAME, and *value and
+ * *length to the VALUE. A word without '=' has name length 0 and is itself the value. Returns NULL if no word is
+ * left. */
 static const char *next_word(const char **text, size_t *name, const char **value, size_t *length) {
   const char *word = *text + strspn(*text, " ");
   size_t all = strcspn(word, " ");
@@ -34,7 +35,7 @@ static int find_axis(const ad_dump_mesh *mesh, const char *name, size_t length) 
   return -1;
 }
 
-/* Returns the text as a decimal number of at most 9 digits, or -1 if it is none. */
+/* Returns the value of a decimal number of at most 9 digits, or -1 if the text is no such number. */
 static int64_t parse_number(const char *text, size_t length) {
   int64_t value = 0;
   if (!length || length > 9) return -1;
@@ -149,7 +150,7 @@ int64_t ad_dump_axes_size(const ad_dump_mesh *mesh, uint32_t axes) {
   return ranks;
 }
 
-/* Whether the axes together have `size` ranks, and each axis more than one. */
+/* Returns 1 if the axes together have `size` ranks, and each axis more than one. */
 static int is_set_of(const ad_dump_mesh *mesh, uint32_t axes, double size) {
   for (int axis = 0; axis < mesh->count; axis++)
     if (axes >> axis & 1 && mesh->size[axis] == 1) return 0;

@@ -7,7 +7,7 @@
 
 /* AD_DUMP_AXES: the most axes. AD_DUMP_NAME: bytes of an axis' name, with its 0. */
 enum { AD_DUMP_AXES = 8, AD_DUMP_NAME = 48 };
-enum { AD_DUMP_RANKS = 1 << 16 }; /* the most ranks: dumps have fewer files */
+enum { AD_DUMP_RANKS = 1 << 16 }; /* the most ranks */
 
 typedef struct ad_dump_mesh {
   int count; /* number of axes; axis 0 is the slowest */
@@ -19,14 +19,14 @@ typedef struct ad_dump_mesh {
 
 /* Parses "dp_shard=2 tp=4". The message of AD_INVALID says what is wrong. */
 ad_status ad_dump_mesh_parse(const char *text, ad_dump_mesh *out) AD_CHECKED;
-/* Reads one "NAME=VALUE" and moves *text behind it. *axis: the axis NAME, -1 at the end of the text; *value, *length:
- * the VALUE. AD_INVALID: the mesh has no such axis, or bit set *seen has it already. */
+/* Reads one "NAME=VALUE" and moves *text past it. *axis is the axis NAME, or -1 at the end of the text; *value and
+ * *length give the VALUE. AD_INVALID: the mesh has no such axis, or the axis is in the bit set *seen already. */
 ad_status ad_dump_mesh_next(const ad_dump_mesh *mesh, const char **text, uint32_t *seen, int *axis, const char **value,
                             size_t *length) AD_CHECKED;
-/* Parses a position, "dp_shard=1 tp=2"; axes that are not named are at 0. AD_INVALID: wrong
- * text, or outside the mesh. */
+/* Parses a position such as "dp_shard=1 tp=2"; axes that are not named are at 0. AD_INVALID: the text is wrong, or the
+ * position is outside the mesh. */
 ad_status ad_dump_mesh_coord(const ad_dump_mesh *mesh, const char *text, int32_t position[AD_DUMP_AXES]) AD_CHECKED;
-/* The position of a rank, row-major: the last axis varies fastest. */
+/* Computes the position of a rank in the mesh. The order is row-major: the last axis varies fastest. */
 void ad_dump_mesh_position(const ad_dump_mesh *mesh, int64_t rank, int32_t position[AD_DUMP_AXES]);
 /* Prints a bit set of axes as "dp_shard,tp"; returns buffer. */
 const char *ad_dump_axes_print(const ad_dump_mesh *mesh, uint32_t axes, char *buffer, size_t size);
@@ -34,7 +34,7 @@ const char *ad_dump_axes_print(const ad_dump_mesh *mesh, uint32_t axes, char *bu
  * to print. Returns buffer. */
 const char *ad_dump_ranks_print(const ad_dump_mesh *mesh, const unsigned char *ranks, char *buffer, size_t size);
 int64_t ad_dump_axes_size(const ad_dump_mesh *mesh, uint32_t axes); /* number of ranks along these axes together */
-/* The axes among `axes` that have more than one rank. */
+/* Returns those of `axes` that have more than one rank. */
 uint32_t ad_large_axes(const ad_dump_mesh *mesh, uint32_t axes);
 /* Lists every set of axes, each larger than 1, that together have `size` ranks: sets of fewer axes first; among sets of
  * equally many axes, subsets of `first` first. Returns the number of sets. */

@@ -20,7 +20,7 @@ static ad_status need(const ad_dump_file *file, const char *key) {
   return text_of(file, key) ? AD_OK : ad_fail(AD_INVALID, "%s: has no %s in its metadata", file->path, key);
 }
 
-/* Reads an integer of at least `least`; does not change *out if the file does not have the key. */
+/* Reads an integer that is at least `least`; leaves *out unchanged if the file does not have the key. */
 static ad_status read_integer(const ad_dump_file *file, const char *key, int64_t least, int64_t *out) {
   const char *text = text_of(file, key);
   char *end;
@@ -33,7 +33,7 @@ static ad_status read_integer(const ad_dump_file *file, const char *key, int64_t
   return AD_OK;
 }
 
-/* Reads a number above 0, or 0 if it `may_be_zero`. Sets *out to NaN if the file does not have the key. */
+/* Reads a number above 0; if `may_be_zero`, 0 is allowed too. Sets *out to NaN if the file does not have the key. */
 static ad_status read_positive(const ad_dump_file *file, const char *key, int may_be_zero, double *out) {
   const char *text = text_of(file, key);
   char *end;
@@ -46,21 +46,21 @@ static ad_status read_positive(const ad_dump_file *file, const char *key, int ma
   return AD_OK;
 }
 
-/* A file that is being read, and a file before it that may share parsed metadata with it. */
+/* A file whose metadata is read, and an earlier file that may share parsed metadata with it. */
 typedef struct ad_saying {
-  ad_dump_file *file;       /* NULL: there is none */
-  const ad_dump_file *like; /* NULL: none */
+  ad_dump_file *file;       /* the file that is read */
+  const ad_dump_file *like; /* the earlier file; NULL: there is none */
 } ad_saying;
 
-/* Returns what `like` parsed from this metadata text, if both files got the text from one shared header; NULL if the
- * text must be parsed. `place`: the field of `file` for this text; `like` has the same field. */
+/* Returns the JSON that was parsed from this key of `like`, if both files have the text from one shared header; NULL:
+ * the text must be parsed. `place` is the field of `file` for the JSON; the same field of `like` has it. */
 static json_t *shared(const ad_saying *saying, const char *key, json_t *const *place) {
   const char *base = (const char *)saying->file;
   if (!saying->like || text_of(saying->like, key) != text_of(saying->file, key)) return NULL;
   return *(json_t *const *)(const void *)((const char *)saying->like + ((const char *)place - base));
 }
 
-/* Parses a key's JSON text; leaves *out NULL if the file does not have the key. */
+/* Parses a key's JSON text; *out stays NULL if the file does not have the key. */
 static ad_status read_json(const ad_saying *saying, const char *key, json_t **out) {
   const ad_dump_file *file = saying->file;
   const char *text = text_of(file, key);
@@ -80,7 +80,8 @@ static ad_status read_map(const ad_saying *saying, const char *key, json_t **out
   return AD_OK;
 }
 
-/* Reads addend.reduce: a dtype's bare name, or a JSON object from patterns to names. */
+/* Reads addend.reduce: the name of a dtype, or a JSON object whose keys are patterns and whose values are such
+ * names. */
 static ad_status read_reduce(const ad_saying *saying) {
   ad_dump_file *file = saying->file;
   const char *text = text_of(file, "addend.reduce");
@@ -94,7 +95,7 @@ static int is_factor(const json_t *value) {
   return json_is_number(value) && isfinite(json_number_value(value)) && json_number_value(value) != 0;
 }
 
-/* Reads addend.expect: a factor, or a JSON object from patterns to factors. */
+/* Reads addend.expect: a factor, or a JSON object whose keys are patterns and whose values are factors. */
 static ad_status read_expect(const ad_saying *saying) {
   ad_dump_file *file = saying->file;
   static const char key[] = "addend.expect", right[] = "a number that is not 0, or a JSON object of them by pattern";
@@ -107,7 +108,7 @@ static ad_status read_expect(const ad_saying *saying) {
   return AD_OK;
 }
 
-/* Checks that gradients can be summed in the dtype of this name. */
+/* Checks that `name` is a dtype in which gradients can be summed. */
 static ad_status check_comm_dtype(const char *name) {
   ad_dtype dtype = 0;
   AD_TRY(ad_dtype_parse(name, &dtype));
@@ -146,7 +147,7 @@ static ad_status read_version(const ad_dump_file *file) {
   return version && strcmp(version, "1") != 0 ? wrong(file, "addend.version", version, "1") : AD_OK;
 }
 
-/* Reads the place of a file in the dump: rank, mesh, position and microbatch. A reference has none of these. */
+/* Reads what a file is for: rank, mesh, position and microbatch. A reference has none of these. */
 static ad_status read_place(ad_dump_file *file) {
   if (file->kind == AD_DUMP_REFERENCE) return AD_OK;
   AD_TRY(need(file, "addend.version"));

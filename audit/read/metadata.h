@@ -7,7 +7,7 @@
 
 typedef enum ad_dump_kind { AD_DUMP_ADDEND, AD_DUMP_SUM, AD_DUMP_REFERENCE } ad_dump_kind;
 
-/* A file of a dump with its parsed metadata. JSON maps are from parameters' names, or from patterns of names. */
+/* A file of a dump with its parsed metadata. The keys of JSON maps are parameters' names, or patterns of names. */
 typedef struct ad_dump_file {
   ad_safetensors *tensors;
   const char *path;
@@ -24,7 +24,7 @@ typedef struct ad_dump_file {
   json_t *expect, *reduce;       /* a number or text for all parameters, or a map by pattern; NULL: not given */
   json_t *inside;                /* addend.inside: map from names to lists; NULL: not given */
   json_t *unjudged, *values;     /* addend.unjudged and addend.values: maps from names to texts; NULL: not given */
-  int repeats;                   /* 1: of every parameter the file says the same as the previous file of its kind */
+  int repeats;                   /* 1: its metadata on parameters is the same as in the previous file of its kind */
 } ad_dump_file;
 
 /* Reads a file's metadata and takes ownership of `tensors`, also on failure. AD_INVALID names file and key. `plain`: a

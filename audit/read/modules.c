@@ -5,15 +5,16 @@
 #include "base/memory.h"
 #include "read/dump.h"
 
-/* Whether the text after "rank" is like "00003.sum.safetensors" or "00003.addend.m0.safetensors", as reducers name
- * their files. */
+/* Returns 1 if the text that follows "rank" in a file's name is like "00003.sum.safetensors" or
+ * "00003.addend.m0.safetensors", as in the names that reducers give. */
 static int ends_as_own(const char *text) {
   size_t digits = strspn(text, "0123456789");
   return digits && (!strncmp(text + digits, ".sum.", 5) || !strncmp(text + digits, ".addend.", 8));
 }
 
-/* Returns the length of the module's name in a path and sets *begin to its start: 7 for "encoder" in
- * "FOLDER/encoder.rank00003.sum.safetensors". Returns 0 if there is no module, -1 if no reducer named the file. */
+/* Finds the module's name in a path: *begin is its start, and the result its length, for example 7 for "encoder" in
+ * "FOLDER/encoder.rank00003.sum.safetensors". Returns 0 if the name has no module, -1 if it is no name that reducers
+ * give. */
 static int module_of(const char *path, const char **begin) {
   const char *base = strrchr(path, '/');
   *begin = base = base ? base + 1 : path;
@@ -42,7 +43,8 @@ static ad_status add_module(ad_dump_modules *to, const char *begin, int length) 
   return AD_OK;
 }
 
-/* Whether a file belongs to a module; files that are not named as reducers name theirs belong to every module. */
+/* Returns 1 if a file belongs to a module. Files whose names are not those that reducers give belong to every
+ * module. */
 static int is_of(const char *path, const ad_dump_module *module) {
   const char *begin;
   int length = module_of(path, &begin);
@@ -68,7 +70,7 @@ static ad_status sort(ad_dump_modules *modules) {
   return AD_OK;
 }
 
-/* Warns of the entries of folders that are skipped. */
+/* Warns of those entries of folders that are skipped. */
 static void report_passed(const char *const *paths, size_t count) {
   ad_file_list list = {.passed = ad_dump_report_passed};
   for (size_t i = 0; i < count; i++)

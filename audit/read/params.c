@@ -1,5 +1,5 @@
-/* Gathers what a dump's files say of each parameter. Files that say the same thing must agree: a rank that disagrees
- * about a shape or a type would otherwise be compared with the wrong elements. */
+/* Gathers what a dump's files say of each parameter, and checks that they agree: a rank that disagrees about a shape or
+ * a type would otherwise be compared with the wrong elements. */
 #include "read/params.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ static int by_name(const void *a, const void *b) {
   return strcmp(((const ad_dump_param *)a)->name, ((const ad_dump_param *)b)->name);
 }
 
-/* Adds a parameter unless its name is known. */
+/* Adds a parameter unless its name is in `known`. */
 static ad_status add_name(ad_dump *dump, const char *name, json_t *known, size_t *room) {
   if (json_object_get(known, name)) return AD_OK;
   if (dump->param_count == *room) {
@@ -27,8 +27,8 @@ static ad_status add_name(ad_dump *dump, const char *name, json_t *known, size_t
   return AD_OK;
 }
 
-/* Whether both files have the same tensors and the same metadata about them. Equal metadata was parsed once and is
- * shared, so pointers are compared. */
+/* Returns 1 if both files have the same tensors and the same metadata about them. Equal metadata was parsed once and is
+ * shared, so comparing pointers is enough. */
 static int repeats(const ad_dump_file *file, const ad_dump_file *before) {
   return before && ad_safetensors_share(file->tensors, before->tensors) && file->types == before->types &&
          file->shapes == before->shapes && file->held == before->held && file->sharding == before->sharding &&
@@ -36,9 +36,10 @@ static int repeats(const ad_dump_file *file, const ad_dump_file *before) {
          file->unjudged == before->unjudged && file->assumed == before->assumed;
 }
 
-/* Marks each file that says the same as the previous file of its kind. Marked files need not be read again. */
+/* Marks each file whose metadata on parameters is the same as in the previous file of its kind. Marked files need not
+ * be read again. */
 static void find_repeats(ad_dump *dump) {
-  const ad_dump_file *before[] = {NULL, NULL}; /* the file before, for AD_DUMP_ADDEND and AD_DUMP_SUM */
+  const ad_dump_file *before[] = {NULL, NULL}; /* the previous file of kind AD_DUMP_ADDEND, and of kind AD_DUMP_SUM */
   for (size_t i = 0; i < dump->count; i++) {
     ad_dump_file *file = &dump->files[i];
     if (file->kind == AD_DUMP_REFERENCE) continue;
@@ -82,7 +83,7 @@ static ad_status wrong(const ad_dump_file *file, const char *key, const char *na
   return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" %s", file->path, key, name, what);
 }
 
-/* Reads `count` integers from 0 on. */
+/* Reads `count` integers, each of which must be 0 or more. */
 static ad_status read_sizes(const json_t *list, int count, int64_t *out) {
   for (int i = 0; i < count; i++) {
     const json_t *size = json_array_get(list, (size_t)i);
@@ -92,7 +93,7 @@ static ad_status read_sizes(const json_t *list, int count, int64_t *out) {
   return AD_OK;
 }
 
-/* Reads the full shape from addend.shapes; ndim is -1 where the file does not have it. */
+/* Reads the full shape from addend.shapes; ndim is -1 if the file does not give it. */
 static ad_status reported_shape(const ad_dump_file *file, const char *name, ad_shape *out) {
   const json_t *list = json_object_get(file->shapes, name);
   int64_t numel = 1;
@@ -121,7 +122,7 @@ static ad_status read_type(const char *text, size_t length, int ndim, ad_type *o
   return *out = AD_S(dim), AD_OK;
 }
 
-/* Parses "dp_shard=R tp=S0"; an axis that is not named is R. */
+/* Parses a text such as "dp_shard=R tp=S0"; an axis that is not named is R. */
 static ad_status parse_types(const ad_dump *dump, const char *text, int ndim, ad_type types[AD_DUMP_AXES]) {
   uint32_t seen = 0;
   memset(types, AD_R, sizeof *types * AD_DUMP_AXES);
@@ -135,7 +136,8 @@ static ad_status parse_types(const ad_dump *dump, const char *text, int ndim, ad
   }
 }
 
-/* Sets *stated to what this file says of the parameter under `key`; fails if another file said something else. */
+/* Sets *stated to the text that this file gives for the parameter under `key`; fails if another file gave a different
+ * text. */
 static ad_status merge_text(const ad_dump_file *file, const json_t *map, const char *key, const char *name,
                             const char **stated) {
   const json_t *value = json_object_get(map, name);
@@ -150,7 +152,7 @@ static ad_status merge_text(const ad_dump_file *file, const json_t *map, const c
 
 /* ---- merging what all files say of a parameter ---- */
 
-/* What the files so far say of one parameter; NULL, NaN, 0 and ndim -1 mean nothing yet. */
+/* What the files read so far say of one parameter; NULL, NaN, 0 and ndim -1 mean that none has said anything. */
 typedef struct ad_stated {
   const char *types, *partial, *assumed, *unjudged;
   ad_shape shape;
@@ -190,7 +192,7 @@ static ad_status merge_file(const ad_dump_file *file, const char *name, ad_state
   return merge_numbers(file, name, stated);
 }
 
-/* Whether the parameter is sharded along any axis. */
+/* Returns 1 if the parameter is sharded along any axis. */
 static int is_sharded_in(const ad_dump *dump, const ad_dump_param *param) {
   for (int axis = 0; axis < dump->mesh.count; axis++)
     if (ad_type_is_sharded(param->types[axis])) return 1;
@@ -198,7 +200,7 @@ static int is_sharded_in(const ad_dump *dump, const ad_dump_param *param) {
 }
 
 /* Finds the shape of a parameter whose shape no file gives. Such a parameter is not sharded, so each tensor is full and
- * all tensors must have one shape. */
+ * all tensors must have the same shape. */
 static ad_status shape_of_tensors(const ad_dump *dump, const char *name, ad_shape *out) {
   const ad_dump_file *first = NULL;
   char one[160], other[160];
@@ -252,10 +254,10 @@ static int has_tensor(const ad_dump *dump, const char *name) {
   return 0;
 }
 
-/* Completes a parameter from what the files say, with defaults for what they do not say. */
+/* Completes a parameter from what the files say, with defaults for everything that no file says. */
 static ad_status use(const ad_dump *dump, const ad_stated *stated, ad_dump_param *param) {
   param->shape = stated->shape;
-  /* no file has any element of it */
+  /* no file has any element of the parameter */
   if (stated->unjudged && !has_tensor(dump, param->name)) param->shape = (ad_shape){.ndim = 1};
   if (param->shape.ndim < 0) AD_TRY(shape_of_tensors(dump, param->name, &param->shape));
   AD_TRY(use_types(dump, stated, param));
@@ -292,7 +294,7 @@ static int is_inside(const ad_dump_param *param, const ad_box *box) {
   return 1;
 }
 
-/* Reads the box from addend.held: [[first per dimension], [count per dimension]]. */
+/* Reads the box from addend.held, which is [[first index for each dimension], [count for each dimension]]. */
 static ad_status box_of_held(const ad_dump_file *file, const ad_dump_param *param, const json_t *held, ad_box *out) {
   const json_t *first = json_array_get(held, 0), *count = json_array_get(held, 1);
   size_t ndim = (size_t)param->shape.ndim;
@@ -318,7 +320,7 @@ static ad_status box_of_offsets(const ad_dump_file *file, const ad_dump_param *p
   return is_inside(param, out) ? AD_OK : box_wrong(file, param, "DCP_SHARDING_INFO");
 }
 
-/* Computes the box from the types. If several axes shard one dimension, the slower axis is the outer one. */
+/* Computes the box from the types. If several axes shard one dimension, the slower axis splits it first. */
 static ad_box box_of_types(const ad_dump *dump, const ad_dump_param *param, int64_t rank) {
   ad_box box = ad_box_full(&param->shape);
   for (int axis = 0; axis < dump->mesh.count; axis++) {
@@ -331,7 +333,7 @@ static ad_box box_of_types(const ad_dump *dump, const ad_dump_param *param, int6
   return box;
 }
 
-/* Finds the tensor's box: from addend.held, else from DCP_SHARDING_INFO, else from the types. */
+/* Finds the tensor's box: from addend.held if the file has it, else from DCP_SHARDING_INFO, else from the types. */
 static ad_status find_box(const ad_dump *dump, const ad_dump_param *param, const ad_dump_file *file,
                           const ad_safetensor *tensor, ad_box *out) {
   const json_t *held = json_object_get(file->held, param->name), *info = json_object_get(file->sharding, param->name);
@@ -342,7 +344,7 @@ static ad_status find_box(const ad_dump *dump, const ad_dump_param *param, const
   return AD_OK;
 }
 
-/* Whether the tensor has the box's shape, or all of its elements in one dimension. */
+/* Returns 1 if the tensor has the box's shape, or all elements of the box in one dimension. */
 static int has_shape_of(const ad_dump_param *param, const ad_box *box, const ad_safetensor *tensor) {
   int64_t numel = ad_box_numel(&param->shape, box);
   if (tensor->shape.ndim == 1 && tensor->shape.dim[0] == numel) return 1;
@@ -353,8 +355,8 @@ static int has_shape_of(const ad_dump_param *param, const ad_box *box, const ad_
   return 1;
 }
 
-/* Checks that the tensor has a floating dtype and as many elements as its box (this file's part), or, of a sampled
- * parameter, as many as the samples in that box. */
+/* Checks that the tensor has a floating-point dtype and as many elements as its box. If the parameter is sampled, the
+ * tensor must have as many elements as there are samples in the box. */
 static ad_status check_tensor(const ad_dump_param *param, const ad_dump_file *file, const ad_box *box,
                               const ad_safetensor *tensor) {
   char own[160], should[160];
@@ -390,8 +392,8 @@ static ad_status check_piece(const ad_dump *dump, const ad_dump_param *param, co
   return there ? check_tensor(param, file, &piece.box, piece.tensor) : AD_OK;
 }
 
-/* Checks the parameter's tensor in every file. If the parameter is not sharded, a file that repeats the previous one
- * has the same box, and is checked only if the previous one failed. */
+/* Checks the parameter's tensor in every file. If the parameter is not sharded, a file with the same metadata as the
+ * previous file has the same box, and is checked only if the previous file failed. */
 static ad_status check_pieces(const ad_dump *dump, const ad_dump_param *param, ad_complaints *complaints) {
   int is_sharded = is_sharded_in(dump, param), failed[] = {0, 0}; /* `failed`: for AD_DUMP_ADDEND and AD_DUMP_SUM */
   for (size_t i = 0; i < dump->count; i++) {

@@ -46,7 +46,7 @@ static ad_status check_columns(ad_parts *parts, const ad_members *members) {
   return AD_OK;
 }
 
-/* Checks the tensors that belong to no part; does nothing if all were checked already. */
+/* Checks the tensors that belong to no part; does nothing if all tensors were checked already. */
 static ad_status check_others(ad_parts *parts) {
   const ad_dump *dump = parts->dump;
   if (!dump->unchecked || parts->checked == (size_t)(dump->mesh.world * (dump->microbatches + 1))) return AD_OK;
@@ -58,8 +58,9 @@ static ad_status check_others(ad_parts *parts) {
   return AD_OK;
 }
 
-/* Some addends are sums themselves, and the job may add their terms in another order (addend.inside). With T terms in
- * total and S the sum of their largest absolute sums, the order can change the result by T u S. Returns T S. */
+/* Returns the bound T S for the error inside addends that are sums themselves, whose terms the job may add in another
+ * order (addend.inside). T is the total number of terms, and S the sum of the addends' largest absolute sums. With unit
+ * roundoff u, the order can change the result by T u S. */
 static double inside_of(const ad_parts *parts, const ad_members *members) {
   double terms = 0, size = 0;
   for (size_t i = 0; i < members->count; i++) {
@@ -95,7 +96,7 @@ void ad_members_measure(const ad_parts *parts, ad_members *members) {
   }
 }
 
-enum { AHEAD = 4 }; /* number of files that are fetched ahead */
+enum { AHEAD = 4 }; /* how many files ahead of their use data is prefetched */
 
 /* Prefetches, in three stages, what is needed to search the files after `at`. */
 static void expect_files(const ad_dump_file *const *files, size_t at, size_t count) {
@@ -123,7 +124,7 @@ static ad_status fill_members(ad_parts *parts, ad_members *members) {
   return AD_OK;
 }
 
-/* Finds, or makes, the rank's members. */
+/* Finds the members that the rank belongs to, or makes them. */
 static ad_status find_members(ad_parts *parts, int64_t rank, size_t *out) {
   int64_t key = ad_parts_key(parts, rank);
   for (*out = 0; *out < parts->member_count; ++*out)
@@ -136,8 +137,8 @@ static ad_status find_members(ad_parts *parts, int64_t rank, size_t *out) {
 
 /* ---- parts: sums that are the same on several ranks ---- */
 
-/* The rank with the same position as `rank`, except on the axes of `partial`: there it has the
- * row-major position `index`. */
+/* Returns the rank with the same position as `rank`, except on the axes `partial`, where the row-major number of its
+ * position is `index`. */
 static int64_t rank_beside(const ad_dump *dump, int64_t rank, uint32_t partial, int64_t index) {
   const ad_dump_mesh *mesh = &dump->mesh;
   int32_t place[AD_DUMP_AXES];
@@ -152,8 +153,8 @@ static int64_t rank_beside(const ad_dump *dump, int64_t rank, uint32_t partial, 
   return rank;
 }
 
-/* Lists the tensors that add up to `rank`'s sum: its own, or, if the sum is partial, those of
- * all ranks along these axes. */
+/* Lists the tensors that add up to `rank`'s sum: the rank's own tensor or, if the sum is partial, those of all ranks
+ * along the axes of `partial`. */
 static ad_status find_terms(ad_parts *parts, int64_t rank, ad_piece *terms, size_t *count) {
   const ad_dump *dump = parts->dump;
   uint32_t partial = parts->param->partial;
@@ -183,8 +184,8 @@ static uint64_t checksum(const ad_piece *terms, size_t count) {
   return sum;
 }
 
-/* Finds a part with the same bits, members and box. It searches from the last part back, since neighbouring ranks
- * mostly hold the same part. */
+/* Finds a part with the same bits, members and box. Searches from the last part back, since neighbouring ranks mostly
+ * hold the same part. */
 static ad_part *find_part(ad_parts *parts, const ad_part *like) {
   for (size_t i = parts->count; i-- > 0;) {
     ad_part *part = &parts->parts[i];
@@ -199,7 +200,8 @@ static int same_bytes(const ad_safetensor *a, const ad_safetensor *b) {
   return a->dtype == b->dtype && a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes);
 }
 
-/* Whether the tensors have the same bytes as the part's: then its checksum and value checks are valid for them, too. */
+/* Returns 1 if the tensors have the same bytes as those of the part. The part's checksum and value checks are then
+ * valid for these tensors too. */
 static int repeats(const ad_part *part, const ad_piece *terms, size_t count) {
   if (part->term_count != count) return 0;
   for (size_t i = 0; i < count; i++)
@@ -207,7 +209,7 @@ static int repeats(const ad_part *part, const ad_piece *terms, size_t count) {
   return 1;
 }
 
-/* The checksum of a rank's sum; also checks its values. `before`: the part of a rank before, or NULL. */
+/* Computes the checksum of a rank's sum and checks its values. `before` is the part of an earlier rank, or NULL. */
 static ad_status find_bits(ad_parts *parts, const ad_part *before, const ad_piece *terms, size_t count, uint64_t *out) {
   if (before && repeats(before, terms, count)) {
     parts->checked += count;
@@ -218,8 +220,8 @@ static ad_status find_bits(ad_parts *parts, const ad_part *before, const ad_piec
   return AD_OK;
 }
 
-/* Finds the part that these tensors are, or adds it; *out is NULL for an empty box. `before`: the part of a rank
- * before; NULL: there is none. */
+/* Finds the part that consists of these tensors, or adds a new one; *out is NULL for an empty box. `before` is the part
+ * of an earlier rank, or NULL. */
 static ad_status take_part(ad_parts *parts, int64_t rank, const ad_part *before, const ad_piece *terms, size_t count,
                            ad_part **out) {
   ad_part like = {.box = terms[0].box, .sampled = terms[0].sampled};
@@ -239,15 +241,15 @@ static ad_status take_part(ad_parts *parts, int64_t rank, const ad_part *before,
   return AD_OK;
 }
 
-/* Whether this rank is the first of the ranks that share a partial sum. The first represents all of them. */
+/* Returns 1 if this rank is the first of the ranks that share a partial sum; the first represents all of them. */
 static int leads(const ad_parts *parts, int64_t rank) {
   for (int axis = 0; axis < parts->dump->mesh.count; axis++)
     if (parts->param->partial >> axis & 1 && parts->dump->position[rank][axis]) return 0;
   return 1;
 }
 
-/* Finds the part of every rank. First locates all tensors, so that the next rank's sum can be prefetched
- * while one rank's is read. */
+/* Finds the part of every rank. All tensors are located first, so that the next rank's sum can be prefetched while one
+ * is read. */
 static ad_status take_parts(ad_parts *parts, size_t *counts, ad_part **part_of) {
   ad_piece *terms = parts->terms;
   int64_t world = parts->dump->mesh.world;
@@ -269,7 +271,7 @@ static ad_status take_parts(ad_parts *parts, size_t *counts, ad_part **part_of) 
   return AD_OK;
 }
 
-/* Lists the ranks that hold each part. */
+/* Lists the holders of each part: the ranks that have it. */
 static void list_holders(ad_parts *parts, ad_part *const *part_of) {
   int64_t *next = parts->holders;
   for (size_t i = 0; i < parts->count; i++) {
@@ -299,7 +301,7 @@ static ad_status find_parts(ad_parts *parts) {
   return status;
 }
 
-/* Checks that every addend has all elements of its sums. */
+/* Checks that every addend has all elements of the sums to which it belongs. */
 static ad_status check_cover(const ad_parts *parts) {
   for (size_t i = 0; i < parts->count; i++) {
     const ad_part *part = &parts->parts[i];
@@ -352,7 +354,7 @@ const ad_members *ad_part_members(const ad_parts *parts, const ad_part *part) { 
 
 enum {
   LINE = 64 /* bytes of a cache line */,
-  EXPECTED = 1 << 14 /* bytes to prefetch; after them the processor prefetches by itself */
+  EXPECTED = 1 << 14 /* bytes to prefetch; beyond these the processor prefetches by itself */
 };
 
 void ad_piece_expect(const ad_piece *piece, size_t elements) {
@@ -363,7 +365,7 @@ void ad_piece_expect(const ad_piece *piece, size_t elements) {
   for (size_t at = 0; at < bytes; at += LINE) __builtin_prefetch(data + at, 0, 2);
 }
 
-/* Reads `count` values from element `at` of a tensor on, as f64. Data in a mapped file need not be aligned. */
+/* Reads `count` values of a tensor, as f64, from element `at` on. Data in a mapped file need not be aligned. */
 static void read_run(const ad_safetensor *tensor, size_t at, size_t count, double *out) {
   enum { RUN = 512 };
   char aligned[RUN * sizeof(double)] __attribute__((aligned(64)));
@@ -380,8 +382,8 @@ static void read_run(const ad_safetensor *tensor, size_t at, size_t count, doubl
   }
 }
 
-/* The row-major index in the outer box of the inner box's element `element`. *run: how many elements from there on are
- * contiguous in both boxes. */
+/* Returns the row-major index, in the outer box, of element `element` of the inner box. *run is set to how many
+ * elements from there on are contiguous in both boxes. */
 static size_t place_in(const ad_shape *shape, const ad_box *outer, const ad_box *inner, size_t element, size_t *run) {
   size_t place = 0, stride = 1, left = element, same = 1, in_run = 0;
   int continues = 1;
@@ -399,7 +401,7 @@ static size_t place_in(const ad_shape *shape, const ad_box *outer, const ad_box 
   return place;
 }
 
-/* Reads elements [begin, end) of a part that is not sampled. */
+/* Reads elements [begin, end) of a part whose parameter is not sampled. */
 static void read_full(const ad_shape *shape, const ad_part *part, const ad_piece *piece, size_t begin, size_t end,
                       double *out) {
   while (begin < end) {
@@ -411,7 +413,7 @@ static void read_full(const ad_shape *shape, const ad_part *part, const ad_piece
   }
 }
 
-/* Reads samples [begin, end) of a part, from a tensor whose samples contain the part's. */
+/* Reads samples [begin, end) of a part, from a tensor that has at least the part's samples. */
 static void read_sampled(const ad_part *part, const ad_piece *piece, size_t begin, size_t end, double *out) {
   const int64_t *wanted = part->sampled->numbers, *there = piece->sampled->numbers;
   if (begin == end) return;

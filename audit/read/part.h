@@ -18,9 +18,10 @@ typedef struct ad_members {
   int32_t *ranks;     /* [count]: rank of each column, for loops that need nothing else */
   size_t count;
   const ad_box *box; /* the box of all columns; NULL: they differ, or there are none */
-  /* over the addends' dtypes: the largest unit roundoff, and the largest of their smallest numbers above 0 */
+  /* The addends may have several dtypes: the largest of their unit roundoffs, and the largest of their smallest
+   * positive numbers. */
   double unit, smallest;
-  double inside; /* times the unit roundoff: error of the sums inside the addends, before they are rounded */
+  double inside; /* error of sums inside the addends, before they are rounded, as a multiple of the unit roundoff */
 } ad_members;
 
 /* Elements of a sum that have the same bits on one or several ranks; these ranks have the same members. */
@@ -84,7 +85,7 @@ void ad_part_read_sum(const ad_parts *parts, const ad_part *part, size_t begin, 
 int64_t ad_part_flat(const ad_parts *parts, const ad_part *part, size_t element);
 /* Computes the members' fields that depend on all of their addends: box, unit, smallest, inside. */
 void ad_members_measure(const ad_parts *parts, ad_members *members);
-/* Returns a key of the rank's position on axes that are not R: the same for ranks that differ on R axes only. */
+/* Returns a key of the rank's position: the same for ranks whose positions differ on axes of type R only. */
 int64_t ad_parts_key(const ad_parts *parts, int64_t rank);
 const ad_members *ad_part_members(const ad_parts *parts, const ad_part *part);
 

@@ -1,4 +1,4 @@
-/* Lists of the samples that lie in a box, one list for each box. */
+/* Lists of the samples that lie in a box; each box has one list. */
 #include "read/sampled.h"
 
 #include "base/memory.h"
@@ -50,7 +50,7 @@ void ad_sampled_clear(ad_sampled_lists *lists) {
   ad_release(lists->lists);
 }
 
-/* The index in the list of sample k, or of the first sample after it. */
+/* Returns the index in the list of sample k or, if the list does not have it, of the first sample after k. */
 size_t ad_sample_place(const ad_sampled *list, int64_t k) {
   size_t low = 0, high = list->count;
   while (low < high) {

@@ -1,4 +1,4 @@
-/* Threads that take the next item until all are taken. */
+/* Threads that each take the next item of work, until all items are taken. */
 #include "read/threads.h"
 
 #include <pthread.h>
@@ -15,14 +15,14 @@ typedef struct ad_crew {
   const ad_work *work;
   pthread_mutex_t lock; /* protects the fields below, but not `reported` */
   size_t next;          /* index of the first item that no thread has taken */
-  unsigned char *done;  /* [index]: 1 when done */
-  ad_status status;     /* status of the first item, by index, that failed */
+  unsigned char *done;  /* [index]: 1 if the item is done */
+  ad_status status;     /* status of the failed item with the smallest index */
   size_t failed;        /* index of that item; `count` if none failed */
   char message[AD_MESSAGE_MAX];
-  size_t reported; /* number of items that were reported; only the caller's thread uses it */
+  size_t reported; /* how many items were reported; only the caller's thread uses this field */
 } ad_crew;
 
-/* Takes the next item; returns 0 if none is left or one has failed. */
+/* Takes the next item of work; returns 0 if no item is left or one has failed. */
 static int take_item(ad_crew *crew, size_t *index) {
   pthread_mutex_lock(&crew->lock);
   int there = crew->next < crew->work->count && !crew->status;
@@ -57,7 +57,7 @@ static void report_done(ad_crew *crew) {
     work->reported(work->context, crew->reported);
 }
 
-/* A helper thread's main function. */
+/* The main function of a helper thread. */
 static void *help(void *argument) {
   ad_crew *crew = argument;
   size_t index;
@@ -65,7 +65,7 @@ static void *help(void *argument) {
   return NULL;
 }
 
-/* What the caller's thread does: the same as help, and reports what is done. */
+/* Does items on the caller's thread like a helper thread, and also reports items that are done. */
 static void lead(ad_crew *crew) {
   size_t index;
   while (take_item(crew, &index)) {
@@ -74,7 +74,7 @@ static void lead(ad_crew *crew) {
   }
 }
 
-/* Starts at most `count` helper threads; returns how many the system gave. They block all signals, so that signals go
+/* Starts at most `count` helper threads; returns how many could be started. They block all signals, so that signals go
  * to the program's own threads. */
 static int start(ad_crew *crew, int count, pthread_t *threads) {
   sigset_t all, before;

@@ -1,4 +1,4 @@
-/* Lists of causes, their JSON documents, and the sentences that print them. */
+/* Lists of causes, the JSON documents made of causes, and the sentences that print them. */
 #include "say/cause.h"
 
 #include <math.h>

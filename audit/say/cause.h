@@ -51,7 +51,7 @@ typedef struct ad_cause {
   double factor; /* gradient over expected gradient; NaN: unknown */
   char text[256];
   char place[64];     /* the bridge, pool or microbatches where the bug is; "": unknown */
-  ad_no_axis no_axis; /* why there are no axes; 0: there are, or kind or place says why */
+  ad_no_axis no_axis; /* why there are no axes; 0: there are axes, or kind or place already says why */
 } ad_cause;
 
 /* All causes that explain the numbers, the simplest first. Lives in memory that processes share, so it has no
@@ -70,20 +70,20 @@ AD_INTERNAL void ad_causes_copy(ad_causes *out, const ad_causes *causes);
 
 /* ---- JSON documents of causes ---- */
 
-/* One cause as a JSON object {kind, axes, factor, text, place}. `place` "" and a factor that is not finite become
- * null. */
+/* Makes the JSON object {kind, axes, factor, text, place} of one cause. An empty `place`, and a factor that is not
+ * finite, become null. */
 AD_INTERNAL json_t *ad_cause_document(const char *kind, const char *axes, double factor, const char *text,
                                       const char *place);
 /* Sets the keys `cause` and `possible_causes` of a document from an array of cause documents, whose reference it takes.
  * A single cause becomes `cause`, and `possible_causes` is []. Several become `possible_causes`, and `cause` is
  * null. */
 AD_INTERNAL void ad_cause_set(json_t *document, json_t *causes);
-/* Whether a document names a cause or possible causes. */
+/* Returns 1 if a document names a cause or possible causes. */
 AD_INTERNAL int ad_cause_is_reported(const json_t *document);
-/* Prints the text of a document's cause, or "possible causes: ...; ..." with as many as fit, or "" where it names none.
- * Returns buffer. */
+/* Prints the text of a document's cause; or "possible causes: ...; ..." with as many as fit; or "" if the document
+ * names no cause. Returns buffer. */
 AD_INTERNAL const char *ad_cause_print(const json_t *document, char *buffer, size_t size);
-/* Prints an array of cause documents in the same way. */
+/* Prints an array of cause documents, in the way of ad_cause_print. */
 const char *ad_causes_print(const json_t *causes, char *buffer, size_t size);
 
 #endif

@@ -16,28 +16,29 @@
 /* The state of one diff of one dump. */
 typedef struct ad_diff_run {
   const ad_diff_options *options;
-  const char *const *references; /* the paths of --reference, or of the reference's files for this module */
+  const char *const *references; /* the path that --reference gives, or the reference's files for this module */
   size_t reference_count;        /* 0: no reference was given */
   ad_dump dump, other;           /* `other`: what --reference names */
   const ad_dump *reference;      /* NULL: there is no reference */
   json_t *document, *params, *messages, *all_identical;
-  json_t *untried, *unlike, *unequal, *retyped; /* maps from axes, as text, to names of parameters */
-  json_t *unfitted;                             /* names of parameters whose counts were not fitted */
-  ad_norm_term *norms;                          /* one for each parameter */
-  ad_finding *findings;                         /* one for each parameter, empty once it was taken */
+  /* maps whose keys are axes, as text, and whose values are lists of parameters' names */
+  json_t *untried, *unlike, *unequal, *retyped;
+  json_t *unfitted;     /* names of parameters whose counts were not fitted */
+  ad_norm_term *norms;  /* one for each parameter */
+  ad_finding *findings; /* one for each parameter; cleared after add_finding */
   ad_known known;
   ad_judge judge;
-  size_t read; /* bytes of the files that were read and may still be in memory */
+  size_t read; /* bytes of the files read since release_pages last released their pages */
   ad_answer answer;
 } ad_diff_run;
 
-/* With `finite`, the caller may bring values into the files only as they are needed, one parameter after the other.
- * Then only one thread may judge. */
+/* Returns how many threads may judge. With `finite`, the caller may fill the files only as values are needed, one
+ * parameter after the other, so only one thread may judge. */
 static int threads_of(const ad_diff_options *options) { return options->finite ? 1 : options->threads; }
 
 /* ---- messages that join several parameters ---- */
 
-/* Files the parameter under its axes in `notes`, so that parameters with the same axes share one message. */
+/* Adds the parameter's name to `notes` under its axes, so that parameters with the same axes share one message. */
 static void note(const ad_dump *dump, const char *name, uint32_t axes, json_t *notes) {
   char key[AD_DUMP_AXES * AD_DUMP_NAME];
   if (!axes) return;
@@ -48,7 +49,7 @@ static void note(const ad_dump *dump, const char *name, uint32_t axes, json_t *n
 
 static const char *first_of(const json_t *names) { return json_string_value(json_array_get(names, 0)); }
 
-/* Prints " and 2 other parameters" for the names after the first; "" if there are none. */
+/* Prints " and 2 other parameters" for the names after the first; prints "" if there is only one name. */
 static const char *print_others(const json_t *names, char *buffer, size_t size) {
   size_t others = json_array_size(names) - 1;
   *buffer = 0;
@@ -56,7 +57,8 @@ static const char *print_others(const json_t *names, char *buffer, size_t size) 
   return buffer;
 }
 
-/* Only full tensors, not samples, show whether a sum goes over an axis on which its parameter is sharded. */
+/* Adds messages about parameters of which only samples were dumped: samples do not show whether a sum goes over an axis
+ * on which the parameter is sharded. */
 static void report_untried(ad_diff_run *run) {
   const char *axes;
   json_t *names;
@@ -71,7 +73,8 @@ static void report_untried(ad_diff_run *run) {
   }
 }
 
-/* Replicated ranks that should do the same work have different gradients: perhaps they were fed different batches. */
+/* Adds messages about replicas that should do the same work but have different gradients: perhaps they were fed
+ * different batches. */
 static void report_unlike(ad_diff_run *run) {
   const char *axes;
   json_t *names;
@@ -85,7 +88,8 @@ static void report_unlike(ad_diff_run *run) {
   }
 }
 
-/* Advises to state the type of parameters that are right only if axes whose type I was assumed are R. */
+/* Adds messages about parameters that are right only if axes that were assumed to be I are R: their type should be
+ * stated. */
 static void report_retyped(ad_diff_run *run) {
   const char *axes;
   json_t *names;
@@ -99,8 +103,7 @@ static void report_retyped(ad_diff_run *run) {
   }
 }
 
-/* Adds a message about parameters whose values differ between replicas before the step already, and whose sums are
- * wrong too. */
+/* Adds messages about parameters with wrong sums whose values already differ between replicas before the step. */
 static void report_unequal(ad_diff_run *run) {
   const char *axes;
   json_t *names;
@@ -112,8 +115,7 @@ static void report_unequal(ad_diff_run *run) {
   }
 }
 
-/* Adds a message about wrong parameters that were not fitted: fitting many addends takes long, so the work is
- * limited. */
+/* Adds a message about wrong parameters whose counts were not fitted because the limit on this work was reached. */
 static void report_unfitted(ad_diff_run *run) {
   char others[48];
   if (!json_array_size(run->unfitted)) return;
@@ -123,18 +125,19 @@ static void report_unfitted(ad_diff_run *run) {
                                      first_of(run->unfitted), print_others(run->unfitted, others, sizeof others)));
 }
 
-/* The dump's answer is the worst answer of all its parameters. */
+/* Records an answer: the dump's answer is the worst answer of its parameters and its norm. */
 static void answer(ad_diff_run *run, ad_answer own) {
   if (own > run->answer) run->answer = own;
 }
 
 /* ---- judging the parameters, one after the other ---- */
 
-/* Bytes. Releasing the pages of many files takes long, and touching a page brings 64 KiB of its file into memory: pages
- * are released after REMEMBERED bytes in all and REMEMBERED_OF_FILE bytes a file were read. */
+/* Bytes. Releasing the pages of many files takes long, and reading a page again brings 64 KiB of its file into memory.
+ * So pages are released only after REMEMBERED bytes in all, and REMEMBERED_OF_FILE bytes a file, were read. */
 enum { REMEMBERED = 64 << 20, REMEMBERED_OF_FILE = 512 << 10 };
 
-/* Releases the pages of files that were read: each parameter is judged once, so its values are not needed again. */
+/* Releases the pages of files that were read: each parameter is judged only once, so its values are not needed
+ * again. */
 static void release_pages(ad_diff_run *run) {
   const ad_dump *dumps[] = {&run->dump, &run->other};
   if (run->read < REMEMBERED || run->read / REMEMBERED_OF_FILE < run->dump.count) return;
@@ -143,7 +146,7 @@ static void release_pages(ad_diff_run *run) {
     for (size_t i = 0; i < dumps[d]->count; i++) ad_safetensors_forget(dumps[d]->files[i].tensors);
 }
 
-/* Adds the finding of one parameter to those of the parameters before it, and clears it. */
+/* Adds the finding of one parameter to the findings of earlier parameters, and clears it. */
 static void add_finding(ad_diff_run *run, size_t index) {
   ad_finding *finding = &run->findings[index];
   const char *name = run->dump.params[index].name;
@@ -161,13 +164,13 @@ static void add_finding(ad_diff_run *run, size_t index) {
   ad_finding_clear(finding);
 }
 
-/* Judges one parameter; runs on any thread. */
+/* Judges one parameter. Several threads may call this function at the same time. */
 static ad_status judge_one(void *context, size_t index) {
   ad_diff_run *run = context;
   return ad_judge_param(&run->judge, index, &run->findings[index]);
 }
 
-/* Takes one parameter's finding and reports progress; called in the order of parameters. */
+/* Adds one parameter's finding to the results and reports progress. Called in the order of parameters. */
 static void report_one(void *context, size_t index) {
   ad_diff_run *run = context;
   const ad_diff_options *options = run->options;
@@ -185,7 +188,8 @@ static ad_status judge_params(ad_diff_run *run) {
 
 /* ---- the dump's document and messages ---- */
 
-/* The factor between a parameter's sum and what was expected, where it is one number for all its addends; else NaN. */
+/* Returns the factor between a parameter's sum and the expected sum if all its addends have the same factor, else
+ * NaN. */
 static double factor_of(const json_t *param) {
   static const char *const kinds[] = {"right", "averaged", "doubled", "factor"};
   const json_t *factor = json_object_get(param, "factor");
@@ -196,8 +200,8 @@ static double factor_of(const json_t *param) {
   return NAN;
 }
 
-/* Warns if parameters were scaled by different factors: an optimizer step then points in another direction, whatever
- * the clipping does. */
+/* Adds a message if parameters were scaled by different factors: the optimizer step then has another direction,
+ * whatever the clipping does. */
 static void report_factors(ad_diff_run *run) {
   const json_t *param, *first = NULL;
   size_t i;
@@ -221,8 +225,8 @@ static void rewrite(json_t *param, const char *text) {
     json_object_set_new(json_object_get(param, "cause"), "text", json_string(text));
 }
 
-/* If all parameters carry one factor below 1 that is no group's size, gradient clipping is the likely reason, and their
- * texts say so. */
+/* If all parameters have the same factor below 1, and no group has that size, gradient clipping is the likely reason;
+ * their texts are changed to say so. */
 static void report_clipped(ad_diff_run *run) {
   json_t *param;
   const json_t *first = json_array_get(run->params, 0);
@@ -242,7 +246,7 @@ static void report_clipped(ad_diff_run *run) {
   json_array_foreach(run->params, i, param) rewrite(param, reported);
 }
 
-/* Completes the document with norm, messages and verdict. */
+/* Completes the document with the norm, the messages and the verdict. */
 static void finish(ad_diff_run *run) {
   int norm_holds;
   json_object_set(run->document, "params", run->params);
@@ -253,7 +257,7 @@ static void finish(ad_diff_run *run) {
   json_object_set_new(run->document, "verdict", json_string(ad_answer_name(run->answer)));
 }
 
-/* The reference is what --reference names, else the dump's own file of kind reference, else none. */
+/* Opens the reference: what --reference names, else the dump's own file of kind reference, else none. */
 static ad_status open_reference(ad_diff_run *run) {
   if (run->reference_count) {
     AD_TRY(ad_dump_open_reference(run->references, run->reference_count, run->options->threads, &run->other));
@@ -278,7 +282,7 @@ static ad_status diff_dump(ad_diff_run *run) {
   run->unequal = json_object();
   run->unfitted = json_array();
   AD_TRY(ad_known_create(&run->dump, &run->known));
-  run->known.alone = run->options->finite; /* other parameters' values may not be in the files yet, or no more */
+  run->known.alone = run->options->finite; /* other parameters' values may not be in the files yet, or not any more */
   AD_TRY(ad_new(run->dump.param_count, &run->norms));
   AD_TRY(ad_new(run->dump.param_count, &run->findings));
   AD_TRY(judge_params(run));
@@ -315,13 +319,13 @@ static void run_end(ad_diff_run *run) {
 
 /* ---- dumps of several modules ---- */
 
-/* The worst answer so far, and the document that goes with it. */
+/* The worst answer so far, and the document for it. */
 typedef struct ad_diff_reported {
   ad_answer answer;
   json_t *document; /* owned by this struct */
 } ad_diff_reported;
 
-/* Opens a dump's files, judges it and closes it; the document in `reported` is the caller's. */
+/* Opens a dump's files, judges the dump and closes it. The caller owns the document in `reported`. */
 static ad_status judge_files(const char *const *files, size_t count, const ad_dump_opening *how, ad_diff_run *run,
                              ad_diff_reported *reported) {
   AD_TRY(ad_dump_open(files, count, run->reference_count > 0, how, &run->dump));
@@ -332,8 +336,9 @@ static ad_status judge_files(const char *const *files, size_t count, const ad_du
   return status;
 }
 
-/* A failed diff may have failed because a value is not finite, and other values may not be finite either. Opening the
- * dump once more checks all values first and names every one of them; if all are finite, returns the first failure. */
+/* A diff may fail because a value is not finite; then other values may not be finite either. Opens the dump once more,
+ * which checks all values and fails with the names of all such tensors; if all values are finite, returns the first
+ * failure. */
 static ad_status name_values(const char *const *files, size_t count, const ad_diff_run *run, ad_status failed) {
   char message[AD_MESSAGE_MAX];
   ad_dump dump;
@@ -344,7 +349,7 @@ static ad_status name_values(const char *const *files, size_t count, const ad_di
   return ad_fail(failed, "%s", message);
 }
 
-/* Judges files while checking their values for NaN and infinity in the same pass over them. */
+/* Judges files. Their values are checked for NaN and infinity when they are read for judging, not in a pass before. */
 static ad_status diff_files(const char *const *files, size_t count, ad_diff_run *run, ad_diff_reported *reported) {
   const ad_diff_options *options = run->options;
   ad_dump_opening how = {options->progress, options->context, options->finite, 1, options->threads};
@@ -352,7 +357,7 @@ static ad_status diff_files(const char *const *files, size_t count, ad_diff_run 
   return !status || status == AD_MEMORY || options->finite ? status : name_values(files, count, run, status);
 }
 
-/* If the reference has several modules, chooses the files of this one. */
+/* If the reference has several modules, chooses the files of the module that is judged. */
 static ad_status choose_reference(const ad_dump_modules *references, const char *name, ad_diff_run *run) {
   const ad_dump_module *own = ad_dump_modules_find(references, name);
   if (!references->count) return AD_OK;
@@ -373,7 +378,7 @@ static ad_status diff_module(const ad_dump_module *module, const ad_dump_modules
   return status ? ad_fail_in(status, "module `%s`", module->name) : AD_OK;
 }
 
-/* Judges each module of a folder by itself; the document has one document a module in `modules`. */
+/* Judges each module of a folder by itself; `modules` of the document has one document for each module. */
 static ad_status diff_modules(const ad_dump_modules *modules, const ad_diff_run *run, ad_diff_reported *whole) {
   ad_dump_modules references = {0};
   AD_TRY(ad_dump_modules_list(run->references, run->reference_count, &references));

@@ -9,7 +9,7 @@ json_t *ad_diff_number(double value) { return isfinite(value) ? json_real(value)
 
 static json_t *integer_or_null(int64_t value) { return value >= 0 ? json_integer((json_int_t)value) : json_null(); }
 
-/* The number of files of a kind that have a tensor. A rank that ran fewer backwards has files without tensors. */
+/* Returns how many files of a kind have a tensor. A rank that ran fewer backwards has files without tensors. */
 static json_int_t count_files(const ad_dump *dump, ad_dump_kind kind) {
   json_int_t count = 0;
   for (size_t i = 0; i < dump->count; i++)
@@ -41,7 +41,7 @@ static const char *print_types(const ad_dump *dump, const ad_dump_param *param, 
   return buffer;
 }
 
-/* The JSON array of the ranks r with ranks[r] set. */
+/* Makes a JSON array of all ranks r for which ranks[r] is set. */
 static json_t *list_of_ranks(const unsigned char *ranks, int64_t world) {
   json_t *list = json_array();
   for (int64_t rank = 0; rank < world; rank++)
@@ -49,7 +49,7 @@ static json_t *list_of_ranks(const unsigned char *ranks, int64_t world) {
   return list;
 }
 
-/* Makes a JSON array [rank][microbatch] that holds null in every place. */
+/* Makes a JSON array [rank][microbatch] in which every element is null. */
 static json_t *rows_of_null(const ad_dump *dump) {
   json_t *rows = json_array();
   for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
@@ -64,8 +64,8 @@ static void set_cell(json_t *rows, const ad_piece *piece, json_t *value) {
   json_array_set_new(json_array_get(rows, (size_t)piece->rank), (size_t)piece->microbatch, value);
 }
 
-/* Makes a JSON array [rank][microbatch] of the values, one for each addend. An addend is null if it is absent, belongs
- * to other members, or has a count that cannot be known. */
+/* Makes a JSON array [rank][microbatch] of the values, one for each addend. The element of an addend that is absent,
+ * belongs to other members, or has an unknown count is null. */
 static json_t *matrix(const ad_parts *parts, const ad_judged *shown, const double *values) {
   const ad_members *members = ad_part_members(parts, shown->part);
   json_t *rows = rows_of_null(parts->dump);
@@ -75,7 +75,7 @@ static json_t *matrix(const ad_parts *parts, const ad_judged *shown, const doubl
 }
 
 /* Makes a JSON array [rank][microbatch] of the counts in a right sum with equal addends: null for each addend that
- * equals another addend, 1 for all others. */
+ * equals another addend, 1 for every other addend. */
 static json_t *matrix_of_identical(const ad_parts *parts, const ad_identical *identical) {
   json_t *rows = rows_of_null(parts->dump);
   for (size_t m = 0; m < parts->member_count; m++)
@@ -87,7 +87,7 @@ static json_t *matrix_of_identical(const ad_parts *parts, const ad_identical *id
   return rows;
 }
 
-/* The part whose residual is largest relative to its bound. */
+/* Returns the part whose residual is largest relative to its bound. */
 static const ad_judged *worst_of(const ad_judged *list, size_t count) {
   const ad_judged *worst = NULL;
   for (size_t i = 0; i < count; i++)
@@ -96,7 +96,7 @@ static const ad_judged *worst_of(const ad_judged *list, size_t count) {
   return worst;
 }
 
-/* The first keys of every parameter's document. */
+/* Makes the first keys of a parameter's document. */
 static json_t *param_head(const ad_dump *dump, const ad_dump_param *param, ad_answer answer, ad_verdict_kind kind) {
   char types[AD_DUMP_AXES * (AD_DUMP_NAME + 8)];
   return json_pack("{s:o, s:I, s:I, s:s, s:f, s:b, s:s, s:s}", "name", ad_json_text(param->name), "numel",
@@ -137,7 +137,8 @@ static json_t *reference_document(const ad_compared *compared) {
   return document;
 }
 
-/* Whether the sum is right by its addends, yet the reference contradicts it: then the addends themselves are wrong. */
+/* Returns 1 if the sum is right by its addends but the reference contradicts it: then the addends themselves are
+ * wrong. */
 static int is_wrong_before(const ad_verdict *verdict, const ad_compared *compared) {
   return verdict->kind == AD_VERDICT_RIGHT && compared->there && !compared->holds;
 }
@@ -173,7 +174,7 @@ json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_ver
   return document;
 }
 
-/* Fills in the remaining keys of a parameter whose parts were not judged. */
+/* Fills in the other keys of a parameter whose parts were not judged. */
 static void set_rest(json_t *document, const char *text, json_t *causes) {
   json_t *rest = json_pack("{s:n, s:[], s:n, s:n, s:n, s:o, s:n, s:n, s:n}", "axis", "ranks", "factor", "residual",
                            "bound", "text", ad_json_text(text), "counts", "errors", "reference");

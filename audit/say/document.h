@@ -6,23 +6,23 @@
 #include "say/reference.h"
 #include "say/verdict.h"
 
-/* A JSON number, or null where the value is not finite. */
+/* Returns a JSON number, or null if the value is not finite. */
 json_t *ad_diff_number(double value);
 
 /* The verdict on a parameter, and on the whole dump; a later value is worse. */
 typedef enum ad_answer { AD_ANSWER_RIGHT, AD_ANSWER_CANNOT_TELL, AD_ANSWER_WRONG } ad_answer;
 const char *ad_answer_name(ad_answer answer);
-/* The answer for a parameter, from its verdict and its comparison with the reference. */
+/* Returns the answer for a parameter, from its verdict and its comparison with the reference. */
 ad_answer ad_diff_answer(const ad_verdict *verdict, const ad_compared *compared);
-/* The document's first keys: world, mesh, step, what was dumped. */
+/* Returns the document's first keys: world, mesh, step, what was dumped. */
 json_t *ad_diff_head(const ad_dump *dump, int has_reference);
-/* The document of one parameter. `list`: its judged parts; `compared`: with the reference; `identical`: its bit-identical
- * addends. */
+/* Returns the document of one parameter. `list`: its judged parts; `compared`: its comparison with the reference;
+ * `identical`: its bit-identical addends. */
 json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_verdict *verdict,
                       const ad_compared *compared, const ad_identical *identical);
-/* The document of a parameter of which the dump says (addend.unjudged) that it cannot be judged. */
+/* Returns the document of a parameter that the dump declares impossible to judge (addend.unjudged). */
 json_t *ad_diff_unjudged(const ad_dump *dump, const ad_dump_param *param);
-/* The document of a parameter that is in no rank's sum at all, or of which `missing` elements are in no rank's sum. */
+/* Returns the document of a parameter that is in no rank's sum, or of which `missing` elements are in no rank's sum. */
 json_t *ad_diff_without_sum(const ad_dump *dump, const ad_dump_param *param, int64_t missing);
 
 #endif

@@ -1,5 +1,5 @@
-/* Prints the document of a diff as GitHub Actions workflow commands: one annotation per wrong
- * parameter, norm or message. */
+/* Prints the document of a diff as GitHub Actions workflow commands: one annotation for each norm, message, or group of
+ * equal parameters that is not right. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,8 +10,8 @@
 #include "say/report_rows.h"
 #include "files/printed.h"
 
-/* Prints text with each character of `special` as %XX, which a runner decodes. '%' and line ends must be escaped,
- * in a title also ':' and ','. */
+/* Prints text, with each character of `special` as %XX, which a runner decodes. '%' and line ends must be escaped; in a
+ * title, ':' and ',' too. */
 static void print_escaped(FILE *file, const char *text, const char *special) {
   for (; *text; text++) {
     if (strchr(special, *text))
@@ -21,7 +21,7 @@ static void print_escaped(FILE *file, const char *text, const char *special) {
   }
 }
 
-/* Prints one annotation. `level`: "error", "warning" or "notice"; `module` and `label` may be "". */
+/* Prints one annotation. `level` is "error", "warning" or "notice"; `module` and `label` may be "". */
 static void annotate(FILE *file, const char *level, const char *module, const char *title, const char *label,
                      const char *text) {
   fprintf(file, "::%s title=", level);

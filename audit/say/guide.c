@@ -1,5 +1,5 @@
-/* `addend explain`: prints a page about each kind and cause that a diff can name. The texts
- * are audit/docs/explain/NAME.md. */
+/* `addend explain`: prints the page about a kind or cause that a diff can name. The texts are
+ * audit/docs/explain/NAME.md. */
 #include "say/guide.h"
 
 #include <stdio.h>
@@ -19,7 +19,8 @@ static const ad_guide_page *find_page(const char *name) {
 
 int ad_guide_has(const char *name) { return find_page(name) != NULL; }
 
-/* Prints "; did you mean ...?" with the pages whose name is within a few typing errors of `unknown` or contains it. */
+/* Prints "; did you mean ...?" with the pages whose name is within a few typing errors of `unknown`, contains it or is
+ * contained in it. */
 static void print_near(const char *unknown, char *out, size_t size) {
   ad_text text = ad_text_on(out, size);
   *out = 0;
@@ -31,7 +32,8 @@ static void print_near(const char *unknown, char *out, size_t size) {
   ad_text_add(&text, text.used ? "?" : "");
 }
 
-/* Prints a page's name and its title: of "# own_only: each rank's own addend only" the words after the colon. */
+/* Prints a page's name and title. The title is what follows the colon in the page's first line, such as "# own_only:
+ * each rank's own addend only". */
 static void print_title(FILE *file, const ad_guide_page *page) {
   const char *title = page->text + strspn(page->text, "# ");
   const char *colon = strchr(title, ':');

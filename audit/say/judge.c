@@ -7,7 +7,8 @@
 #include "base/text.h"
 #include "solve/assumed.h"
 
-/* The number of the parameter's elements that no rank's sum has; 0 also where parts overlap without being replicas. */
+/* Returns how many of the parameter's elements are in no rank's sum. May also return 0 if parts overlap without being
+ * replicas. */
 static int64_t count_missing(const ad_parts *parts) {
   int64_t missing = parts->param->sample;
   for (size_t i = 0; i < parts->count; i++) {
@@ -25,7 +26,8 @@ static void report(ad_finding *out, json_t *message) {
   json_array_append_new(out->messages, message);
 }
 
-/* Reports that a part with no more elements than addends cannot be fitted, if its counts were not found. */
+/* Appends a message if the counts of a part were not found and the part has too few elements, at most as many as
+ * addends, to fit them. */
 static void report_few(const ad_parts *parts, const ad_verdict *verdict, ad_finding *out) {
   const ad_judged *shown = verdict->shown;
   int is_open = verdict->kind == AD_VERDICT_UNEXPLAINED || verdict->kind == AD_VERDICT_NOT_DISTINGUISHABLE;
@@ -37,8 +39,8 @@ static void report_few(const ad_parts *parts, const ad_verdict *verdict, ad_find
                            ad_plural((long long)ad_part_members(parts, shown->part)->count)));
 }
 
-/* Turns `right` into `identical_addends`: ranks with identical addends may have dumped sums, not addends, so a right
- * sum of them shows nothing unless a reference confirms it. */
+/* Changes the verdict `right` to `identical_addends`: ranks with identical addends may have dumped sums instead of
+ * addends, so a right sum of these shows nothing, unless a reference confirms it. */
 static void doubt(const ad_judge *judge, const ad_identical *identical, const ad_compared *compared,
                   ad_verdict *verdict) {
   char who[AD_VERDICT_TEXT / 2];
@@ -51,8 +53,8 @@ static void doubt(const ad_judge *judge, const ad_identical *identical, const ad
            who);
 }
 
-/* Turns a verdict on addends that are all zero into `not_observed`: a sum that was left out, or made twice, looks like
- * the right one. A sum that is not zero was then formed from something that was not dumped. */
+/* Changes a verdict on addends that are all zero to `not_observed`: a sum that was left out, or made twice, looks the
+ * same as the right one. A sum that is not zero was then formed from something that was not dumped. */
 static void doubt_zeros(const ad_parts *parts, const ad_compared *compared, ad_verdict *verdict) {
   const ad_dump_param *param = parts->param;
   int is_right = verdict->kind == AD_VERDICT_RIGHT;
@@ -79,7 +81,8 @@ static void doubt_zeros(const ad_parts *parts, const ad_compared *compared, ad_v
              sampled);
 }
 
-/* Completes the verdict by the equal addends and the parameter values, and makes the finding's document from it. */
+/* Changes the verdict, if necessary, because of equal addends and parameter values, and makes the finding's document
+ * from it. */
 static ad_status report_verdict(const ad_judge *judge, const ad_parts *parts, const ad_judged *list,
                                 const ad_identical *identical, const ad_compared *compared, ad_verdict *verdict,
                                 ad_finding *out) {
@@ -128,7 +131,8 @@ static ad_status judge_summed(const ad_judge *judge, ad_parts *parts, const ad_i
   return status;
 }
 
-/* A sum with missing elements is wrong without further tests; otherwise its parts are judged. */
+/* Judges a parameter whose equal addends are found first. If elements are missing from the sum, it is wrong without
+ * further tests; otherwise its parts are judged. */
 static ad_status judge_identical(const ad_judge *judge, ad_parts *parts, ad_identical *identical, ad_finding *out) {
   int64_t missing = count_missing(parts);
   AD_TRY(ad_identical_find(parts, identical));
@@ -139,9 +143,9 @@ static ad_status judge_identical(const ad_judge *judge, ad_parts *parts, ad_iden
   return AD_OK;
 }
 
-/* ---- a second reading along axes whose type was only assumed ---- */
+/* ---- another interpretation along axes whose type was only assumed ---- */
 
-/* Makes the finding of parts that are all right under their second reading. */
+/* Makes the finding for parts that are all right under the other interpretation. */
 static ad_status report_held(const ad_judge *judge, const ad_parts *parts, const ad_identical *identical,
                              ad_finding *out) {
   ad_judged *list;
@@ -152,7 +156,7 @@ static ad_status report_held(const ad_judge *judge, const ad_parts *parts, const
   return status;
 }
 
-/* The finding where the axes are R: their ranks have parts of the gradient, and the sum has each part once. */
+/* Makes the finding for axes that are R: their ranks have parts of the gradient, and the sum has each part once. */
 static ad_status report_summed(const ad_judge *judge, const ad_dump_param *summed, ad_identical *identical,
                                ad_finding *out) {
   ad_parts parts;
@@ -164,7 +168,7 @@ static ad_status report_summed(const ad_judge *judge, const ad_dump_param *summe
   return status;
 }
 
-/* The finding where two readings fit the addends equally well. */
+/* Makes the finding for two interpretations that fit the addends equally well. */
 static json_t *report_either(const ad_judge *judge, const ad_dump_param *param, const ad_assumed *assumed) {
   char names[AD_DUMP_AXES * AD_DUMP_NAME], why[AD_VERDICT_TEXT];
   ad_dump_param unjudged = *param;
@@ -185,14 +189,16 @@ static json_t *report_either(const ad_judge *judge, const ad_dump_param *param, 
   return ad_diff_unjudged(judge->dump, &unjudged);
 }
 
-/* Takes back what a wrong first reading found. The norm does not depend on the reading. */
+/* Removes the finding of the first interpretation, which was wrong. The norm stays, since it does not depend on the
+ * interpretation. */
 static void forget_reading(ad_finding *out) {
   ad_norm_term norm = out->norm;
   ad_finding_clear(out);
   out->norm = norm;
 }
 
-/* Replaces the finding of a wrong sum if the sum is right, or may be, once assumed types are read as R. */
+/* Replaces the finding of a wrong sum if the sum is right, or may be right, with type R on axes whose type was
+ * assumed. */
 static ad_status read_again(const ad_judge *judge, ad_parts *parts, ad_identical *identical, ad_finding *out) {
   ad_assumed assumed;
   AD_TRY(ad_assumed_find(parts, &assumed));
@@ -212,7 +218,8 @@ static ad_status read_again(const ad_judge *judge, ad_parts *parts, ad_identical
   return AD_OK;
 }
 
-/* Measures the norm; judges the parameter unless the dump says that it cannot be judged. */
+/* Measures the parameter's share of the norm, and judges the parameter, unless the dump declares that it cannot be
+ * judged. */
 static ad_status judge_found(const ad_judge *judge, ad_parts *parts, ad_finding *out) {
   ad_identical identical;
   AD_TRY(ad_norm_measure(parts, &out->norm));
@@ -229,7 +236,7 @@ static ad_status judge_found(const ad_judge *judge, ad_parts *parts, ad_finding 
   return status;
 }
 
-/* The bytes of all tensors of the parameter that judging it reads. */
+/* Returns how many bytes of the parameter's tensors are read to judge it. */
 static size_t tensor_bytes(const ad_parts *parts) {
   size_t bytes = 0;
   for (size_t m = 0; m < parts->member_count; m++)

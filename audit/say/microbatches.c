@@ -7,7 +7,7 @@
 
 static int is_close(double a, double b) { return ad_counts_close(a, b, 0); }
 
-/* Prints a count: 1/n for a unit fraction, else a number. */
+/* Prints a count: as 1/n if it is the inverse of a whole number, else as a number. */
 static void add_times(double count, ad_text *text) {
   if (count > 0 && count < 1 && is_close(1 / count, round(1 / count)))
     ad_text_add(text, "1/%.0f", 1 / count);
@@ -15,7 +15,8 @@ static void add_times(double count, ad_text *text) {
     ad_text_add(text, "%.6g", is_close(count, round(count)) ? round(count) + 0.0 : count);
 }
 
-/* Prints "microbatches 1 and 2 count 1/4": all microbatches from `first` on that have the count of `first`. */
+/* Prints, for example, "microbatches 1 and 2 count 1/4": all microbatches from `first` on with the same count as
+ * `first`. */
 static void add_equal_counts(const double *counts, int64_t microbatches, int64_t first, ad_text *text) {
   int64_t identical = 0, reported = 0;
   for (int64_t m = first; m < microbatches; m++) identical += is_close(counts[m], counts[first]);
@@ -29,7 +30,7 @@ static void add_equal_counts(const double *counts, int64_t microbatches, int64_t
   add_times(counts[first], text);
 }
 
-/* Whether no earlier microbatch has this one's count. */
+/* Returns 1 if no earlier microbatch has the same count as this one. */
 static int is_first_of_count(const double *counts, int64_t microbatch) {
   for (int64_t m = 0; m < microbatch; m++)
     if (is_close(counts[m], counts[microbatch])) return 0;

@@ -1,5 +1,5 @@
-/* Finds how often the job's reported gradient norm counted each parameter. Tries two mistakes: every replica along some
- * axes was counted, or one parameter was counted several times or never. */
+/* Finds how often the job's reported gradient norm counted each parameter. Two mistakes are considered: every replica
+ * along some axes was counted, or one parameter was counted several times or never. */
 #include "say/norm.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 
 /* ---- what one parameter adds to the norm ---- */
 
-/* Whether another rank, whose position differs from `rank`'s on this axis only, holds the same box. */
+/* Returns 1 if another rank, whose position differs from that of `rank` on this axis only, holds the same box. */
 static int has_replica_along(const ad_parts *parts, const ad_part *part, int64_t rank, int axis) {
   const ad_dump *dump = parts->dump;
   for (size_t i = 0; i < parts->count; i++) {
@@ -25,7 +25,7 @@ static int has_replica_along(const ad_parts *parts, const ad_part *part, int64_t
   return 0;
 }
 
-/* Adds the sums of squares and of fourth powers. */
+/* Adds the values' squares to *square and their fourth powers to *fourth. */
 static void add_values(const double *values, size_t n, double *square, double *fourth) {
   for (size_t i = 0; i < n; i++) {
     double own = values[i] * values[i];
@@ -34,7 +34,8 @@ static void add_values(const double *values, size_t n, double *square, double *f
   }
 }
 
-/* Sums the squares of every distinct element once (copies of a part are skipped), scaled up from the sample. */
+/* Sums the squares of every distinct element once, so replicas of a part are skipped. If the parameter is sampled, the
+ * sum is scaled up to all elements. */
 static void sum_squares(const ad_parts *parts, double *values, ad_norm_term *out) {
   const ad_dump_param *param = parts->param;
   double square = 0, fourth = 0, n = (double)param->sample, scale = n > 0 ? (double)param->numel / n : 1;
@@ -65,15 +66,15 @@ ad_status ad_norm_measure(const ad_parts *parts, ad_norm_term *out) {
 
 /* ---- judging the norm of all parameters ---- */
 
-/* The norm that is judged. */
+/* The norm that is judged, and what it is judged by. */
 typedef struct ad_norm {
   const ad_dump *dump;
   const ad_norm_term *terms;
-  /* the reported norm; the squared norm of the sums; how far that square may be off */
+  /* the reported norm; the squared norm of the sums; how much that square may be wrong */
   double reported, square, tolerance;
 } ad_norm;
 
-/* The squared norm if each replica along `axes` had been counted. */
+/* Returns the squared norm that results if each replica along `axes` is counted. */
 static double square_with(const ad_norm *norm, uint32_t axes) {
   double square = 0;
   for (size_t p = 0; p < norm->dump->param_count; p++)
@@ -81,14 +82,14 @@ static double square_with(const ad_norm *norm, uint32_t axes) {
   return square;
 }
 
-/* Whether this squared norm is the reported one, within the tolerance. */
+/* Returns 1 if this squared norm equals that of the reported norm, within the tolerance. */
 static int is_reported(const ad_norm *norm, double square) {
   double reported = norm->reported * norm->reported, larger = fmax(square, norm->square);
   return fabs(square - reported) <= norm->tolerance * (norm->square > 0 ? larger / norm->square : 1);
 }
 
-/* Returns a rank whose norm differs from the first reported one, or -1 if all report the same. *reported: the first
- * reported norm; NaN if no rank reports any. */
+/* Returns a rank whose norm differs from the first reported norm, or -1 if all reported norms are the same. *reported
+ * is the first reported norm, or NaN if no rank reports one. */
 static int64_t find_other(const ad_dump *dump, double *reported) {
   *reported = NAN;
   for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
@@ -107,11 +108,11 @@ static void measure_all(ad_norm *norm) {
     norm->square += norm->terms[p].square;
     variance += norm->terms[p].variance;
   }
-  /* 1e-4 for a norm computed in f32, and six standard errors for what the sample leaves open. */
+  /* 1e-4 for a norm that was computed in f32, and six standard errors for the estimate from samples. */
   norm->tolerance = 1e-4 * norm->square + 6 * sqrt(variance);
 }
 
-/* JSON list of the parameters that have replicas along `axes`, and how often each was counted. */
+/* Makes a JSON list of the parameters that have replicas along `axes`, and how often each was counted. */
 static json_t *counted(const ad_norm *norm, uint32_t axes) {
   json_t *list = json_array();
   for (size_t p = 0; p < norm->dump->param_count; p++) {
@@ -123,7 +124,8 @@ static json_t *counted(const ad_norm *norm, uint32_t axes) {
   return list;
 }
 
-/* The causes found so far. `counted`: the parameters counted other than once, if all causes agree on them, else []. */
+/* The causes found so far. `counted` lists the parameters that were not counted exactly once, if all causes agree on
+ * them, else it is []. */
 typedef struct ad_norm_causes {
   json_t *list, *counted; /* counted NULL: there is no cause yet */
 } ad_norm_causes;
@@ -139,8 +141,8 @@ static void add_cause(ad_norm_causes *causes, int doubled, const char *axes, dou
   json_decref(counted);
 }
 
-/* Adds a cause for every set of axes along which counting each replica gives the reported norm,
- * sets of fewer axes first. */
+/* Adds a cause for every set of axes that gives the reported norm if each replica along these axes is counted; sets of
+ * fewer axes first. */
 static void add_axes(const ad_norm *norm, ad_norm_causes *causes) {
   uint32_t replicated = 0;
   char names[AD_DUMP_AXES * AD_DUMP_NAME], text[AD_DUMP_AXES * AD_DUMP_NAME + 40];
@@ -155,7 +157,7 @@ static void add_axes(const ad_norm *norm, ad_norm_causes *causes) {
     }
 }
 
-/* Adds a cause for every parameter that gives the reported norm if it was counted 0, 2, 3 or more times. */
+/* Adds a cause for every parameter that gives the reported norm if it is counted 0, 2, 3 or more times. */
 static void add_params(const ad_norm *norm, ad_norm_causes *causes) {
   double left = norm->reported * norm->reported - norm->square;
   for (size_t p = 0; p < norm->dump->param_count; p++) {
@@ -172,7 +174,7 @@ static void add_params(const ad_norm *norm, ad_norm_causes *causes) {
   }
 }
 
-/* Finds the causes of a wrong norm and the text that names them. */
+/* Finds the causes of a wrong norm, and writes the text that names them. */
 static ad_norm_causes explain(const ad_norm *norm, char *text, size_t size) {
   ad_norm_causes causes = {.list = json_array()};
   double computed = sqrt(norm->square);

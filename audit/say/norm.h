@@ -7,14 +7,14 @@
 /* One parameter's share in the squared norm. */
 typedef struct ad_norm_term {
   double square;       /* sum of squares, every distinct element once; of a sample, scaled up to the full tensor */
-  double variance;     /* variance of `square`, where it is estimated from a sample */
+  double variance;     /* variance of `square`, if `square` is estimated from a sample */
   uint32_t replicated; /* bit set of the axes along which ranks hold replicas */
 } ad_norm_term;
 
 /* Computes a parameter's share from the ranks' sums. */
 ad_status ad_norm_measure(const ad_parts *parts, ad_norm_term *out) AD_CHECKED;
-/* The document's key "norm"; null where no file reports a norm. `terms`: one for each parameter. *holds: 1 if the
- * reported norm is right, or none is reported. */
+/* Returns the document's key "norm"; null if no file reports a norm. `terms` has one element for each parameter. *holds
+ * is 1 if the reported norm is right, or none is reported. */
 json_t *ad_norm_document(const ad_dump *dump, const ad_norm_term *terms, int *holds);
 
 #endif

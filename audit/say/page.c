@@ -1,5 +1,5 @@
-/* Writes the HTML page of a diff, with its map of parameters and ranks. Its looks are in
- * map.html, map.css and map.js. */
+/* Writes the HTML page of a diff, with its map of parameters and ranks. The page's design is in map.html, map.css and
+ * map.js. */
 #include "files/page.h"
 
 #include "addend/diff.h"

@@ -14,8 +14,8 @@
 
 /* ---- comparing sums with the reference ---- */
 
-/* Totals over the elements: sums of products of dump (own) and reference (ref), the largest error (worst) and the
- * largest reference value. `missing`: the number of elements that the reference does not have. */
+/* Totals over all elements: sums of products of the dump's values (own) and the reference's (ref), the largest error
+ * (worst) and the largest reference value (largest). `missing` counts elements that the reference does not have. */
 typedef struct ad_sums {
   double own_own, own_ref, ref_ref, worst, largest;
   size_t missing;
@@ -40,7 +40,7 @@ static void add_part(const ad_full *full, const ad_part *part, double *own, ad_s
   }
 }
 
-/* The narrowest dtype of the reference and the sums. */
+/* Returns the narrowest dtype of the reference and the sums. */
 static ad_dtype narrowest(const ad_full *full) {
   ad_dtype dtype = full->pieces[0].tensor->dtype;
   for (size_t i = 0; i < full->parts->count; i++) {
@@ -50,9 +50,9 @@ static ad_dtype narrowest(const ad_full *full) {
   return dtype;
 }
 
-/* Largest error allowed, relative to the largest element. Two runs differ in the order of additions throughout the
- * model, not in this sum alone: 1024 roundings are allowed, which a wrong sum far exceeds; in narrow dtypes at most
- * 1/32. */
+/* Returns the largest error allowed, relative to the largest element. Two runs differ in the order of additions
+ * throughout the model, not only in this sum. So 1024 roundings are allowed, which a wrong sum far exceeds; in narrow
+ * dtypes at most 1/32. */
 static double bound_of(ad_dtype dtype) { return fmin(fmax(1024 * ad_unit_roundoff(dtype), 1e-12), 0x1p-5); }
 
 /* Appends a cause, with the ratio to the reference as its factor. */
@@ -66,7 +66,7 @@ static void add_fact(ad_compared *out, ad_cause_kind kind, const char *axes, con
   json_array_append_new(out->causes, ad_cause_document(ad_cause_name(kind), axes, out->ratio, text, ""));
 }
 
-/* Adds a cause for every set of axes whose size is the ratio to the reference, or its inverse. */
+/* Adds a cause for every set of axes whose number of ranks is the ratio to the reference, or its inverse. */
 static void add_factor(const ad_parts *parts, ad_compared *out) {
   const ad_dump_mesh *mesh = &parts->dump->mesh;
   char names[AD_DUMP_AXES * AD_DUMP_NAME];
@@ -84,13 +84,14 @@ static void add_factor(const ad_parts *parts, ad_compared *out) {
     add_fact(out, AD_CAUSE_UNKNOWN, "", "%.6g times the reference: a factor that is no group's size", out->ratio);
 }
 
-/* Whether the sum is the reference times one positive factor. */
+/* Returns 1 if the sum is the reference times one positive factor. */
 static int is_proportional(const ad_sums *sums, const ad_compared *out) {
   double left = sums->own_own - out->ratio * sums->own_ref;
   return sums->own_own > 0 && fabs(left) <= fmax(out->bound * out->bound, 1e-10) * sums->own_own && out->ratio > 0;
 }
 
-/* If each microbatch is right except for its own factor, adds the cause that only the divisors of losses are wrong. */
+/* If each microbatch is right except for a factor of its own, adds the cause that only the divisors of losses are
+ * wrong. */
 static ad_status find_reweighed(const ad_full *full, ad_compared *out) {
   char words[320];
   AD_TRY(ad_reweighed_find(full, out->bound, words, sizeof words));

@@ -11,7 +11,7 @@ typedef struct ad_compared {
   int holds;
   /* ratio: <sum,ref>/<ref,ref>, NaN if the reference is zero; max_rel_err, bound: relative to the largest element */
   double ratio, max_rel_err, bound;
-  json_t *causes; /* JSON documents of the causes that fit, worded as in `addend check`; NULL where the sum is right */
+  json_t *causes; /* causes that fit, as JSON documents, worded as in `addend check`; NULL: the sum is right */
 } ad_compared;
 
 /* Compares the parameter with `reference`: a dump, whose sums or whose file of full gradients are used. *out is cleared

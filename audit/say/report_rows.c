@@ -1,4 +1,4 @@
-/* Groups parameters that have the same verdict text, and lists the pages of `addend explain` about them. */
+/* Groups parameters whose verdicts have the same text, and lists the pages of `addend explain` about them. */
 #include "say/report_rows.h"
 
 #include <ctype.h>
@@ -11,7 +11,8 @@ static int is_right(const json_t *object) { return !strcmp(ad_text_of(object, "v
 
 /* ---- rows of a table: parameters with the same verdict ---- */
 
-/* Returns the length of the measured number (with a point or an exponent) at the start of text, or 0. */
+/* Returns the length of the measured number (with a point or an exponent) at the start of text, or 0 if there is
+ * none. */
 static size_t measured_length(const char *text) {
   size_t length = strspn(text, "0123456789.");
   if (!isdigit((unsigned char)*text)) return 0;
@@ -20,7 +21,7 @@ static size_t measured_length(const char *text) {
   return memchr(text, '.', length) ? length : 0;
 }
 
-/* Copies a text with '#' in place of each measured number; `any` 1: also in place of each integer. */
+/* Copies a text with '#' in place of each measured number; if `any` is 1, integers are replaced too. */
 static void leave_out_numbers(const char *text, int any, char *out, size_t size) {
   size_t used = 0;
   while (*text && used + 1 < size) {
@@ -33,8 +34,8 @@ static void leave_out_numbers(const char *text, int any, char *out, size_t size)
   out[used] = 0;
 }
 
-/* Prints a key that parameters of one row share. If the verdict has a factor, numbers are part of the key; otherwise
- * measured numbers may differ. */
+/* Prints a key that is the same for parameters that share a row. If the verdict has a factor, the numbers are part of
+ * the key; otherwise measured numbers may differ. */
 static void print_key(const json_t *param, char *key, size_t size) {
   const char *reported = ad_text_of(param, "text"), *kind = ad_text_of(param, "kind");
   char text[1024];
@@ -89,7 +90,7 @@ const char *ad_report_row_label(const json_t *row, char *buffer, size_t size) {
 
 /* ---- pages of `addend explain` ---- */
 
-/* Adds a page, if there is one of this name and it is not listed yet. */
+/* Adds a page if there is one with this name and it is not listed yet. */
 static void add_page(json_t *pages, const char *name) {
   const json_t *page;
   size_t i;

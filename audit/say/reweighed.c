@@ -1,5 +1,5 @@
-/* Fits the reference by least squares with one weight per microbatch. A column is the right sum over ranks of their
- * addends of one microbatch. */
+/* Fits the reference by least squares with one weight for each microbatch. A column of the fit is the right sum over
+ * ranks of the addends of one microbatch. */
 #include "say/reweighed.h"
 
 #include <math.h>
@@ -19,11 +19,11 @@ typedef struct ad_columns {
   double *values;   /* (n + 1) x AD_ROWS: the columns, one after another */
   double *addend;   /* AD_ROWS, scratch: the addend that is read */
   double *products; /* (n + 1) x (n + 1): the columns' scalar products so far */
-  /* elements so far */
+  /* how many elements were added so far */
   size_t rows;
 } ad_columns;
 
-/* Adds one addend to its microbatch's column. */
+/* Adds one addend, times its expected count, to its microbatch's column. */
 static void add_addend(const ad_columns *columns, const ad_part *part, const ad_column *column, double expected,
                        size_t begin, size_t end) {
   double *out = columns->values + (size_t)column->piece.microbatch * AD_ROWS;
@@ -31,7 +31,7 @@ static void add_addend(const ad_columns *columns, const ad_part *part, const ad_
   for (size_t i = 0; i < end - begin; i++) out[i] += expected * columns->addend[i];
 }
 
-/* Fills all columns for elements [begin, end) of a part and adds their products. */
+/* Fills all columns for elements [begin, end) of a part, and adds up their scalar products. */
 static void add_rows(ad_columns *columns, const ad_part *part, const double *expected, size_t begin, size_t end) {
   const ad_parts *parts = columns->full->parts;
   const ad_members *members = ad_part_members(parts, part);
@@ -62,8 +62,8 @@ static ad_status multiply(ad_columns *columns) {
   return AD_OK;
 }
 
-/* counts[m] = how often microbatch m counts, if it counts once in the reference. Returns 0 if some weight is unknown or
- * not positive, or if all are equal. */
+/* Sets counts[m] to how often the dumped sum counts microbatch m, relative to the reference. Returns 0 if some weight
+ * is unknown or not positive, or if all weights are equal. */
 static int invert(const ad_fit *fit, size_t n, double *counts) {
   int differ = 0;
   for (size_t m = 0; m < n; m++) {
@@ -74,7 +74,7 @@ static int invert(const ad_fit *fit, size_t n, double *counts) {
   return differ;
 }
 
-/* Fits the weights; if they give the reference, prints them. */
+/* Fits the weights and prints them if they give the reference. */
 static ad_status fit(const ad_columns *columns, double bound, char *buffer, size_t size) {
   double ones[AD_MICROBATCHES_REPORTED], counts[AD_MICROBATCHES_REPORTED];
   char words[256];
@@ -85,7 +85,7 @@ static ad_status fit(const ad_columns *columns, double bound, char *buffer, size
   ad_status status = ad_fit_create(&products, ones, &fit);
   ad_products_destroy(&products);
   if (status) return status;
-  /* Squares are subtracted from each other, so that a residual of about 1e-8 may be left of zero. */
+  /* Squares are subtracted from each other, so a residual of about 1e-8 may remain even if the fit is exact. */
   if (fit.rank == columns->n && fit.residual <= fmax(bound, 1e-7) && invert(&fit, columns->n, counts)) {
     ad_microbatches_print(counts, (int64_t)columns->n, words, sizeof words);
     snprintf(buffer, size, "%s times what they do in the reference: each divided by its own count", words);

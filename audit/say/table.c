@@ -1,5 +1,5 @@
-/* Prints the document of a dump as a table. The first and the last line are the verdict. Right parameters share one
- * line. Wrong parameters with the same text share one line, too. */
+/* Prints the document of a dump as a table. The first and the last line are the verdict. All right parameters share one
+ * line, and so do wrong parameters with the same text. */
 #include <jansson.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 #include "say/report_rows.h"
 #include "files/printed.h"
 
-/* Whether the verdict on a parameter, or on the whole dump, is `verdict`: "right", "wrong", "cannot_tell". */
+/* Returns 1 if the verdict on a parameter, or on the whole dump, is `verdict`: "right", "wrong" or "cannot_tell". */
 static int is_judged(const json_t *object, const char *verdict) {
   return !strcmp(ad_text_of(object, "verdict"), verdict);
 }
@@ -34,7 +34,7 @@ static size_t count_judged(const json_t *params, const char *verdict) {
   return count;
 }
 
-/* The width of the column of names. Rows of several parameters begin with no name and do not count. */
+/* Returns the width of the column of names. Rows of several parameters do not use this column, so they do not count. */
 static int name_width(const json_t *rows) {
   enum { LEAST = 12, MOST = 48 };
   const json_t *row;

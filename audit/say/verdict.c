@@ -1,5 +1,6 @@
-/* Decides the verdict on a parameter. Patterns are searched in all wrong parts together: addends missing from one
- * rank's replica say little, but addends missing from every replica in the same way name the missing operation. */
+/* Decides the verdict on a parameter. Patterns are searched in all wrong parts together: addends that are missing from
+ * one rank's replica say little, but addends that are missing from every replica in the same way name the missing
+ * operation. */
 #include "say/verdict.h"
 
 #include <math.h>
@@ -7,7 +8,7 @@
 #include "base/text.h"
 #include "say/verdict_case.h"
 
-/* Whether two parts have the same counts, within the errors of the fits. */
+/* Returns 1 if two parts have the same counts, within the errors of the fits. */
 static int same_counts(const ad_case *c, const ad_judged *a, const ad_judged *b) {
   if (ad_case_members(c, a)->count != ad_case_members(c, b)->count) return 0;
   for (size_t i = 0; i < ad_case_members(c, a)->count; i++) {
@@ -17,21 +18,21 @@ static int same_counts(const ad_case *c, const ad_judged *a, const ad_judged *b)
   return 1;
 }
 
-/* Whether all wrong parts have the same counts. */
+/* Returns 1 if all wrong parts have the same counts. */
 static int wrong_ones_agree(const ad_case *c) {
   for (size_t i = 0; i < c->count; i++)
     if (!c->list[i].holds && !same_counts(c, c->first, &c->list[i])) return 0;
   return 1;
 }
 
-/* Whether every wrong part is explained. */
+/* Returns 1 if counts explain every wrong part. */
 static int all_explained(const ad_case *c) {
   for (size_t i = 0; i < c->count; i++)
     if (!c->list[i].holds && !c->list[i].why.explains) return 0;
   return 1;
 }
 
-/* A verdict without candidate causes becomes its own cause. */
+/* If no cause was listed, adds the verdict itself as its own cause. */
 static void add_own_cause(ad_case *c) {
   const ad_verdict *out = c->out;
   if (!json_array_size(out->causes)) ad_case_add(c, out->kind, out->axes, out->factor, "", "%s", out->text);
@@ -59,7 +60,7 @@ static void report_unexplained(ad_case *c) {
              first->why.left, elements, elements == 1 ? "" : "s", elements == 1 ? "is" : "are", addends, or);
 }
 
-/* The verdict on the first wrong part if its counts were `counts`; cleared by ad_verdict_clear. */
+/* Returns the verdict that the first wrong part would have with these counts; ad_verdict_clear clears it. */
 static ad_verdict read_as(const ad_case *c, double *counts) {
   ad_judged judged = *c->first;
   ad_verdict reading = {.ranks = c->out->ranks, .causes = json_array()};
@@ -74,7 +75,7 @@ static ad_verdict read_as(const ad_case *c, double *counts) {
   return reading;
 }
 
-/* Several sets of counts explain the sum: names the verdict of each, and all their causes. */
+/* Reports that several lists of counts explain the sum: names the verdict of each list, and all their causes. */
 static void report_ambiguous(ad_case *c) {
   const ad_explanation *why = &c->first->why;
   const ad_judged *first = c->first;
@@ -102,8 +103,8 @@ static void report_ambiguous(ad_case *c) {
 
 /* ---- naming the shards or replicas that a verdict is about ---- */
 
-/* Marks the ranks that hold the parts in question: all wrong parts if `local`, else those with the counts of the first
- * wrong part. Returns 0 if these are all parts. */
+/* Marks the ranks that hold the parts that the verdict is about: all wrong parts if `local`, else those with the same
+ * counts as the first wrong part. Returns 0 if these are all parts. */
 static int mark_shards(const ad_case *c, int local) {
   int others = 0;
   memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
@@ -116,7 +117,7 @@ static int mark_shards(const ad_case *c, int local) {
   return others;
 }
 
-/* Prints which shards or replicas are wrong, "" if all are. Afterwards no rank of the case is marked. */
+/* Prints which shards or replicas are wrong; prints "" if all are wrong. Afterwards no rank is marked. */
 static void print_shards(const ad_case *c, int local, char *out, size_t size) {
   const ad_shape *shape = &c->parts->param->shape;
   ad_box full = ad_box_full(shape);
@@ -129,8 +130,8 @@ static void print_shards(const ad_case *c, int local, char *out, size_t size) {
   memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
 }
 
-/* Appends the shards to the text. Ranks marked for their addends stay marked; if there are
- * none, the holders are marked. */
+/* Appends the wrong shards to the text. If no rank is marked for its addends, marks the ranks that hold these
+ * shards. */
 static void add_shards(ad_case *c, int local, const char *shards) {
   size_t used = strlen(c->out->text);
   if (!*shards) return;
@@ -138,14 +139,14 @@ static void add_shards(ad_case *c, int local, const char *shards) {
   if (!memchr(c->out->ranks, 1, (size_t)c->dump->mesh.world)) mark_shards(c, local);
 }
 
-/* Whether "replicas differ" is all that can be said: some replicas are right, or each has its own counts. If several
- * sets of counts explain one replica, those are named instead. */
+/* Returns 1 if "replicas differ" is all that can be said: some replicas are right, or each has its own counts. Returns
+ * 0 if several lists of counts explain one replica, since these are then reported instead. */
 static int replicas_are_all(const ad_case *c) {
   if (!ad_case_replicas_differ(c)) return 0;
   return ad_case_some_hold(c) || (!wrong_ones_agree(c) && !c->first->why.other_count);
 }
 
-/* The verdict by the counts of the part's own members. */
+/* Finds the verdict from the counts of the part's own members. */
 static void report_own(ad_case *c) {
   char shards[AD_VERDICT_TEXT / 2], who[64];
   int local = ad_case_try_local(c);
@@ -167,7 +168,7 @@ static int some_by_group(const ad_case *c) {
   return 0;
 }
 
-/* If a sum over another group explains the part as well, adds this verdict. */
+/* If a sum over another group explains the part equally well, adds that verdict. */
 static void report_groups_too(ad_case *c) {
   char own[AD_VERDICT_TEXT];
   add_own_cause(c);
@@ -182,8 +183,7 @@ static void report_groups_too(ad_case *c) {
            json_string_value(json_object_get(group, "text")));
 }
 
-/* The verdict `not_fitted`: the limit on fits was used up by other parameters, and their counts do not explain this
- * parameter. */
+/* Reports `not_fitted`: other parameters used up the limit on fits, and their counts do not explain this parameter. */
 static void report_unfitted(ad_case *c) {
   ad_case_mark_holders(c, 1);
   ad_case_report(c, AD_VERDICT_NOT_FITTED, 0, NAN);
@@ -199,7 +199,7 @@ static int some_unfitted(const ad_case *c) {
   return 0;
 }
 
-/* The verdict on a parameter with at least one wrong part. */
+/* Finds the verdict on a parameter with at least one wrong part. */
 static void report_wrong(ad_case *c) {
   int grouped = some_by_group(c);
   c->out->shown = c->first;

@@ -1,4 +1,4 @@
-/* Helpers that the files share which find a verdict. */
+/* Helpers that all the files that find a verdict (verdict_*.c) share. */
 #include "say/verdict_case.h"
 
 #include <math.h>
@@ -65,7 +65,7 @@ void ad_case_add_all(ad_case *c, const json_t *causes) {
   json_array_foreach(causes, i, cause) ad_case_add_document(c, cause);
 }
 
-/* The value that all causes have under this key; NULL: they differ. */
+/* Returns the value that all causes have under this key, or NULL if the values differ. */
 static const char *common(const json_t *causes, const char *key) {
   const json_t *cause, *first = json_object_get(json_array_get(causes, 0), key);
   size_t i;
@@ -73,14 +73,14 @@ static const char *common(const json_t *causes, const char *key) {
   return json_string_value(first);
 }
 
-/* The kind of this name; `not_distinguishable` for NULL. */
+/* Returns the kind with this name; for NULL, `not_distinguishable`. */
 static ad_verdict_kind kind_of(const char *name) {
   for (int kind = 0; kind < AD_VERDICT_COUNT && name; kind++)
     if (!strcmp(ad_verdict_name((ad_verdict_kind)kind), name)) return (ad_verdict_kind)kind;
   return AD_VERDICT_NOT_DISTINGUISHABLE;
 }
 
-/* The bit set of axes that prints as `names`; 0: none. */
+/* Returns the bit set of axes that is printed as `names`, or 0 if there is none. */
 static uint32_t axes_of(const ad_dump_mesh *mesh, const char *names) {
   char buffer[AD_DUMP_AXES * AD_DUMP_NAME];
   for (uint32_t axes = 1; axes < 1u << mesh->count && names; axes++)

@@ -15,21 +15,22 @@ typedef struct ad_case {
 } ad_case;
 
 const ad_members *ad_case_members(const ad_case *c, const ad_judged *judged);
-/* Whether some part is right. */
+/* Returns 1 if some part is right. */
 int ad_case_some_hold(const ad_case *c);
-/* whether two counts are equal within a fit's standard error `error` */
+/* Returns 1 if two counts are equal within a fit's standard error `error`. */
 int ad_counts_close(double a, double b, double error);
 /* Sets kind, axes and factor of the verdict. */
 void ad_case_report(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor);
-/* Appends a possible cause, unless it is listed already. `place`: as in ad_cause_document. */
+/* Appends a possible cause, unless the same cause is listed already. `place` is that of ad_cause_document. */
 void ad_case_add(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor, const char *place, const char *format,
                  ...) AD_PRINTF(6, 7);
 void ad_case_add_document(ad_case *c, json_t *cause);   /* appends a cause unless an equal one is listed */
 void ad_case_add_all(ad_case *c, const json_t *causes); /* appends an array of cause documents */
-/* Makes the verdict from the listed causes: kind and axes if all causes have the same, and a text of all causes and
- * `fact`. `fact` is true whichever cause is the real one ("": nothing). Returns 0 if no cause is listed. */
+/* Makes the verdict from the listed causes: kind and axes are set if all causes agree on them, and the text names all
+ * causes and ends with `fact`, which is true whichever cause is the real one ("": no fact). Returns 0 if no cause is
+ * listed. */
 int ad_case_settle(ad_case *c, double factor, const char *fact);
-void ad_case_mark_holders(const ad_case *c, int wrong); /* marks the ranks that hold parts; `wrong`: only wrong ones */
+void ad_case_mark_holders(const ad_case *c, int wrong); /* marks ranks that hold parts; `wrong`: of wrong parts only */
 const char *ad_case_axes(const ad_case *c, uint32_t axes, char *buffer, size_t size);
 const char *ad_case_ranks(const ad_case *c, char *buffer, size_t size); /* prints the marked ranks */
 
@@ -39,14 +40,14 @@ void ad_case_report_counts(ad_case *c);
 /* Patterns relative to the position of the rank that holds the sum (verdict_places.c). */
 int ad_case_try_local(ad_case *c);   /* the sum was not formed over some axes */
 int ad_case_try_group(ad_case *c);   /* the sum was formed over other axes than its types say */
-void ad_case_add_groups(ad_case *c); /* appends try_group's causes without writing a verdict */
+void ad_case_add_groups(ad_case *c); /* appends the causes that try_group finds, without writing a verdict */
 int ad_case_try_some(ad_case *c);    /* each part has the addends of some ranks only, and not all of the same ranks */
 
-/* Sums that no counts give (verdict_patterns.c). */
+/* Looks for patterns in sums that no counts give (verdict_patterns.c). */
 int ad_case_try_patterns(ad_case *c);
 
 /* Replicas of a sum (verdict_replicas.c). */
-int ad_case_replicas_differ(const ad_case *c); /* whether parts with the same elements have different bits */
+int ad_case_replicas_differ(const ad_case *c); /* returns 1 if parts with the same elements have different bits */
 void ad_case_report_replicas(ad_case *c);
 /* If one replica is right and all others are wrong: appends the cause that the sum was made for one rank alone, prints
  * this rank to `who`, and returns 1. */

@@ -1,5 +1,5 @@
-/* Verdicts from counts that are the same in all replicas: one factor on all addends, or on those of
- * some microbatches or ranks. */
+/* Verdicts from counts that are the same in all replicas: one factor on all addends, or on the addends of some
+ * microbatches or ranks. */
 #include <math.h>
 #include <string.h>
 #include "base/text.h"
@@ -8,14 +8,15 @@
 #include "say/microbatches.h"
 #include "say/verdict_case.h"
 
-/* Sets of axes with `size` ranks; sets of axes that should be summed over come first. */
+/* Lists the sets of axes with `size` ranks. Sets that contain only axes over which the parameter should be summed come
+ * first. */
 static size_t axes_of_size(const ad_case *c, double size, uint32_t sets[AD_DUMP_SETS]) {
   return ad_dump_axes_of_size(&c->dump->mesh, size, c->parts->param->summed, sets);
 }
 
 /* ---- verdicts on one factor on all addends ---- */
 
-/* The count, relative to the expected one, that all addends of the part have; NaN if they differ. */
+/* Returns the count, relative to the expected count, that all addends of the part have, or NaN if the counts differ. */
 static double uniform(const ad_case *c, const ad_judged *judged) {
   const ad_members *members = ad_case_members(c, judged);
   double value = NAN;
@@ -27,7 +28,7 @@ static double uniform(const ad_case *c, const ad_judged *judged) {
   return value;
 }
 
-/* Whether `size` is the number of microbatches: a job may divide by this number, too. */
+/* Returns 1 if `size` is the number of microbatches: a job may divide by this number, too. */
 static int is_microbatches(const ad_case *c, double size) {
   return c->dump->microbatches > 1 && fabs((double)c->dump->microbatches - size) <= 1e-4 * size;
 }
@@ -68,15 +69,15 @@ static int try_doubled(ad_case *c, double factor) {
   return ad_case_settle(c, factor, fact);
 }
 
-/* Whether the factor is a power of two, as loss scales are, and at least 2^4 or at most 2^-4: smaller powers are
- * sizes of groups as well. */
+/* Returns 1 if the factor is a power of two, as loss scales are, and at least 2^4 or at most 2^-4. Smaller powers of
+ * two may also be sizes of groups. */
 static int is_power_of_two(double factor) {
   enum { LEAST = 4 }; /* exponent of 2 */
   double power = log2(factor);
   return factor > 0 && fabs(power) >= LEAST && fabs(power - round(power)) < 1e-4;
 }
 
-/* The verdict on a sum with one factor on all addends. */
+/* Reports a sum with one factor on all addends. */
 static void report_factor(ad_case *c, double factor) {
   if (factor > 0 && (try_averaged(c, factor) || try_doubled(c, factor))) return;
   ad_case_report(c, factor == 0 ? AD_VERDICT_MISSING : AD_VERDICT_FACTOR, 0, factor);
@@ -95,7 +96,7 @@ static void report_factor(ad_case *c, double factor) {
 
 /* ---- verdicts on counts that depend on the microbatch ---- */
 
-/* Index of the first addend of this rank or a later one; addends are sorted by rank. */
+/* Returns the index of the first addend of this rank or of a later rank; addends are sorted by rank. */
 static size_t first_from(const ad_members *members, int64_t rank) {
   size_t low = 0, high = members->count;
   while (low < high) {
@@ -108,8 +109,8 @@ static size_t first_from(const ad_members *members, int64_t rank) {
   return low;
 }
 
-/* The count that all addends of a microbatch (rank -1) or of a rank (microbatch -1) have; NaN: they
- * differ, or there are none. */
+/* Returns the count that all addends of a microbatch (if rank is -1) or of a rank (if microbatch is -1) have, or NaN if
+ * the counts differ or there are no addends. */
 static double count_of(const ad_case *c, int64_t rank, int64_t microbatch) {
   const ad_members *members = ad_case_members(c, c->first);
   double value = NAN;
@@ -125,7 +126,8 @@ static double count_of(const ad_case *c, int64_t rank, int64_t microbatch) {
   return value;
 }
 
-/* Returns 1 if the last microbatch has one count and all earlier ones have one count. */
+/* Returns 1 if all addends of the last microbatch have one count, and all addends of earlier microbatches have one
+ * count. */
 static int split_microbatches(const ad_case *c, double *earlier, double *last) {
   int64_t count = c->dump->microbatches;
   *last = count_of(c, -1, count - 1);
@@ -135,7 +137,8 @@ static int split_microbatches(const ad_case *c, double *earlier, double *last) {
   return count > 1 && !isnan(*last) && !isnan(*earlier);
 }
 
-/* Tries the verdict that only the last microbatch was summed, or that the earlier ones were divided once too often. */
+/* Tries the verdict that only the last microbatch was summed, or that earlier microbatches were divided once too
+ * often. */
 static int try_microbatches(ad_case *c) {
   char names[AD_VERDICT_TEXT / 4], fact[80];
   double earlier, last;
@@ -156,7 +159,7 @@ static int try_microbatches(ad_case *c) {
   return ad_case_settle(c, earlier, fact);
 }
 
-/* Tries the verdict that each microbatch has its own count. */
+/* Tries the verdict that all addends of each microbatch have the same count, which may differ between microbatches. */
 static int try_each_microbatch(ad_case *c) {
   char words[AD_VERDICT_TEXT / 2];
   double counts[AD_MICROBATCHES_REPORTED];
@@ -173,8 +176,8 @@ static int try_each_microbatch(ad_case *c) {
 
 /* ---- verdicts on counts that depend on the rank ---- */
 
-/* Marks the ranks whose addends have the count `value`; returns 0 unless all other ranks'
- * addends have the count `other`. */
+/* Marks the ranks whose addends have the count `value`. Returns 0 unless there are such ranks and the addends of all
+ * other ranks have the count `other`. */
 static int mark_ranks(ad_case *c, double value, double other) {
   const ad_members *members = ad_case_members(c, c->first);
   int marked = 0;
@@ -194,7 +197,8 @@ static int mark_ranks(ad_case *c, double value, double other) {
   return marked;
 }
 
-/* Returns the one axis along which the position decides whether a rank is marked; 0: none, or more than one. */
+/* Returns the one axis on which the position alone decides whether a rank is marked; 0 if there is no such axis, or
+ * more than one. */
 static uint32_t axis_of_marked(const ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
   uint32_t axes = 0;
@@ -243,7 +247,7 @@ static int try_ranks(ad_case *c) {
   return 0;
 }
 
-/* Whether all addends of each rank have one count, which may differ between ranks. */
+/* Returns 1 if all addends of each rank have the same count, which may differ between ranks. */
 static int each_rank_has_one(const ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
   for (size_t i = 0; i < members->count; i++)
@@ -251,15 +255,16 @@ static int each_rank_has_one(const ad_case *c) {
   return 1;
 }
 
-/* A summary of the counts that explain the first wrong part: how often each addend is in its sum. */
+/* A summary of the counts that explain the first wrong part. */
 typedef struct count_summary {
   double least, most;
-  size_t missing;      /* addends whose count is 0 */
-  size_t microbatches; /* number of microbatches with missing addends, if these are listed microbatch by microbatch */
-  int64_t microbatch;  /* the last microbatch with a missing addend; -1: none */
+  size_t missing; /* addends whose count is 0 */
+  /* how often the microbatch changes from one missing addend to the next; 1: all of them are of one microbatch */
+  size_t microbatches;
+  int64_t microbatch; /* the last microbatch with a missing addend; -1: none */
 } count_summary;
 
-/* Marks the ranks of missing addends in the verdict, too. */
+/* Summarises the counts, and marks the ranks of missing addends in the verdict. */
 static count_summary summarise_counts(ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
   count_summary all = {.least = INFINITY, .most = -INFINITY, .microbatch = -1};
@@ -287,8 +292,8 @@ static void report_missing_addends(ad_case *c, const count_summary *all) {
            all->missing == 1 ? "is" : "are");
 }
 
-/* Whether each rank's addends count less the earlier their microbatch was, and none counts more than once. This happens
- * where the accumulated gradient is clipped, or scaled, after every microbatch. */
+/* Returns 1 if each rank's addends count less the earlier their microbatch was, and none counts more than once. The
+ * reason may be that the accumulated gradient is clipped, or scaled, after every microbatch. */
 static int count_less_earlier(const ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
   const double *counts = c->first->why.counts, *errors = c->first->why.errors;
@@ -330,17 +335,17 @@ static void report_counts(ad_case *c) {
              all.most);
 }
 
-/* ---- verdicts on divisors, by which losses were divided ---- */
+/* ---- verdicts on divisors: the numbers by which losses were divided ---- */
 
 static void widen(double divisor, double *least, double *most) {
   *least = fmin(*least, divisor);
   *most = fmax(*most, divisor);
 }
 
-/* Whether both numbers are given and differ. */
+/* Returns 1 if both numbers are given and differ. */
 static int are_unequal(double a, double b) { return a < b || a > b; }
 
-/* Whether two ranks divided the same microbatch by different numbers. */
+/* Returns 1 if two ranks divided the same microbatch by different numbers. */
 static int ranks_divide_differently(const ad_dump *dump) {
   for (int64_t rank = 1; rank < dump->mesh.world; rank++)
     for (int64_t m = 0; m < dump->microbatches; m++)
@@ -359,7 +364,7 @@ static void report_own_count(ad_case *c, double least, double most, double facto
            least, most, by_rank && by_microbatch ? " and microbatches" : "");
 }
 
-/* Whether two ranks divided some microbatch by different numbers. */
+/* Returns 1 if these two ranks divided some microbatch by different numbers. */
 static int divisors_differ(const ad_dump *dump, int64_t a, int64_t b) {
   for (int64_t m = 0; m < dump->microbatches; m++)
     if (are_unequal(dump->addends[a * dump->microbatches + m]->divisor,
@@ -368,7 +373,7 @@ static int divisors_differ(const ad_dump *dump, int64_t a, int64_t b) {
   return 0;
 }
 
-/* Axes that no parameter is summed over, yet along which ranks divided by different numbers. */
+/* Returns the axes over which no parameter is summed, although ranks along them divided by different numbers. */
 static uint32_t axes_of_batches(const ad_dump *dump) {
   uint32_t axes = 0, unsummed = ad_large_axes(&dump->mesh, UINT32_MAX);
   for (size_t p = 0; p < dump->param_count; p++) unsummed &= ~dump->params[p].summed;
@@ -379,8 +384,8 @@ static uint32_t axes_of_batches(const ad_dump *dump) {
   return axes;
 }
 
-/* The verdict that ranks along these axes had different batches. Nothing is summed along the axes, so their ranks
- * should work on one batch, which has one count. */
+/* Reports that ranks along these axes had different batches. Nothing is summed along the axes, so their ranks should
+ * work on the same batch, which has one count. */
 static void report_other_batches(ad_case *c, uint32_t axes, double least, double most) {
   char names[AD_VERDICT_TEXT / 4];
   ad_case_report(c, AD_VERDICT_OWN_COUNT, axes, 1);
@@ -390,7 +395,8 @@ static void report_other_batches(ad_case *c, uint32_t axes, double least, double
            ad_case_axes(c, axes, names, sizeof names), least, most);
 }
 
-/* Tries the verdict that only the weights of the sum are wrong: ranks outside this sum divided by other numbers. */
+/* Tries the verdict that only the weights of the sum are wrong, since ranks outside this sum divided by other
+ * numbers. */
 static int try_others_count(ad_case *c) {
   const ad_dump *dump = c->dump;
   double least = INFINITY, most = 0;
@@ -404,7 +410,7 @@ static int try_others_count(ad_case *c) {
   return 1;
 }
 
-/* Tries the verdict that all addends have the same count although each rank divided its loss by its own number. */
+/* Tries the verdict that all addends have the same count although ranks divided their losses by different numbers. */
 static int try_own_count(ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
   double least = INFINITY, most = 0, value = uniform(c, c->first);

@@ -4,14 +4,14 @@
 #include "say/cause.h"
 #include "say/verdict_case.h"
 
-/* Whether two replicas have the same pattern. For OTHER_ADDENDS of one rank, the parameters may differ. */
+/* Returns 1 if two replicas have the same pattern. For OTHER_ADDENDS of one rank, the parameters may differ. */
 static int same_pattern(const ad_pattern *a, const ad_pattern *b) {
   if (a->kind == AD_PATTERN_OTHER_ADDENDS) return b->kind == a->kind && a->rank == b->rank;
   return a->kind == b->kind && a->axes == b->axes && a->factor == b->factor && a->shift == b->shift &&
          a->rank == b->rank && a->name == b->name;
 }
 
-/* Whether each part that no counts explain has the pattern. */
+/* Returns 1 if each part that no counts explain has the pattern. */
 static int all_have(const ad_case *c, const ad_pattern *pattern) {
   for (size_t i = 0; i < c->count; i++) {
     const ad_found_patterns *found = &c->list[i].why.patterns;
@@ -22,7 +22,7 @@ static int all_have(const ad_case *c, const ad_pattern *pattern) {
   return 1;
 }
 
-/* Adds a cause whose document names the operation as well, as `operation`. */
+/* Adds a cause whose document also names the operation, as `operation`. */
 static void add_operation(ad_case *c, const ad_pattern *pattern) {
   const char *what = pattern->kind == AD_PATTERN_MAXIMUM   ? "maximum"
                      : pattern->kind == AD_PATTERN_MINIMUM ? "minimum"
@@ -112,14 +112,14 @@ static void add_pattern(ad_case *c, const ad_pattern *pattern) {
   }
 }
 
-/* Whether no wrong part is explained by counts. */
+/* Returns 1 if counts explain none of the wrong parts. */
 static int none_explained(const ad_case *c) {
   for (size_t i = 0; i < c->count; i++)
     if (!c->list[i].holds && c->list[i].why.explains) return 0;
   return 1;
 }
 
-/* Marks the one rank that added other parameters' gradients, if this is the only cause. */
+/* Marks the one rank that added other parameters' gradients, if all unexplained parts have that pattern. */
 static void mark_rank(ad_case *c) {
   const ad_found_patterns *found = &c->first->why.patterns;
   for (size_t p = 0; p < found->count; p++) {

@@ -1,15 +1,16 @@
-/* Verdicts from counts relative to the holder's position: no sum was formed over some axes, or over other axes. */
+/* Verdicts from counts that depend on the position of the rank that holds the sum: no sum was formed over some axes, or
+ * it was formed over other axes. */
 #include <math.h>
 #include "base/text.h"
 #include "say/verdict_case.h"
 
-/* ---- verdicts on sums over the holder's own position only ---- */
+/* ---- verdicts on sums that have only addends from the holder's own position on some axes ---- */
 
-/* Which microbatches are summed correctly while the others are not. THOSE_THAT_ARE: each microbatch whose addends all
- * count once in every wrong part. */
+/* Which microbatches are summed correctly while the others are not: none, the first, the last, or (THOSE_THAT_ARE) each
+ * microbatch whose addends all count once in every wrong part. */
 typedef enum ad_right { NONE, FIRST, LAST, THOSE_THAT_ARE } ad_right;
 
-/* Whether every addend of the microbatch counts once in every wrong part. */
+/* Returns 1 if every addend of the microbatch counts once in every wrong part. */
 static int counts_once(const ad_case *c, int64_t microbatch) {
   for (size_t p = 0; p < c->count; p++) {
     const ad_judged *judged = &c->list[p];
@@ -29,14 +30,15 @@ static int is_right(const ad_case *c, int64_t microbatch, ad_right right) {
                                    : 0;
 }
 
-/* Whether the right microbatches are another set than NONE, FIRST and LAST. */
+/* Returns 1 if the set of right microbatches is not described by NONE, FIRST or LAST. */
 static int are_others(const ad_case *c) {
   int64_t count = 0, last = c->dump->microbatches - 1;
   for (int64_t m = 0; m <= last; m++) count += counts_once(c, m);
   return count > 1 || (count == 1 && !counts_once(c, 0) && !counts_once(c, last));
 }
 
-/* The largest count of the part: smaller ones are compared with it, since all may have one small factor. */
+/* Returns the largest count of the part. Smaller counts are compared with it, since all counts may have one small
+ * factor. */
 static double largest_count(const ad_case *c, const ad_judged *judged) {
   double largest = 0;
   for (size_t i = 0; i < ad_case_members(c, judged)->count; i++)
@@ -44,8 +46,8 @@ static double largest_count(const ad_case *c, const ad_judged *judged) {
   return largest;
 }
 
-/* Whether each holder's replica has exactly the addends of the ranks at its own position on `axes`, each *factor times.
- * In the microbatches that are `right`, all addends count once. */
+/* Returns 1 if each holder's replica has exactly the addends of the ranks with the holder's position on `axes`, each
+ * *factor times. In the microbatches that are `right`, all addends must count once. */
 static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, ad_right right, double *factor) {
   const ad_members *members = ad_case_members(c, judged);
   double largest = largest_count(c, judged);
@@ -65,7 +67,7 @@ static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, ad
   return 1;
 }
 
-/* Whether every wrong part is_local with one factor. */
+/* Returns 1 if is_local is true of every wrong part, with one factor. */
 static int all_local(const ad_case *c, uint32_t axes, ad_right right, double *factor) {
   *factor = NAN;
   for (size_t i = 0; i < c->count; i++)
@@ -73,7 +75,7 @@ static int all_local(const ad_case *c, uint32_t axes, ad_right right, double *fa
   return !isnan(*factor);
 }
 
-/* Prints which microbatches are wrong: " in microbatches 1 and 3". */
+/* Prints which microbatches are wrong, for example " in microbatches 1 and 3". */
 static void print_wrong(const ad_case *c, ad_right right, char *out, size_t size) {
   ad_text text = ad_text_on(out, size);
   int64_t wrong = 0, reported = 0;
@@ -92,7 +94,7 @@ static void print_wrong(const ad_case *c, ad_right right, char *out, size_t size
   }
 }
 
-/* Adds the cause that nothing was summed over these axes. */
+/* Adds the cause that no sum was formed over these axes. */
 static void add_local(ad_case *c, uint32_t axes, ad_right right, double factor) {
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
   char names[AD_VERDICT_TEXT / 4], times[64] = "", wrong[AD_VERDICT_TEXT / 4];
@@ -108,7 +110,7 @@ static void add_local(ad_case *c, uint32_t axes, ad_right right, double factor) 
                 names, times);
 }
 
-/* Adds a cause for every set of axes that fits, sets of fewer axes first. */
+/* Adds such a cause for every set of axes for which all_local is true, sets of fewer axes first. */
 static void add_locals(ad_case *c, ad_right right, double *factor) {
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
   for (int count = 1; count <= __builtin_popcount(summed); count++)
@@ -133,7 +135,7 @@ int ad_case_try_local(ad_case *c) {
 
 /* ---- verdicts on sums over another group of ranks ---- */
 
-/* Whether all wrong parts are sums over these axes instead. */
+/* Returns 1 if all wrong parts are instead sums over these axes. */
 static int is_group(const ad_case *c, uint32_t axes) {
   for (size_t i = 0; i < c->count; i++)
     if (!c->list[i].holds && !ad_sets_has(&c->list[i].why.groups, axes)) return 0;
@@ -158,7 +160,7 @@ int ad_case_try_group(ad_case *c) {
   return 1;
 }
 
-/* Whether some addends are missing from the part, and all others are counted *factor times. */
+/* Returns 1 if some addends are missing from the part, and every other addend is counted *factor times. */
 static int has_some(const ad_case *c, const ad_judged *judged, double *factor) {
   const ad_members *members = ad_case_members(c, judged);
   size_t missing = 0;
@@ -176,7 +178,7 @@ static int has_some(const ad_case *c, const ad_judged *judged, double *factor) {
   return missing && !isnan(*factor);
 }
 
-/* Returns 1 if an addend of the rank is, or may be, in the part's sum, or if the rank has no addend. */
+/* Returns 1 if an addend of the rank is, or may be, in the part's sum, or if the rank has no addend at all. */
 static int has_any_of(const ad_case *c, const ad_judged *judged, int64_t rank) {
   const ad_members *members = ad_case_members(c, judged);
   int gave = 0;
@@ -189,14 +191,14 @@ static int has_any_of(const ad_case *c, const ad_judged *judged, int64_t rank) {
   return !gave;
 }
 
-/* Whether every holder's own addends are in the part's sum. */
+/* Returns 1 if every holder's own addends are in the part's sum. */
 static int has_own(const ad_case *c, const ad_judged *judged) {
   for (size_t h = 0; h < judged->part->holder_count; h++)
     if (!has_any_of(c, judged, judged->part->holders[h])) return 0;
   return 1;
 }
 
-/* Whether an addend of the microbatch is in some wrong part. */
+/* Returns 1 if an addend of the microbatch is in some wrong part. */
 static int is_in_some(const ad_case *c, int64_t microbatch) {
   for (size_t p = 0; p < c->count; p++) {
     const ad_judged *judged = &c->list[p];
@@ -209,7 +211,7 @@ static int is_in_some(const ad_case *c, int64_t microbatch) {
   return 0;
 }
 
-/* Prints ", in microbatch 2 alone" if the wrong parts have addends of one microbatch only, else "". */
+/* Prints ", in microbatch 2 alone" if all addends in the wrong parts are of one microbatch, else "". */
 static void print_only_microbatch(const ad_case *c, char *out, size_t size) {
   int64_t count = 0, only = 0;
   *out = 0;
@@ -221,7 +223,8 @@ static void print_only_microbatch(const ad_case *c, char *out, size_t size) {
   if (count == 1 && c->dump->microbatches > 1) snprintf(out, size, ", in microbatch %lld alone", (long long)only);
 }
 
-/* *has: of how many ranks the part has addends; *all: of how many it should have them. */
+/* Sets *has to the number of ranks whose addends the part has, and *all to the number of ranks whose addends it should
+ * have. */
 static void count_ranks(const ad_case *c, const ad_judged *judged, size_t *has, size_t *all) {
   const ad_members *members = ad_case_members(c, judged);
   int64_t last = -1, last_had = -1;
@@ -237,8 +240,8 @@ static void count_ranks(const ad_case *c, const ad_judged *judged, size_t *has, 
   }
 }
 
-/* The number of ranks whose addends a wrong part has, if it is the same for all wrong parts, else 0. *all: the right
- * number. */
+/* Returns the number of ranks whose addends a wrong part has, if it is the same for all wrong parts, else 0. *all is
+ * set to the right number. */
 static size_t ranks_in_each(const ad_case *c, size_t *all) {
   size_t has, other, unused;
   count_ranks(c, c->first, &has, all);
@@ -257,7 +260,7 @@ static void report_own_alone(ad_case *c, const char *only, double factor) {
            ad_case_axes(c, summed, axes, sizeof axes));
 }
 
-/* The verdict that sums were formed over groups that are too small. */
+/* Reports that sums were formed over groups that are too small. */
 static void report_smaller_group(ad_case *c, double factor) {
   size_t all, has = ranks_in_each(c, &all);
   char ranks[64] = "", only[64];
@@ -274,8 +277,8 @@ static void report_smaller_group(ad_case *c, double factor) {
            ranks, only);
 }
 
-/* Tries the verdict that groups were formed wrongly: each part has the addends of some ranks, and different parts have
- * those of different ranks. */
+/* Tries the verdict that groups were formed wrongly: each part has the addends of some ranks only, and different parts
+ * have those of different ranks. */
 int ad_case_try_some(ad_case *c) {
   int own = 1;
   double factor, first;

@@ -1,10 +1,10 @@
-/* Verdicts on replicas: ranks that should have the same sum have different ones, or none. */
+/* Verdicts on replicas: ranks that should have the same sum have different sums, or none. */
 #include <math.h>
 #include "say/verdict_case.h"
 
 /* ---- verdicts on replicas that differ ---- */
 
-/* Whether two parts have the same elements but different bits. */
+/* Returns 1 if two parts have the same elements but different bits. */
 int ad_case_replicas_differ(const ad_case *c) {
   for (size_t i = 0; i < c->count; i++)
     for (size_t j = 0; j < i; j++)
@@ -14,7 +14,7 @@ int ad_case_replicas_differ(const ad_case *c) {
   return 0;
 }
 
-/* The axes on which the positions of two ranks differ. */
+/* Returns the axes on which the positions of two ranks differ. */
 static uint32_t axes_between(const ad_case *c, int64_t a, int64_t b) {
   uint32_t axes = 0;
   for (int axis = 0; axis < c->dump->mesh.count; axis++)
@@ -22,8 +22,8 @@ static uint32_t axes_between(const ad_case *c, int64_t a, int64_t b) {
   return axes;
 }
 
-/* For each pair of holders of two parts: adds to *any the axes on which their positions differ, and also to *beside if
- * this is one axis only. */
+/* For each pair of a holder of `a` and a holder of `b`: adds to *any the axes on which their positions differ and, if
+ * this is only one axis, adds it to *beside. */
 static void take_axes(const ad_case *c, const ad_part *a, const ad_part *b, uint32_t *beside, uint32_t *any) {
   uint32_t all = ad_large_axes(&c->dump->mesh, UINT32_MAX);
   for (size_t i = 0; i < a->holder_count; i++)
@@ -34,7 +34,8 @@ static void take_axes(const ad_case *c, const ad_part *a, const ad_part *b, uint
     }
 }
 
-/* The axes along which replicas differ: between ranks that differ on one axis only, or else between any ranks. */
+/* Returns the axes along which replicas differ: between ranks whose positions differ on one axis only or, if there are
+ * none, between any ranks. */
 static uint32_t differing_axes(const ad_case *c) {
   uint32_t beside = 0, any = 0;
   for (size_t i = 0; i < c->count; i++)
@@ -52,7 +53,7 @@ static int some_apart(const ad_case *c) {
   return 0;
 }
 
-/* Returns the one rank with the right replica of this part's elements; -1: no rank has it, or several have. */
+/* Returns the one rank with the right replica of this part's elements, or -1 if no rank or several ranks have it. */
 static int64_t only_right(const ad_case *c, const ad_judged *judged) {
   int64_t rank = -1;
   for (size_t i = 0; i < c->count; i++) {
@@ -86,7 +87,8 @@ int ad_case_add_one_rank(ad_case *c, char *who, size_t size) {
   return 1;
 }
 
-/* Every replica is right by its own addends, but replicas differ, although by their types they should be equal. */
+/* Reports that every replica is right by its own addends, but that replicas differ although by their types they should
+ * be equal. */
 static void report_own_only(ad_case *c, uint32_t axes, const char *names) {
   int assumed = !(axes & ~c->parts->param->assumed);
   ad_case_report(c, AD_VERDICT_OWN_ONLY, axes, 1);
@@ -148,7 +150,7 @@ void ad_case_report_replicas(ad_case *c) {
 
 /* ---- verdicts on ranks without a replica of the sum ---- */
 
-/* Whether every part is the full parameter. */
+/* Returns 1 if every part is the full parameter. */
 static int is_full_everywhere(const ad_case *c) {
   ad_box full = ad_box_full(&c->parts->param->shape);
   for (size_t i = 0; i < c->count; i++)
@@ -156,15 +158,15 @@ static int is_full_everywhere(const ad_case *c) {
   return !c->parts->param->partial;
 }
 
-/* Whether some rank has a sum of this rank's members. */
+/* Returns 1 if some rank with the same members as this rank has a sum. */
 static int has_members_with_sum(const ad_case *c, int64_t rank) {
   for (size_t i = 0; i < c->count; i++)
     if (ad_case_members(c, &c->list[i])->key == ad_parts_key(c->parts, rank)) return 1;
   return 0;
 }
 
-/* Whether the dump's files say that the rank has the parameter: by a tensor, or by a type, if any file gives types of
- * this parameter. A rank without the parameter is no replica. */
+/* Returns 1 if the dump's files say that the rank has the parameter: by a tensor; or, if any file gives types of this
+ * parameter, by its types. A rank without the parameter is no replica. */
 static int has_parameter(const ad_case *c, int64_t rank) {
   const ad_dump *dump = c->dump;
   const char *name = c->parts->param->name;
@@ -178,7 +180,7 @@ static int has_parameter(const ad_case *c, int64_t rank) {
   return !is_typed;
 }
 
-/* Finds ranks that have no replica of a replicated sum. */
+/* Finds ranks that have no replica of a sum that should be replicated. */
 int ad_case_try_missing(ad_case *c) {
   char names[AD_VERDICT_TEXT / 4];
   int missing = 0;

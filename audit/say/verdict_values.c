@@ -1,5 +1,5 @@
-/* Verdicts on parameter values: replicas that begin a step with different weights stay
- * different, whatever is summed. */
+/* Verdicts on parameter values: replicas that begin a step with different weights remain different, whatever is
+ * summed. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,8 @@
 #include "say/cause.h"
 #include "say/verdict.h"
 
-/* Returns the checksum of a rank's parameter values and sets *piece to their box; NULL: the rank gives none. */
+/* Returns the checksum of a rank's parameter values, or NULL if the rank gives none; *piece is set to the values'
+ * box. */
 static const char *values_of(const ad_parts *parts, int64_t rank, ad_piece *piece) {
   const ad_dump_file *file = parts->dump->sums[rank];
   const char *values = json_string_value(json_object_get(file->values, parts->param->name));
@@ -16,7 +17,8 @@ static const char *values_of(const ad_parts *parts, int64_t rank, ad_piece *piec
   return values;
 }
 
-/* Whether all ranks that give a checksum give the same one. If so, no values differ, whichever boxes the ranks have. */
+/* Returns 1 if all ranks that give a checksum give the same one. Then no values differ, whichever boxes the ranks
+ * have. */
 static int all_equal(const ad_parts *parts) {
   const char *first = NULL;
   for (int64_t rank = 0; rank < parts->dump->mesh.world; rank++) {
@@ -27,7 +29,8 @@ static int all_equal(const ad_parts *parts) {
   return 1;
 }
 
-/* The checksum that one rank gives. `line`: the same number for all ranks that differ on one axis only. */
+/* The checksum that one rank gives. `line` is the same number for all ranks whose positions differ on one given axis
+ * only. */
 typedef struct ad_values {
   ad_box box;
   const char *values;
@@ -59,7 +62,7 @@ static int by_line(const void *a, const void *b) {
 
 static int same_values(const ad_values *a, const ad_values *b) { return !strcmp(a->values, b->values); }
 
-/* Whether two ranks that differ on this axis only have different values. Reorders `reported`. */
+/* Returns 1 if two ranks whose positions differ on this axis only have different values. Reorders `reported`. */
 static int differ_beside(const ad_dump *dump, int axis, ad_values *reported, size_t count) {
   for (size_t i = 0; i < count; i++) reported[i].line = ad_dump_key(dump, reported[i].rank, 1u << axis);
   qsort(reported, count, sizeof *reported, by_line);
@@ -68,21 +71,21 @@ static int differ_beside(const ad_dump *dump, int axis, ad_values *reported, siz
   return 0;
 }
 
-/* Whether the ranks are not all at one position on the axis. */
+/* Returns 1 if the ranks are not all at the same position on the axis. */
 static int lie_apart(const ad_dump *dump, int axis, const ad_values *reported, size_t count) {
   for (size_t i = 1; i < count; i++)
     if (dump->position[reported[i].rank][axis] != dump->position[reported->rank][axis]) return 1;
   return 0;
 }
 
-/* Axes along which values differ: between direct neighbours, and between any two ranks. */
+/* Axes along which values differ: between ranks whose positions differ on that axis only; and between any two ranks. */
 typedef struct ad_unequal {
   uint32_t beside, any;
 } ad_unequal;
 
-/* Adds the axes of ranks whose values are not all equal. They differ along every axis on which these ranks have
- * different positions: if two unequal ranks have the same position there, a third rank elsewhere on the axis
- * differs from one of them. */
+/* Adds the axes along which the values of these ranks, which are not all equal, differ: every axis on which the ranks
+ * have different positions. (If two unequal ranks have the same position on the axis, a third rank with another
+ * position differs from one of the two.) */
 static void add_axes(const ad_dump *dump, ad_values *reported, size_t count, ad_unequal *out) {
   for (int axis = 0; axis < dump->mesh.count; axis++) {
     if (!lie_apart(dump, axis, reported, count)) continue;
@@ -91,8 +94,8 @@ static void add_axes(const ad_dump *dump, ad_values *reported, size_t count, ad_
   }
 }
 
-/* Compares ranks that hold the same elements, sorted by rank. Marks in `ranks`, unless it is NULL, those whose values
- * differ from the first rank's. */
+/* Compares ranks that hold the same elements, sorted by rank. If `ranks` is not NULL, marks in it the ranks whose
+ * values differ from the first rank's. */
 static void compare_values(const ad_dump *dump, ad_values *reported, size_t count, unsigned char *ranks,
                            ad_unequal *out) {
   int differ = 0;
@@ -104,7 +107,7 @@ static void compare_values(const ad_dump *dump, ad_values *reported, size_t coun
   if (differ) add_axes(dump, reported, count, out);
 }
 
-/* Compares the ranks of each box. */
+/* Compares the ranks that hold the same box, for each box. */
 static void compare_all(const ad_dump *dump, ad_values *reported, size_t count, unsigned char *ranks, ad_unequal *out) {
   qsort(reported, count, sizeof *reported, by_box);
   for (size_t i = 0, end; i < count; i = end) {
@@ -113,8 +116,9 @@ static void compare_all(const ad_dump *dump, ad_values *reported, size_t count, 
   }
 }
 
-/* Marks in `ranks`, unless it is NULL, each rank whose values differ from those of the first rank with the same
- * elements. *axes: the axes along which direct neighbours differ, or, if none do, any two ranks; 0: all are equal. */
+/* If `ranks` is not NULL, marks in it each rank whose values differ from those of the first rank with the same
+ * elements. Sets *axes to the axes along which values differ between ranks whose positions differ on one axis only or,
+ * if there are none, between any two ranks; 0 if all values are equal. */
 static ad_status mark_unequal(const ad_parts *parts, unsigned char *ranks, uint32_t *axes) {
   ad_unequal unequal = {0};
   ad_values *reported;

@@ -1,5 +1,5 @@
-/* Reads a sum once more, as if axes whose type I was only assumed were R. The dump does not say whether ranks have
- * parts of the gradient or all have the same one, but their addends show it. */
+/* Interprets a sum once more, with type R for axes whose type I was only assumed. The dump does not say whether ranks
+ * have parts of the gradient or all have the same gradient, but their addends show it. */
 #include "solve/assumed.h"
 
 #include <math.h>
@@ -8,14 +8,14 @@
 
 /* ---- how far the addends of ranks along an axis differ ---- */
 
-/* Addends may differ by ROUNDINGS times the rounding of a sum if ranks did the same work, since each may add in its own
- * order all the way through the model. They are parts of a gradient only if they also differ by 1/CLEARLY of the
- * largest element; the same work in bf16 (2^-8) differs by less. */
+/* If ranks did the same work, their addends may differ by ROUNDINGS times the rounding of a sum, since each rank may
+ * add in its own order throughout the model. Addends count as parts of a gradient only if they also differ by 1/CLEARLY
+ * of the largest element; the same work in bf16 (2^-8) differs by less. */
 enum { ROUNDINGS = 64, CLEARLY = 16 };
 
 typedef enum ad_distance { SAME, NEAR, APART } ad_distance;
 
-/* How far two addends differ in the part's elements. `values`: room for 2 AD_ROWS numbers. */
+/* Returns how much two addends differ in the part's elements. `values` is scratch memory for 2 * AD_ROWS numbers. */
 static ad_distance distance(const ad_parts *parts, const ad_part *part, const ad_piece *a, const ad_piece *b,
                             double *values) {
   ad_rounding rounding = ad_rounding_of(parts, part);
@@ -33,14 +33,14 @@ static ad_distance distance(const ad_parts *parts, const ad_part *part, const ad
   return worst > fmax(share, 1.0 / CLEARLY) * largest ? APART : NEAR;
 }
 
-/* Whether `other` is of the same microbatch as `own`, and of the next rank along the axis. */
+/* Returns 1 if `other` is of the same microbatch as `own`, and of the next rank along the axis. */
 static int is_beside(const ad_dump *dump, const ad_piece *own, const ad_piece *other, int axis) {
   return own->microbatch == other->microbatch &&
          dump->position[other->rank][axis] == dump->position[own->rank][axis] + 1 &&
          ad_stands_with(dump, own->rank, other->rank, ~(1u << axis));
 }
 
-/* The largest distance between addends of neighbours along the axis, in one part of the sum. */
+/* Returns the largest distance between addends of neighbouring ranks along the axis, in one part of the sum. */
 static ad_distance distance_along(const ad_parts *parts, const ad_part *part, int axis, double *values) {
   const ad_members *members = ad_part_members(parts, part);
   ad_distance most = SAME;
@@ -54,7 +54,8 @@ static ad_distance distance_along(const ad_parts *parts, const ad_part *part, in
   return most;
 }
 
-/* Sets *apart to the axes along which addends clearly differ, and *near to those along which they differ by little. */
+/* Sets *apart to the axes along which addends clearly differ, and *near to those along which they differ only a
+ * little. */
 static ad_status compare_addends(const ad_parts *parts, uint32_t axes, uint32_t *apart, uint32_t *near) {
   double *values;
   AD_TRY(ad_new(2 * AD_ROWS, &values));
@@ -70,16 +71,16 @@ static ad_status compare_addends(const ad_parts *parts, uint32_t axes, uint32_t 
   return AD_OK;
 }
 
-/* ---- whether the sum, or the mean, over some of the axes is there ---- */
+/* ---- whether the part is the sum, or the mean, over some of the axes ---- */
 
-/* Whether rounding may hide one of the part's addends. */
+/* Returns 1 if rounding may be larger than one of the part's addends. */
 static int is_weak(const ad_parts *parts, const ad_part *part) {
   ad_rounding rounding = ad_rounding_of(parts, part);
   size_t n = ad_part_members(parts, part)->count;
   return ad_rounding_share(&rounding, n) * 2 * (double)n > 1;
 }
 
-/* Sets *holds to 1 if every part is `factor` times the expected sum of its members, to 0 if not. */
+/* Sets *holds to 1 if every part is `factor` times the expected sum of its members, else to 0. */
 static ad_status test(const ad_parts *parts, double factor, int *holds) {
   *holds = parts->count > 0;
   for (size_t i = 0; i < parts->count && *holds; i++) {
@@ -128,7 +129,8 @@ static ad_assumed_kind kind_of(const ad_tried *tried, uint32_t axes, uint32_t ap
   return axes & (apart | near) ? AD_ASSUMED_ESTIMATES : AD_ASSUMED_MEAN;
 }
 
-/* Tries all sets of the assumed axes. The least doubtful reading wins: the smallest ad_assumed_kind. */
+/* Tries all sets of the assumed axes, and keeps the least doubtful interpretation: the one with the smallest
+ * ad_assumed_kind. */
 static ad_status try_sets(const ad_parts *parts, uint32_t assumed, uint32_t near, ad_assumed *out) {
   for (uint32_t axes = assumed; axes; axes = (axes - 1) & assumed) {
     ad_tried tried;

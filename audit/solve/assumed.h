@@ -1,5 +1,5 @@
-/* A second reading of a sum, along axes whose type I the dump only assumes (addend.assumed). If the addends along such
- * an axis differ, each rank has a part of the gradient, and the sum over the axis was wanted. */
+/* Another interpretation of a sum. A dump may only assume that some axes have type I (addend.assumed). If the addends
+ * along such an axis differ, each rank has a part of the gradient, and the sum over the axis was wanted. */
 #ifndef DIFF_ASSUMED_H
 #define DIFF_ASSUMED_H
 #include "read/part.h"
@@ -18,7 +18,7 @@ typedef struct ad_assumed {
   uint32_t apart; /* the assumed axes along which addends differ by more than rounding explains */
 } ad_assumed;
 
-/* Finds the second reading of a parameter that is wrong by the types that the dump assumes. */
+/* Finds such an interpretation of a parameter whose sum is wrong by the assumed types. */
 ad_status ad_assumed_find(const ad_parts *parts, ad_assumed *out) AD_CHECKED;
 /* Returns a copy of the parameter with type R on `axes`. */
 ad_dump_param ad_assumed_as_summed(const ad_dump_param *param, uint32_t axes);

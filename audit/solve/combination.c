@@ -1,8 +1,8 @@
 /* Tests whether a part is a given combination of addends.
  *
- * A sum of n addends in a dtype of unit roundoff u, added in any order, scaled before or after, is off by at most (n
- * + 1) u times the sum of their absolute values. The array that holds the sum rounds once more for each microbatch.
- * The combination computed here in f64 is itself off by at most (n + 2) 2^-53 of that sum. */
+ * A sum of n addends in a dtype of unit roundoff u, added in any order and scaled before or after, has an error of at
+ * most (n + 1) u times the sum of the addends' absolute values. The array that holds the sum rounds once more for each
+ * microbatch. The combination that is computed here in f64 has an error of at most (n + 2) 2^-53 times that sum. */
 #include "solve/combination.h"
 
 #include <math.h>
@@ -39,7 +39,7 @@ typedef struct ad_rows {
   double *sum, *combined, *size, *addend;
 } ad_rows;
 
-/* f32 addends that can be read in place: they wait here until they are added in one call. */
+/* f32 addends that can be read in place; they are collected here and then added in one call. */
 typedef struct ad_waiting {
   const float *values[AD_FIT_COLUMNS];
   double counts[AD_FIT_COLUMNS];
@@ -80,9 +80,9 @@ static size_t combine(const ad_parts *parts, const ad_part *part, const double *
   return used;
 }
 
-/* Compares a block of the sum with the combination, and keeps the worst ratio of residual to bound in *worst and
+/* Compares a block of the sum with the combination, and keeps the largest ratio of residual to bound in *worst and
  * *out. If all addends are 0, errors are relative to the sum itself. A residual that is NaN (overflow even in f64)
- * stays the worst. */
+ * remains the largest. */
 static void note_worst(const ad_rows *rows, size_t n, double factor, double share, double least, double *worst,
                        ad_fitness *out) {
   for (size_t i = 0; i < n; i++) {
@@ -96,20 +96,20 @@ static void note_worst(const ad_rows *rows, size_t n, double factor, double shar
   }
 }
 
-/* One test of a combination, of several parts together. */
+/* A test of one combination on several parts together. */
 typedef struct ad_test {
   const ad_parts *parts;
   const ad_part *const *list; /* parts of the same members and box */
-  size_t count, elements;     /* the first `elements` of each part are compared */
+  size_t count, elements;     /* only the first `elements` elements of each part are compared */
   const double *counts;
   double factor;
-  const ad_rounding *rounding; /* [count]: roundings of each part; NULL: those of ad_rounding_of */
+  const ad_rounding *rounding; /* [count]: rounding of each part; NULL: what ad_rounding_of returns */
   double *worst;               /* [count]: each part's largest ratio of residual to bound so far */
   ad_fitness *out;             /* [count]: how well the combination gives each part */
   ad_rows rows;
 } ad_test;
 
-/* Compares each part with rows->combined, which is a combination of `used` addends. */
+/* Compares each part with rows->combined, a combination of `used` addends. */
 static void compare_block(ad_test *test, size_t used, size_t begin, size_t end) {
   ad_rows *rows = &test->rows;
   for (size_t i = 0; i < test->count; i++) {
@@ -168,8 +168,8 @@ ad_status ad_part_test(const ad_parts *parts, const ad_part *part, const double 
 
 /* ---- testing the first elements only ---- */
 
-/* Most wrong combinations fail in the first AD_FIRSTS elements, one cache line. These elements of the addends are kept,
- * as many combinations are tried. If they match, FIRST_LINES elements are tested. */
+/* Most wrong combinations fail in the first AD_FIRSTS elements, which are one cache line. These elements of the addends
+ * are kept, since many combinations are tried. If they match, the first FIRST_LINES elements are tested. */
 enum { FIRST_LINES = 64 };
 
 static size_t firsts_of(const ad_part *part, size_t most) { return part->count < most ? part->count : most; }
@@ -189,7 +189,7 @@ static ad_status read_firsts(const ad_parts *parts, const ad_part *part) {
   return AD_OK;
 }
 
-/* Combines the first elements of the addends, as `combine` does for a block. */
+/* Combines the first elements of the addends, as the function `combine` does for a block. */
 static size_t combine_firsts(const ad_parts *parts, const ad_part *part, const double *counts, ad_rows *rows) {
   const fit_kernels *kernels = ad_fit_kernels();
   size_t used = 0, n = ad_part_members(parts, part)->count, count = firsts_of(part, AD_FIRSTS);

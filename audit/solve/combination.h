@@ -12,23 +12,23 @@ typedef struct ad_rounding {
   int64_t microbatches; /* how often the array is added to */
 } ad_rounding;
 ad_rounding ad_rounding_of(const ad_parts *parts, const ad_part *part);
-/* The error that a sum of n addends may have, as a share of the addends' absolute sum. */
+/* Returns the error that a sum of n addends may have, as a share of the addends' absolute sum. */
 double ad_rounding_share(const ad_rounding *rounding, size_t n);
 
 typedef struct ad_fitness {
   int holds;
   double residual, bound; /* of the element with the largest residual / bound; both over the addends' absolute sum */
 } ad_fitness;
-/* Tests whether part = factor * (counts[0] * addend 0 + counts[1] * addend 1 + ...), over the columns of its
- * members. */
+/* Tests whether part = factor * (counts[0] * addend 0 + counts[1] * addend 1 + ...). There is one count for each column
+ * of the part's members. */
 ad_status ad_part_test(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
                        const ad_rounding *rounding, ad_fitness *out) AD_CHECKED;
 
 /* Like ad_part_test, for the part's first elements alone: a cheap test, which most wrong combinations fail. */
 ad_status ad_part_test_first(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
                              const ad_rounding *rounding, ad_fitness *out) AD_CHECKED;
-/* Like ad_part_test, for several parts of the same members and box, each against its own bound; `out` has an entry for
- * each part. Every addend is read once for all parts. */
+/* Does the same as ad_part_test for several parts of the same members and box, each with its own error bound; out[i] is
+ * for list[i]. Every addend is read once for all parts. */
 ad_status ad_parts_test(const ad_parts *parts, const ad_part *const *list, size_t count, const double *counts,
                         double factor, ad_fitness *out) AD_CHECKED;
 

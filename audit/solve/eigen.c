@@ -1,6 +1,6 @@
 /* Eigenvectors of a symmetric matrix: Householder reflections make the matrix tridiagonal, then sweeps of rotations
  * make it diagonal (Golub and Van Loan, Matrix Computations, 8.3; from the last row to the first, as EISPACK's tred2
- * and tql2). Every vector is a row, so that all loops run along memory. */
+ * and tql2). Every vector is a row, so that all loops read memory in order. */
 #include "solve/eigen.h"
 
 #include <float.h>
@@ -11,22 +11,22 @@
 #include "solve/fit_kernel.h"
 
 enum {
-  SWEEPS = 16, /* sweeps that are kept and then applied together, while the rows that they touch are in a cache */
-  WIDTH = 128, /* columns that the kept sweeps are applied to at a time */
+  SWEEPS = 16, /* sweeps that are kept and then applied together, while the rows that they change are in a cache */
+  WIDTH = 128, /* number of columns to which the kept sweeps are applied at a time */
   GROUP = 8,   /* reflections that are applied together */
-  SWEEPS_A_VALUE = 30 /* limit: on average an eigenvalue may take this many sweeps */
+  SWEEPS_A_VALUE = 30 /* limit: the average number of sweeps for an eigenvalue */
 };
 
 /* The state of one decomposition. */
 typedef struct ad_eigen_work {
   const fit_kernels *kernels;
-  double *rows; /* n x n: the matrix, then reflections, at last the eigenvectors */
+  double *rows; /* n x n: first the matrix, then reflections, finally the eigenvectors */
   size_t n;
   double *diagonal, *beside;        /* n each; beside[i] is the off-diagonal element that couples i and i + 1 */
-  double *factors;                  /* n: factor of the reflection that was made of each row */
+  double *factors;                  /* n: for each row, the factor of the reflection that was made of it */
   double *w, *product;              /* n each, scratch: the vector w of the rank-2 update, and the next product */
   double *cosines, *sines;          /* SWEEPS x n: the rotations of the sweeps that are kept */
-  size_t low[SWEEPS], high[SWEEPS]; /* sweep s has a rotation k, of rows k and k + 1, for low[s] <= k < high[s] */
+  size_t low[SWEEPS], high[SWEEPS]; /* sweep s has a rotation of rows k and k + 1 for low[s] <= k < high[s] */
   /* number of sweeps that are kept and not applied yet */
   size_t sweeps;
 } ad_eigen_work;
@@ -35,12 +35,12 @@ static double *eigen_row(const ad_eigen_work *work, size_t i) { return work->row
 
 /* ---- Householder reflections: making the matrix tridiagonal ---- */
 
-/* A vector with a smaller squared length counts as zero. The largest element of the matrix is about 1, so its square
- * still has all digits. */
+/* A vector whose squared length is smaller counts as zero. The largest element of the matrix is about 1, so its square
+ * still has full precision. */
 #define NOTHING_SQUARE 1e-280
 
 /* Replaces x by the vector u whose Householder reflection I - factor u u' maps the old x to a multiple of the last unit
- * vector; returns that multiple. */
+ * vector; returns the factor of that multiple. */
 static double make_reflection(const fit_kernels *kernels, double *x, size_t n, double *factor) {
   double last = x[n - 1], square = kernels->dot(x, x, n - 1);
   x[n - 1] = 1;
@@ -52,8 +52,8 @@ static double make_reflection(const fit_kernels *kernels, double *x, size_t n, d
   return length;
 }
 
-/* product = (leading i x i block) u. On the way it subtracts from each row the rank-2 update of the reflection
- * before. */
+/* Computes product = (leading i x i block) u. Before a row is used, the rank-2 update of the previous reflection is
+ * subtracted from it. */
 static void multiply(ad_eigen_work *work, size_t i, const fit_passing *passing) {
   memset(passing->product, 0, i * sizeof *passing->product);
   for (size_t r = 0; r < i; r++) {
@@ -64,11 +64,11 @@ static void multiply(ad_eigen_work *work, size_t i, const fit_passing *passing) 
 }
 
 /* A reflection applied from both sides is the rank-2 update A - u w' - w u' with w = factor A u - (factor^2 u'A u / 2)
- * u. The update is subtracted when the next reflection reads the rows, so that each row is read once a reflection. */
+ * u. The update is subtracted when the next reflection reads the rows, so that each reflection reads each row once. */
 static void to_three_diagonals(ad_eigen_work *work) {
   const fit_kernels *kernels = work->kernels;
   double *w = work->w, *product = work->product;
-  const double *v = w; /* no update is due yet: w is all zeros */
+  const double *v = w; /* there is no update to subtract yet: w is all zeros */
   for (size_t i = work->n - 1;; i--) {
     double *row = eigen_row(work, i), factor;
     kernels->add(row, -v[i], w, i + 1);
@@ -90,8 +90,8 @@ static void reflect(const fit_kernels *kernels, double *x, double factor, const 
   if (factor != 0) kernels->add(x, -factor * kernels->dot(x, u, n), u, n);
 }
 
-/* Multiplies the rows by reflections first .. end-1 from the right, in this order; finishes each row before the
- * next. */
+/* Multiplies the rows by reflections first .. end-1 from the right, in this order; each row is finished before the next
+ * one begins. */
 static void reflect_rows(ad_eigen_work *work, const double *vectors, size_t first, size_t end) {
   for (size_t r = 0; r < end; r++) {
     double *row = eigen_row(work, r);
@@ -101,8 +101,8 @@ static void reflect_rows(ad_eigen_work *work, const double *vectors, size_t firs
 }
 
 /* Replaces the reflections, each of which is in its row's lower triangle, by their product: after step i the first i
- * rows and columns are the product of the first i reflections. The memory of `cosines`, free until rotations start,
- * holds the vectors meanwhile. */
+ * rows and columns are the product of the first i reflections. The vectors are kept in the memory of `cosines`, which
+ * is not used before the rotations. */
 static void multiply_reflections(ad_eigen_work *work) {
   size_t n = work->n;
   for (size_t first = 0, end; first < n; first = end) {
@@ -117,11 +117,11 @@ static void multiply_reflections(ad_eigen_work *work) {
 /* ---- rotations: making the tridiagonal matrix diagonal ---- */
 
 /* Applies the kept sweeps to columns [begin, begin + width). All sweeps go from the last row to the first, each one row
- * behind the sweep before it. */
+ * behind the previous sweep. */
 static void rotate_columns(ad_eigen_work *work, size_t begin, size_t width, size_t bottom, size_t top) {
   for (size_t wave = 1; wave < top - bottom + work->sweeps; wave++)
     for (size_t s = 0; s < work->sweeps; s++) {
-      size_t k = top - wave + s; /* wraps around below 0; such rows are in no sweep */
+      size_t k = top - wave + s; /* wraps around below 0; no sweep has such a row */
       if (k < work->low[s] || k >= work->high[s]) continue;
       double *row = eigen_row(work, k) + begin;
       work->kernels->rotate(row + work->n, row, work->cosines[s * work->n + k], work->sines[s * work->n + k], width);
@@ -140,14 +140,15 @@ static void rotate_rows(ad_eigen_work *work) {
   work->sweeps = 0;
 }
 
-/* The eigenvalue of the 2 x 2 block at `diagonal` that is nearer to the block's first element (Wilkinson's shift). */
+/* Returns the eigenvalue of the 2 x 2 block at `diagonal` that is nearer to the block's first element (Wilkinson's
+ * shift). */
 static double find_shift(const double *diagonal, double beside) {
   double half = (diagonal[1] - diagonal[0]) / 2;
   return diagonal[0] - beside * (beside / (half + copysign(hypot(half, beside), half)));
 }
 
-/* One implicit QL step from row `high` to row `low`. `bulge` is the element that a rotation leaves outside the three
- * diagonals and that the next rotation removes. */
+/* Makes one implicit QL step from row `high` to row `low`. `bulge` is the element that a rotation leaves outside the
+ * three diagonals and that the next rotation removes. */
 static void sweep(ad_eigen_work *work, size_t low, size_t high) {
   double *d = work->diagonal, *e = work->beside;
   double *cosines = work->cosines + work->sweeps * work->n, *sines = work->sines + work->sweeps * work->n;
@@ -167,8 +168,8 @@ static void sweep(ad_eigen_work *work, size_t low, size_t high) {
   if (work->sweeps == SWEEPS) rotate_rows(work);
 }
 
-/* Whether off-diagonal element k is negligible, compared with its neighbours on the diagonal or with the whole matrix,
- * whose largest element was about 1. */
+/* Returns 1 if off-diagonal element k is negligible compared with its neighbours on the diagonal, or with the whole
+ * matrix, whose largest element was about 1. */
 static int is_nothing(const ad_eigen_work *work, size_t k) {
   double near = fabs(work->diagonal[k]) + fabs(work->diagonal[k + 1]);
   return fabs(work->beside[k]) <= fmax(DBL_EPSILON * near, DBL_EPSILON * DBL_EPSILON);
@@ -204,7 +205,7 @@ static void swap_rows(double *x, double *y, size_t n) {
   }
 }
 
-/* Sorts the eigenvalues in ascending order, and their vectors with them (selection sort: n swaps of rows). */
+/* Sorts the eigenvalues in ascending order, together with their vectors (selection sort: n swaps of rows). */
 static void sort(ad_eigen_work *work) {
   for (size_t i = 0; i + 1 < work->n; i++) {
     size_t least = i;
@@ -224,7 +225,8 @@ static ad_status find_vectors(ad_eigen_work *work) {
   return AD_OK;
 }
 
-/* *out = the power of two of the largest element, 0 for a zero matrix. Returns 0 if an element is not finite. */
+/* Sets *out to the exponent of two of the largest element; 0 for a zero matrix. Returns 0 if an element is not
+ * finite. */
 static int find_exponent(const double *matrix, size_t n, int *out) {
   double most = 0;
   for (size_t i = 0; i < n * n; i++) {

@@ -1,6 +1,6 @@
 /* Explains each part of a dumped sum by counts: how often each addend is in the sum. First tests the expected
- * combination. If it is wrong, fits all counts by least squares where the addends are linearly independent; where they
- * are not, tries hypotheses with one free number. */
+ * combination. If that is wrong, fits all counts by least squares if the addends are linearly independent, and else
+ * tries hypotheses with one free number. */
 #include "solve/explain.h"
 
 #include <math.h>
@@ -22,7 +22,7 @@ uint32_t ad_untried_axes(const ad_parts *parts, const ad_judged *list) {
 
 /* ---- the counts that a correct sum has ---- */
 
-/* The mean divisor of all addend files that have a tensor; NaN if one of these files gives no divisor. */
+/* Returns the mean divisor of all addend files that have a tensor, or NaN if one of these files gives no divisor. */
 static double mean_divisor(const ad_dump *dump) {
   double sum = 0;
   int64_t count = 0;
@@ -50,8 +50,8 @@ static ad_status new_explanation(size_t n, ad_explanation *why) {
   return AD_OK;
 }
 
-/* Rounds each fitted count to the nearest number that a bug typically produces, if one is near: a whole number, or one
- * over the size of a group. */
+/* Rounds each fitted count to the nearest number that a bug typically produces (a whole number, or one over the size of
+ * a group), if such a number is near. */
 static void snap(const ad_parts *parts, size_t n, const double *counts, const double *errors, double *out) {
   for (size_t c = 0; c < n; c++) {
     double tolerance = ad_count_tolerance(errors[c]), simple = ad_simple_count(&parts->dump->mesh, counts[c]);
@@ -61,19 +61,19 @@ static void snap(const ad_parts *parts, size_t n, const double *counts, const do
 
 static const ad_dtype narrower[] = {AD_F32, AD_F16, AD_BF16};
 
-/* A fit of many counts matches few elements within a narrow dtype's rounding by chance. So this many bits must agree in
- * elements beyond those that the fit used up. */
+/* A fit of many counts to few elements may by chance agree within a narrow dtype's rounding. So this many bits must
+ * agree in elements beyond those that the fit used up. */
 #define ENOUGH_BITS 40.0
 
-/* Whether every known count is a number that a bug typically produces, and not a product of the fit. */
+/* Returns 1 if every known count is a number that a bug typically produces, and so does not come from the fit alone. */
 static int are_simple(const ad_parts *parts, size_t n, const double *counts, const double *errors) {
   for (size_t c = 0; c < n; c++)
     if (!isinf(errors[c]) && counts[c] != ad_simple_count(&parts->dump->mesh, counts[c])) return 0;
   return 1;
 }
 
-/* Tests whether these counts give the part. If they do only for a sum rounded to a narrower dtype than the dump's, sets
- * why->rounded to this dtype. `spare`: how many elements the fit of these counts did not use up. */
+/* Tests whether these counts give the part. If they do so only for a sum rounded to a narrower dtype than the dump's,
+ * sets why->rounded to this dtype. `spare` is how many elements the fit of these counts did not use up. */
 static ad_status try_counts(const ad_parts *parts, const ad_part *part, const double *counts, size_t spare,
                             ad_explanation *why) {
   ad_rounding rounding = ad_rounding_of(parts, part);
@@ -95,7 +95,7 @@ static ad_status try_counts(const ad_parts *parts, const ad_part *part, const do
   return AD_OK;
 }
 
-/* Keeps the rounded counts if they give the part, else the counts as fitted. */
+/* Keeps the counts rounded by `snap` if they give the part, else the counts as fitted. */
 static ad_status settle(const ad_parts *parts, const ad_part *part, const double *counts, const double *errors,
                         size_t spare, ad_explanation *why) {
   size_t n = ad_part_members(parts, part)->count;
@@ -117,7 +117,7 @@ static ad_status settle(const ad_parts *parts, const ad_part *part, const double
 
 /* ---- explaining a part that is not the expected combination ---- */
 
-/* Fits the counts of these parts by least squares; they have more elements than addends. *known: 1 if the fit
+/* Fits the counts of these parts by least squares; they have more elements than addends. Sets *known to 1 if the fit
  * determines the count of every addend, so that no hypothesis is needed. */
 static ad_status explain_by_fit(const ad_parts *parts, const ad_products *products, const double *expected,
                                 ad_judged *const *list, size_t count, int *known) {
@@ -154,7 +154,7 @@ static ad_status explain_fitted(const ad_parts *parts, const double *expected, a
   return status;
 }
 
-/* Explains one part. *done: 0 if fitting several parts together may still explain it. */
+/* Explains one part. Sets *done to 0 if a fit of several parts together may still explain it. */
 static ad_status explain(const ad_parts *parts, ad_known *known, const double *expected, ad_judged *judged, int *done) {
   size_t n = ad_part_members(parts, judged->part)->count;
   *done = 1;
@@ -170,7 +170,7 @@ static ad_status explain(const ad_parts *parts, ad_known *known, const double *e
   return ad_known_add(known, parts, judged);
 }
 
-/* Explains parts that each have fewer elements than addends: fits them together, as if they had the same counts. */
+/* Explains parts that each have too few elements: fits them together, as if they had the same counts. */
 static ad_status explain_together(const ad_parts *parts, const double *expected, ad_judged *const *list, size_t count) {
   const ad_part **together;
   ad_products products;
@@ -187,8 +187,8 @@ static ad_status explain_together(const ad_parts *parts, const double *expected,
 
 /* ---- parts whose dtype hides a missing addend ---- */
 
-/* Whether a narrow dtype may round away more than one of n addends. Then the test of the combination is too weak, and
- * fitted counts must be right, too, within the fit's errors. A count that the fit cannot determine is not called
+/* Returns 1 if a narrow dtype may round away more than one of n addends. Then the test of the combination is too weak,
+ * and fitted counts must be right, too, within the fit's errors. A count that the fit cannot determine is not called
  * wrong. */
 static int is_weak(const ad_rounding *rounding, size_t n) { return ad_rounding_share(rounding, n) * 2 * (double)n > 1; }
 
@@ -221,7 +221,7 @@ static ad_status check_weak(const ad_parts *parts, ad_known *known, const double
   return status;
 }
 
-/* ---- explaining all parts that some members sum ---- */
+/* ---- explaining all parts of the same members ---- */
 
 typedef struct ad_judging {
   const ad_parts *parts;
@@ -230,7 +230,7 @@ typedef struct ad_judging {
   ad_judged *list;
   size_t members;
   /* arrays of parts->count entries */
-  const ad_part **together; /* parts of one box, which are tested together */
+  const ad_part **together; /* parts of one box and the same members, which are tested together */
   size_t *index;            /* index in `list` of each of the parts in `together` */
   ad_fitness *fitness;
   unsigned char *tested;
@@ -321,7 +321,7 @@ static ad_status judge_expected(const ad_parts *parts, ad_known *known, ad_judge
   return status;
 }
 
-/* Sets judged->why.left: how much is left of the part after the expected combination is subtracted. */
+/* Sets judged->why.left: the relative size of what remains of the part after the expected combination is subtracted. */
 static ad_status measure_left(const ad_parts *parts, const double *expected, ad_judged *judged) {
   const ad_part *part = judged->part;
   const ad_members *members = ad_part_members(parts, part);
@@ -361,7 +361,7 @@ static ad_status look_for_patterns(const ad_parts *parts, ad_known *known, ad_ju
 }
 
 /* Looks for sums over another group of ranks in parts that their members' addends do not explain. Also looks in each
- * part of one element: one number is a multiple of any other, so its own members always explain it. */
+ * part of one element, since one number is a multiple of any other, so that its own members always explain it. */
 static ad_status look_further(ad_parts *parts, ad_known *known, ad_judged *list) {
   for (size_t i = 0; i < parts->count; i++) {
     if (!list[i].holds && !list[i].why.unfitted && (!list[i].why.explains || list[i].part->count == 1))
@@ -377,7 +377,8 @@ static ad_status look_further(ad_parts *parts, ad_known *known, ad_judged *list)
  * throughout the model. */
 #define REPLICAS_ROUND 64
 
-/* Whether two replicas differ by more than REPLICAS_ROUND roundings. `values`: room for 2 AD_ROWS numbers. */
+/* Returns 1 if two replicas differ by more than REPLICAS_ROUND roundings. `values` is scratch memory for 2 * AD_ROWS
+ * numbers. */
 static int differ(const ad_parts *parts, const ad_part *a, const ad_part *b, double *values) {
   ad_rounding rounding = ad_rounding_of(parts, a);
   double share = ad_rounding_share(&rounding, ad_part_members(parts, a)->count), worst = 0, largest = 0;
@@ -401,8 +402,8 @@ static void compare_replicas(const ad_parts *parts, ad_judged *list, double *val
         list[i].apart = differ(parts, list[i].part, list[j].part, values);
 }
 
-/* Marks replicas that differ although ranks do the same work: each is the sum of its rank's addends, yet not all can be
- * right. */
+/* Marks replicas that differ although their ranks do the same work: each replica is the sum of its rank's addends, but
+ * they cannot all be right. */
 static ad_status find_apart(const ad_parts *parts, ad_judged *list) {
   double *values;
   AD_TRY(ad_new(2 * AD_ROWS, &values));

@@ -5,7 +5,7 @@
 #include "solve/combination.h"
 #include "solve/patterns.h"
 
-/* Sets of axes: a bit for each. */
+/* Sets of sets of axes: bit number `axes` is 1 if the set `axes` is in it. */
 typedef struct ad_sets {
   uint64_t bits[AD_DUMP_SETS / 64];
 } ad_sets;
@@ -16,14 +16,16 @@ typedef struct ad_explanation {
   double *counts, *errors; /* for each addend of the part's members: its count over the expected factor, and the count's
                               standard error; infinite: only this count's sum with others is known */
   int explains;            /* 1: the counts give the part, within rounding */
-  ad_dtype rounded;        /* the counts give the part only if it was rounded to this dtype; 0: rounded or not */
-  ad_sets groups;          /* the part is a sum over each of these sets of axes instead; empty: over none */
-  int by_group;            /* 1: only `groups` explains the part; counts are those of its first set */
+  /* the counts give the part only if it was rounded to this dtype; 0: no such rounding is needed */
+  ad_dtype rounded;
+  ad_sets groups;     /* the part is instead a sum over any of these sets of axes; empty: over none */
+  int by_group;       /* 1: only `groups` explains the part; counts are those of its first set */
   uint32_t untried;   /* sharded axes over which no sum could be tried: the samples of their ranks are other elements */
   double *others;     /* `other_count` further lists of counts that give the part too, the simplest first */
   size_t other_count; /* at most AD_OTHERS */
   int more;           /* 1: more than AD_OTHERS lists of counts give the part */
-  int unfitted;       /* 1: not fitted, since earlier parts used up the work; no other attempt explains the part */
+  /* 1: no counts were fitted, since earlier parts used up the allowed work, and nothing else explains the part */
+  int unfitted;
   double left; /* of a part that no counts explain: the root mean square of the part minus the expected combination,
                   relative to the larger root mean square of the two */
   ad_found_patterns patterns; /* what else gives the part, if no counts do */
@@ -42,17 +44,17 @@ typedef struct ad_judged {
 /* Sets out[c] to the expected count of each of the members' addends: 1, or, if ranks divided by different numbers, the
  * addend's divisor over the mean divisor. */
 void ad_expected_counts(const ad_parts *parts, const ad_members *members, double *out);
-/* Judges every part into `list`, which has parts->count entries; release it by ad_judged_clear. `known`: counts that
- * explained earlier parameters of the dump. */
+/* Judges every part into `list`, which has parts->count entries; ad_judged_clear releases it. `known` has the counts
+ * that explained earlier parameters of the dump. */
 ad_status ad_judge_parts(ad_parts *parts, ad_known *known, ad_judged *list) AD_CHECKED;
 void ad_judged_clear(const ad_parts *parts, ad_judged *list);
-/* Whether the rank has the same position as the holder on all of `axes`. */
+/* Returns 1 if the rank has the same position as the holder on all of `axes`. */
 static inline int ad_stands_with(const ad_dump *dump, int64_t rank, int64_t holder, uint32_t axes) {
   for (int axis = 0; axis < dump->mesh.count; axis++)
     if (axes >> axis & 1 && dump->position[rank][axis] != dump->position[holder][axis]) return 0;
   return 1;
 }
 uint32_t ad_untried_axes(const ad_parts *parts,
-                         const ad_judged *list); /* the union of `untried` over all parts that nothing explains */
+                         const ad_judged *list); /* returns the union of `untried` over unexplained parts */
 
 #endif

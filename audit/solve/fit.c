@@ -1,6 +1,6 @@
 /* Least squares by the addends' Gram matrix. If all addends are linearly independent, a Cholesky factor and its inverse
- * suffice. Otherwise the matrix is decomposed into eigenvectors: one with a negligible eigenvalue is a combination of
- * counts that no element determines. */
+ * suffice. Otherwise the matrix is decomposed into eigenvectors; an eigenvector with a negligible eigenvalue is a
+ * combination of counts that no element determines. */
 #include "solve/fit.h"
 #include "solve/combination.h"
 
@@ -13,8 +13,8 @@
 
 /* ---- the Gram matrix and the other products ---- */
 
-/* Adds to out->rounded the variance, caused by rounding of the addends, of each addend's product with the sum. It is
- * summed by element: if an addend has few large elements, their errors do not average out. */
+/* Adds to out->rounded the variance of each addend's product with the sum that rounding of the addends causes. The
+ * variance is summed over elements: if an addend has few large elements, their errors do not average out. */
 static void add_rounded(const double *columns, size_t stride, size_t rows, double share, double *squares,
                         ad_products *out) {
   for (size_t i = 0; i < rows; i++) squares[i] = 0;
@@ -25,7 +25,7 @@ static void add_rounded(const double *columns, size_t stride, size_t rows, doubl
       out->rounded[c] += share * share * columns[i + c * stride] * columns[i + c * stride] * squares[i];
 }
 
-/* Adds the products of one part, reading its addends and its sum side by side, `stride` elements at a time. */
+/* Adds the products of one part, whose addends and sum are read `stride` elements at a time. */
 static void add_part(const ad_parts *parts, const ad_part *part, size_t stride, double *columns, double *products,
                      ad_products *out) {
   const ad_members *members = ad_part_members(parts, part);
@@ -42,7 +42,7 @@ static void add_part(const ad_parts *parts, const ad_part *part, size_t stride, 
   }
 }
 
-/* Takes the products from the upper triangle of `all`, (n+1) x (n+1), whose last column is the sum's. */
+/* Copies the products from the upper triangle of `all`, (n+1) x (n+1), whose last column belongs to the sum. */
 static void take_products(const double *all, ad_products *out) {
   size_t n = out->n;
   for (size_t j = 0; j < n; j++) {
@@ -68,7 +68,7 @@ ad_status ad_products_from(const double *all, size_t n, size_t rows, ad_products
   return AD_OK;
 }
 
-/* How many elements to read at a time: no more than the largest part has, for shards may be far smaller than
+/* Returns how many elements to read at a time: no more than the largest part has, since shards may be far smaller than
  * AD_ROWS. */
 static size_t rows_at_once(const ad_part *const *list, size_t count) {
   size_t most = 1;
@@ -134,7 +134,7 @@ double ad_products_distance(const ad_products *products, const double *counts, c
 
 /* ---- the fit by eigenvectors ---- */
 
-/* The eigenvectors of the Gram matrix of the addends, which are scaled to length 1. */
+/* The eigenvectors of the Gram matrix of the addends after each addend is scaled to length 1. */
 typedef struct ad_eigen {
   double *vectors, *values; /* n x n and n */
   double *lengths;          /* n: lengths of the addends; 1 for an addend that is zero */
@@ -167,11 +167,11 @@ static ad_status eigen_create(const ad_products *products, ad_eigen *eigen) {
   return status == AD_NUMBER ? ad_fail_in(status, "cannot fit how often each of %zu addends was counted", n) : status;
 }
 
-/* A smaller eigenvalue counts as 0. The eigenvalues of orthogonal unit addends are 1, and rounding errors are far below
- * this. */
+/* A smaller eigenvalue counts as 0. The eigenvalues of orthogonal unit addends are 1, and rounding errors are far
+ * smaller than this number. */
 #define NOTHING 1e-9
 
-/* Sets fit->counts to the best fit that is nearest to `prior`, and fit->rank to the number of usable eigenvalues. */
+/* Sets fit->counts to that best fit which is nearest to `prior`, and fit->rank to the number of usable eigenvalues. */
 static void solve(const ad_products *products, const ad_eigen *eigen, const double *prior, ad_fit *fit) {
   size_t n = eigen->n;
   ad_products_multiply(products, prior, eigen->target);
@@ -190,8 +190,8 @@ static void solve(const ad_products *products, const ad_eigen *eigen, const doub
   }
 }
 
-/* Sets fit->residual and fit->errors: standard errors, infinite where a negligible eigenvalue has a share in the
- * count. */
+/* Sets fit->residual and fit->errors. The standard error of a count is infinite if an eigenvector with a negligible
+ * eigenvalue has a share in it. */
 static void find_errors(const ad_products *products, const ad_eigen *eigen, ad_fit *fit) {
   size_t n = eigen->n, free = products->rows > fit->rank ? products->rows - fit->rank : 1;
   ad_products_multiply(products, fit->counts, eigen->target);
@@ -222,9 +222,10 @@ static ad_status fit_by_vectors(const ad_products *products, const double *prior
   return status;
 }
 
-/* ---- the fit by Cholesky, where all addends are linearly independent ---- */
+/* ---- the fit by Cholesky, if all addends are linearly independent ---- */
 
-/* The trace of the inverse is at least 1 / (smallest eigenvalue). So below this limit no eigenvalue is negligible. */
+/* The trace of the inverse is at least 1 / (smallest eigenvalue). So if the trace is below this limit, no eigenvalue is
+ * negligible. */
 #define APART (1e-2 / NOTHING)
 
 /* rows of L that are computed together, so that each earlier row is read from memory once for all of them */
@@ -276,7 +277,7 @@ static void factorize_by(ad_inverse *inverse, size_t j, size_t begin, size_t end
   }
 }
 
-/* Computes L's diagonal element i. Returns 0 if addend i is nearly a combination of the addends before it. */
+/* Computes L's diagonal element i. Returns 0 if addend i is nearly a combination of earlier addends. */
 static int take_pivot(ad_inverse *inverse, size_t i) {
   double *row = inverse->rows + i * inverse->n;
   double pivot = row[i] - ad_fit_kernels()->dot(row, row, i);
@@ -284,7 +285,8 @@ static int take_pivot(ad_inverse *inverse, size_t i) {
   return pivot > NOTHING;
 }
 
-/* Replaces the rows of the Gram matrix by those of L. Returns 0 if an addend is nearly a combination of others. */
+/* Replaces the rows of the Gram matrix by those of L. Returns 0 if an addend is nearly a combination of other
+ * addends. */
 static int factorize(ad_inverse *inverse) {
   size_t n = inverse->n;
   for (size_t begin = 0, end; begin < n; begin = end) {
@@ -298,7 +300,7 @@ static int factorize(ad_inverse *inverse) {
   return 1;
 }
 
-/* Subtracts the share of row k of L's inverse from the right-hand sides `left` of rows [begin, end). */
+/* Subtracts what row k of L's inverse contributes from the right-hand sides `left` of rows [begin, end). */
 static void invert_by(const ad_inverse *inverse, double *left, size_t k, size_t first, size_t begin, size_t end) {
   const fit_kernels *kernels = ad_fit_kernels();
   size_t n = inverse->n;
@@ -331,7 +333,7 @@ static double invert(ad_inverse *inverse) {
   return all;
 }
 
-/* Sets fit->counts and fit->rank by the inverse. */
+/* Sets fit->counts and fit->rank by means of the inverse. */
 static void solve_apart(const ad_products *products, ad_inverse *inverse, const double *prior, ad_fit *fit) {
   const fit_kernels *kernels = ad_fit_kernels();
   size_t n = inverse->n;
@@ -348,7 +350,7 @@ static void solve_apart(const ad_products *products, ad_inverse *inverse, const 
   fit->rank = n - ad_products_zeros(products);
 }
 
-/* Sets fit->residual and fit->errors by the inverse. */
+/* Sets fit->residual and fit->errors by means of the inverse. */
 static void find_errors_apart(const ad_products *products, ad_inverse *inverse, ad_fit *fit) {
   size_t n = inverse->n, free = products->rows > fit->rank ? products->rows - fit->rank : 1;
   ad_products_multiply(products, fit->counts, inverse->target);
@@ -362,7 +364,7 @@ static void find_errors_apart(const ad_products *products, ad_inverse *inverse, 
   }
 }
 
-/* Fits by Cholesky. *done = 0 where addends may be too nearly dependent for it. */
+/* Fits by Cholesky. Sets *done to 0 if addends may be too nearly dependent for that. */
 static ad_status fit_apart(const ad_products *products, const double *prior, ad_fit *fit, int *done) {
   ad_inverse inverse = {0};
   ad_status status = inverse_create(products, &inverse);

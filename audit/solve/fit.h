@@ -3,7 +3,8 @@
 #define DIFF_FIT_H
 #include "read/part.h"
 
-/* The scalar product of each pair of addends of one parameter, over all elements of the parts that are fitted. */
+/* The scalar products of one parameter's addends with each other and with the sum, over all elements of the fitted
+ * parts. */
 typedef struct ad_products {
   size_t n;          /* number of addends */
   double *gram;      /* n x n: products of the addends with each other */
@@ -15,8 +16,8 @@ typedef struct ad_products {
 /* Reads the parts and computes their products. All parts of `list` have the same members. */
 ad_status ad_products_create(const ad_parts *parts, const ad_part *const *list, size_t count,
                              ad_products *out) AD_CHECKED;
-/* Takes products that were computed elsewhere: `all` is (n+1) x (n+1), of n addends and, last, their sum, over `rows`
- * elements; only its upper triangle is read. No rounding is assumed. */
+/* Fills *out from products that were computed elsewhere. `all` is the (n+1) x (n+1) matrix of products of n addends
+ * and, last, their sum, over `rows` elements; only its upper triangle is read. Rounding errors are taken as 0. */
 ad_status ad_products_from(const double *all, size_t n, size_t rows, ad_products *out) AD_CHECKED;
 size_t ad_products_zeros(const ad_products *products); /* number of addends that are zero */
 void ad_products_destroy(ad_products *products);
@@ -32,10 +33,10 @@ typedef struct ad_fit {
   double residual; /* root mean square of the sum minus the counted addends, relative to the sum's root mean square */
   size_t rank;     /* number of linearly independent addends */
 } ad_fit;
-/* Fits the counts. Where several lists of counts fit equally well, takes the list nearest to `prior`. */
+/* Fits the counts. If several lists of counts fit equally well, takes the list nearest to `prior`. */
 ad_status ad_fit_create(const ad_products *products, const double *prior, ad_fit *out) AD_CHECKED;
 void ad_fit_destroy(ad_fit *fit);
 
-enum { AD_FIT_MAX = 4096 }; /* addends; a fit of more takes too long */
+enum { AD_FIT_MAX = 4096 }; /* the most addends in a fit; more take too long */
 
 #endif

@@ -9,7 +9,7 @@
 typedef struct fit_passing {
   const double *v, *w; /* the update v w' + w v' is subtracted from the matrix */
   const double *u;     /* the vector that the updated matrix is then multiplied with */
-  double *product;     /* what the elements below the diagonal, in the rows so far, add to (matrix times u) */
+  double *product;     /* for the elements below the diagonal, in the rows so far: their terms of matrix times u */
 } fit_passing;
 
 /* add_sized_floats adds at most this many columns at a time. */
@@ -24,12 +24,13 @@ typedef struct fit_kernels {
   void (*add)(double *y, double factor, const double *x, size_t n);
   /* y += factor * x and sizes += |factor * x| */
   void (*add_sized)(double *y, double *sizes, double factor, const double *x, size_t n);
-  /* Like add_sized, for `count` columns of floats, at most AD_FIT_COLUMNS, added in order: y += factors[k] * x[k]. */
+  /* Does the same as add_sized for `count` columns of floats, at most AD_FIT_COLUMNS, in order: y += factors[k] *
+   * x[k]. */
   void (*add_sized_floats)(double *y, double *sizes, const double *factors, const float *const *x, size_t count,
                            size_t n);
   /* x = cosine * x + sine * y and y = cosine * y - sine * x */
   void (*rotate)(double *x, double *y, double cosine, double sine, size_t n);
-  /* Applied to elements 0..i-1 of row i: row -= v[i]*w + w[i]*v, then product += u[i]*row. Returns row . u. */
+  /* Updates elements 0..i-1 of row i: row -= v[i]*w + w[i]*v, then product += u[i]*row. Returns row . u. */
   double (*pass)(double *row, size_t i, const fit_passing *passing);
 } fit_kernels;
 

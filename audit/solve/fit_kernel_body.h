@@ -9,7 +9,7 @@ typedef double part __attribute__((vector_size(REGISTER), aligned(8), may_alias)
 #define AT(x) (*(const part *)(x))
 #define TO(x) (*(part *)(x))
 
-/* Adds the eight lanes of a sum, in the order that every variant has. */
+/* Adds the eight lanes of a sum, in the same order in every variant. */
 static double total(const double *sums) {
   double half[4], quarter[2];
   for (size_t i = 0; i < 4; i++) half[i] = sums[i] + sums[i + 4];
@@ -26,8 +26,8 @@ static double sum_rest(const double *x, const double *y, size_t begin, size_t en
 /* ---- products of columns, for the Gram matrix ---- */
 
 enum {
-  CHUNK = 512,             /* rows at a time: SIDE columns of so many rows stay in the first-level cache */
-  PANEL = 64 / SIDE * SIDE /* columns at a time: so many columns of CHUNK rows stay in the second-level cache */
+  CHUNK = 512,             /* rows at a time: SIDE columns of 512 rows stay in the first-level cache */
+  PANEL = 64 / SIDE * SIDE /* columns at a time: PANEL columns of CHUNK rows stay in the second-level cache */
 };
 
 /* Columns of one chunk of rows. */
@@ -36,8 +36,8 @@ typedef struct gram_columns {
   size_t stride, n, rows;
 } gram_columns;
 
-/* Returns column `index`, or the last column if `index` is beyond it, so that a block is always full. Products with
- * such a repeated column are not used. */
+/* Returns column `index`, or the last column if there is no such column, so that a block always has SIDE columns.
+ * Products with a column that is repeated in this way are not used. */
 static const double *column_of(const gram_columns *columns, size_t index) {
   return columns->first + (index < columns->n ? index : columns->n - 1) * columns->stride;
 }
@@ -48,7 +48,7 @@ typedef struct gram_square {
   double sums[SIDE][SIDE][LANES];
 } gram_square;
 
-/* Sums the lanes that one register holds, from `lane` on. */
+/* Adds up those lanes that one register holds, which begin with `lane`. */
 static void sum_lanes(gram_square *square, size_t rows, size_t lane) {
   part sums[SIDE][SIDE] = {0};
   for (size_t row = lane; row < rows; row += LANES)
@@ -73,7 +73,7 @@ static void add_square(const gram_columns *columns, size_t i, size_t j, double *
         out[i + a + (j + b) * n] += total(square.sums[a][b]) + sum_rest(square.x[a], square.y[b], whole, columns->rows);
 }
 
-/* Adds the products of PANEL columns, from `begin` on, with all columns up to theirs. */
+/* Adds the products of PANEL columns, from column `begin` on, with the columns up to the panel's last. */
 static void add_panel(const gram_columns *chunk, size_t begin, double *out) {
   size_t end = begin + PANEL < chunk->n ? begin + PANEL : chunk->n;
   for (size_t i = 0; i < end; i += SIDE)

@@ -1,5 +1,5 @@
 /* Tests whether a part is a sum over another group of ranks than its types say. Addends of other shards of the
- * parameter are added as a collective would add them: first element to first element. */
+ * parameter are added as a collective would add them: first element to first element, and so on. */
 #include "solve/groups.h"
 
 #include <math.h>
@@ -9,8 +9,8 @@
 
 typedef enum ad_place { TAKEN, OTHER_SIZE, OTHER_ELEMENTS } ad_place;
 
-/* Places another rank's addend on the part. A sharded addend is moved to the holder's own box if both boxes have the
- * same size. A sample of a sharded addend cannot be moved: it has other elements than the holder's. */
+/* Makes another rank's addend fit the part. A sharded addend is moved to the holder's own box if both boxes have the
+ * same size. A sample of a sharded addend cannot be moved, since it has other elements than the holder's. */
 static ad_place take_place(const ad_parts *parts, const ad_part *part, const ad_box *own, ad_piece *piece) {
   const ad_shape *shape = &parts->param->shape;
   if (ad_box_contains(shape, &piece->box, &part->box)) return TAKEN;
@@ -36,7 +36,8 @@ static ad_status add_rank(ad_parts *parts, const ad_part *part, const ad_box *ow
   return AD_OK;
 }
 
-/* Appends to the list of members the addends of the ranks that differ from `holder` on `axes` alone. */
+/* Appends to the list of members the addends of all ranks whose positions differ from that of `holder` on `axes`
+ * only. */
 static ad_status append_members(ad_parts *parts, const ad_part *part, const ad_box *own, int64_t holder, uint32_t axes,
                                 ad_members *members, ad_place *place) {
   const ad_dump *dump = parts->dump;
@@ -48,7 +49,8 @@ static ad_status append_members(ad_parts *parts, const ad_part *part, const ad_b
   return AD_OK;
 }
 
-/* Sets *out to the factor, by least squares, from the sum of the part's members to the part; NaN: all are zero. */
+/* Sets *out to the factor, by least squares, from the sum of the part's members to the part; NaN if all addends are
+ * zero. */
 static ad_status best_factor(const ad_parts *parts, const ad_part *part, double *out) {
   const ad_members *members = ad_part_members(parts, part);
   double *memory, along = 0, square = 0;
@@ -72,7 +74,7 @@ static ad_status best_factor(const ad_parts *parts, const ad_part *part, double 
   return AD_OK;
 }
 
-/* Tests the part as a sum of these members, which must be the last of the list. */
+/* Tests whether the part is a sum of the members with index `members`, which must be the last. */
 static ad_status test(ad_parts *parts, const ad_part *part, size_t members, double *factor, ad_fitness *fitness) {
   ad_part same = *part;
   double *ones;
@@ -124,7 +126,7 @@ static uint32_t sharded_axes(const ad_parts *parts, uint32_t axes) {
   return sharded;
 }
 
-/* Finds the box of the holder's own addend. Returns 0 if the holder has none. */
+/* Finds the box of the holder's own addend. Returns 0 if the holder has no addend. */
 static int find_own(const ad_parts *parts, const ad_part *part, ad_box *out) {
   const ad_members *members = ad_part_members(parts, part);
   for (size_t c = 0; c < members->count; c++)

@@ -3,8 +3,8 @@
 #define DIFF_GROUPS_H
 #include "solve/explain.h"
 
-/* Tests whether the part is a sum over other axes than its types say. Adds to the explanation the sets of axes whose
- * sums give the part and, if nothing else explains the part, the counts of its addends in the first such sum. */
+/* Tests whether the part is a sum over other axes than its types say. Writes to the explanation the sets of axes whose
+ * sums give the part and, if nothing else explains the part, the counts of its addends in the first of these sums. */
 ad_status ad_try_groups(ad_parts *parts, ad_judged *judged) AD_CHECKED;
 
 #endif

@@ -1,4 +1,4 @@
-/* Tries hypotheses of how often addends are in a sum, the simplest first: a rank left out, a microbatch counted
+/* Tries hypotheses about how often addends are in a sum, the simplest first: a rank left out, a microbatch counted
  * twice, an average, and so on. */
 #include "solve/hypotheses.h"
 
@@ -27,12 +27,13 @@ typedef struct ad_trial {
   ad_rounding rounding;
   ad_explanation *why;
   double *fixed, *free, *counts; /* n each */
-  /* The Gram matrix times each of these vectors, and times the expected counts. Only sparse vectors are multiplied; the
-   * other products follow from theirs. So a hypothesis about one rank costs only this rank's rows of the matrix. */
+  /* The Gram matrix times each of these vectors, and times the expected counts. Only vectors with few nonzero elements
+   * are multiplied; the other products follow from theirs. So a hypothesis about one rank costs only this rank's rows
+   * of the matrix. */
   double *with_fixed, *with_free, *with_counts, *with_expected;
 } ad_trial;
 
-/* Returns 1 if addend c has the free number as its count under hypothesis h, 0 if it has its fixed count. */
+/* Returns 1 if, under hypothesis h, the count of addend c is the free number; 0 if it is fixed. */
 typedef int (*ad_is_free)(const ad_trial *trial, size_t c, int64_t h);
 
 /* ---- trying one hypothesis ---- */
@@ -48,8 +49,8 @@ static double best_number(const ad_trial *trial) {
   return square > 0 ? along / square : NAN;
 }
 
-/* A quick test of totals over all elements. Returns 0 if the combination is so far from the sum that it cannot be right
- * in every element. */
+/* A quick test with totals over all elements. Returns 0 if the combination is so far from the sum that it cannot be
+ * right in every element. */
 static int is_near(const ad_trial *trial) {
   const ad_products *products = trial->products;
   double trace = 0, most = 0, n = (double)products->n;
@@ -103,8 +104,8 @@ static ad_status accept(ad_trial *trial, const ad_fitness *fitness) {
   return AD_OK;
 }
 
-/* Tries one set of fixed and free addends. `any`: 1: every free number is accepted; 0: only a number that a bug
- * typically produces. */
+/* Tries one set of fixed and free addends. If `any` is 1, every free number is accepted; otherwise only a number that a
+ * bug typically produces. */
 static ad_status try_one(ad_trial *trial, int any) {
   double number = best_number(trial), simple = ad_simple_count(&trial->parts->dump->mesh, number);
   ad_fitness fitness = {0};
@@ -114,7 +115,7 @@ static ad_status try_one(ad_trial *trial, int any) {
   return fitness.holds ? accept(trial, &fitness) : AD_OK;
 }
 
-/* Tries a hypothesis. `base`: the count, relative to the expected count, of each addend that is not free. */
+/* Tries a hypothesis. `base` is the count, relative to the expected count, of each addend whose count is fixed. */
 static ad_status try_set(ad_trial *trial, ad_is_free is_free, int64_t h, double base, int any) {
   size_t frees = 0, n = trial->products->n;
   for (size_t c = 0; c < n; c++) {
@@ -129,7 +130,7 @@ static ad_status try_set(ad_trial *trial, ad_is_free is_free, int64_t h, double 
   return try_one(trial, any);
 }
 
-/* ---- choosing which addends' counts may be wrong ---- */
+/* ---- the addends whose counts are free under a hypothesis ---- */
 
 static int64_t rank_of(const ad_trial *trial, size_t c) { return trial->members->columns[c].piece.rank; }
 
@@ -151,7 +152,7 @@ static int is_of_microbatch(const ad_trial *trial, size_t c, int64_t m) {
 
 static int is_of_rank(const ad_trial *trial, size_t c, int64_t rank) { return rank_of(trial, c) == rank; }
 
-/* Free: the addends of the ranks at one position of an axis; h: axis * AD_DUMP_RANKS + position. */
+/* The addends of the ranks at one position of an axis are free; h is axis * AD_DUMP_RANKS + position. */
 static int is_in_slice(const ad_trial *trial, size_t c, int64_t h) {
   return trial->parts->dump->position[rank_of(trial, c)][h / AD_DUMP_RANKS] == (int32_t)(h % AD_DUMP_RANKS);
 }
@@ -162,8 +163,8 @@ static ad_status try_axes(ad_trial *trial) {
   return AD_OK;
 }
 
-/* Hypothesis: microbatch `right` is summed over all ranks, the other microbatches only over ranks at the holder's
- * position on `axes`. */
+/* Tries the hypothesis that microbatch `right` is summed over all ranks, and other microbatches only over ranks with
+ * the holder's position on `axes`. */
 static ad_status try_one_right(ad_trial *trial, uint32_t axes, int64_t right) {
   for (size_t c = 0; c < trial->products->n; c++) {
     int is_right = is_of_microbatch(trial, c, right);
@@ -208,7 +209,7 @@ static ad_status try_ranks(ad_trial *trial) {
   return AD_OK;
 }
 
-/* Hypothesis: each addend counts once, although ranks divided by different numbers. */
+/* Tries the hypothesis that each addend counts once, although ranks divided by different numbers. */
 static ad_status try_undivided(ad_trial *trial) {
   int differ = 0;
   for (size_t c = 0; c < trial->products->n; c++) {
@@ -250,7 +251,7 @@ ad_status ad_try_hypotheses(const ad_parts *parts, const ad_products *products, 
   ad_status status = try_all(&trial);
   for (size_t c = 0; c < n; c++)
     if (why->explains && products->gram[c + c * n] == 0)
-      why->errors[c] = INFINITY; /* an addend of zeros has any count */
+      why->errors[c] = INFINITY; /* an addend of zeros may have any count */
   ad_release(memory);
   return status;
 }

@@ -5,13 +5,13 @@
 #include <string.h>
 #include "base/memory.h"
 
-/* The limit on the work of fits, in multiplications: two to three seconds of one core. */
+/* The limit on the work of fits, in multiplications; they take two to three seconds on one core. */
 #define WORK 1e10
 
-/* Number of (rank, microbatch) pairs. */
+/* Returns the number of (rank, microbatch) pairs. */
 static size_t cells(const ad_dump *dump) { return (size_t)(dump->mesh.world * dump->microbatches); }
 
-/* The row-major number of a position in the mesh. */
+/* Returns the row-major number of a position in the mesh. */
 static int64_t mesh_place(const ad_dump_mesh *mesh, const int32_t *position) {
   int64_t place = 0;
   for (int axis = 0; axis < mesh->count; axis++) place = place * mesh->size[axis] + position[axis];
@@ -43,13 +43,13 @@ void ad_known_destroy(ad_known *known) {
   *known = (ad_known){0};
 }
 
-/* ---- threads take turns, so that results are the same in every run ---- */
+/* ---- threads wait for earlier parameters, so that results are the same in every run ---- */
 
 static size_t index_of(const ad_known *known, const ad_dump_param *param) {
   return (size_t)(param - known->dump->params);
 }
 
-/* Waits until all parameters before this one have passed. */
+/* Waits until all earlier parameters have passed. */
 static void wait_for_turn(ad_known *known, const ad_dump_param *param) {
   pthread_mutex_lock(&known->lock);
   while (known->turn < index_of(known, param)) pthread_cond_wait(&known->moved, &known->lock);
@@ -76,8 +76,8 @@ int ad_known_affords(ad_known *known, const ad_dump_param *param, ad_known_fit f
   return 1;
 }
 
-/* The limit on comparisons with other parameters, in values that are sorted: two to three seconds of one core. Finding a
- * tensor in a file takes as long as sorting OPENED values. */
+/* The limit on comparisons with other parameters, in values that are sorted; this takes two to three seconds on one
+ * core. Finding a tensor in a file takes as long as sorting OPENED values. */
 #define COMPARED 2e7
 #define OPENED 100
 
@@ -93,7 +93,8 @@ int ad_known_compares(ad_known *known, const ad_dump_param *param) {
 
 /* ---- trying the known counts ---- */
 
-/* The rank that lies relative to `from` as `rank` lies relative to `holder`, axis by axis and cyclic. */
+/* Returns the rank whose position differs from that of `from` as the position of `rank` differs from that of `holder`,
+ * axis by axis and cyclic. */
 static int64_t rank_beside(const ad_known *known, int64_t rank, int64_t holder, int64_t from) {
   const ad_dump *dump = known->dump;
   int64_t place = 0;
@@ -106,7 +107,7 @@ static int64_t rank_beside(const ad_known *known, int64_t rank, int64_t holder, 
   return known->rank_at[place];
 }
 
-/* Whether at most AD_KNOWN_OTHERS counts differ from `usual` and none is NaN; lists those that differ. */
+/* Returns 1 if at most AD_KNOWN_OTHERS counts differ from `usual` and none is NaN; lists those that differ. */
 static int find_others(ad_known_counts *known, size_t n, double usual) {
   known->usual = usual;
   known->other_count = 0;
@@ -119,16 +120,16 @@ static int find_others(ad_known_counts *known, size_t n, double usual) {
   return 1;
 }
 
-/* Looks for a number that nearly all counts have, trying the first, middle and last count. If there is none, the
- * counts are stored one by one. */
+/* Looks for a number that nearly all counts have, by trying the first, middle and last count. If there is none, all
+ * counts are used one by one. */
 static void find_usual(ad_known_counts *known, size_t n) {
   const size_t places[] = {0, n / 2, n - 1};
   for (size_t i = 0; i < sizeof places / sizeof *places && !known->is_plain; i++)
     known->is_plain = find_others(known, n, known->counts[places[i]]);
 }
 
-/* Like take_counts, where every rank has an addend of every microbatch: then addend c has the c-th known count. Copies
- * the usual count, and moves the few others. */
+/* Does the same as take_counts if every rank has an addend of every microbatch, so that addend c has the c-th known
+ * count. Copies the usual count, and moves the few other counts. */
 static void take_plain(const ad_known *known, const ad_known_counts *from, size_t n, int64_t holder, double *out) {
   int64_t microbatches = known->dump->microbatches;
   for (size_t c = 0; c < n; c++) out[c] = from->usual;
@@ -138,8 +139,8 @@ static void take_plain(const ad_known *known, const ad_known_counts *from, size_
   }
 }
 
-/* Sets out[c] to the count that explained another part, moved by the offset between the two parts' holders. Returns 0
- * if the other part had no addend for one of these members. */
+/* Sets out[c] to the count that explained another part, moved from the position of that part's holder to that of
+ * `holder`. Returns 0 if the other part had no addend for one of these members. */
 static int take_counts(const ad_known *known, const ad_known_counts *from, const ad_members *members, int64_t holder,
                        double *out) {
   if (from->is_plain && members->count == cells(known->dump))
@@ -153,7 +154,7 @@ static int take_counts(const ad_known *known, const ad_known_counts *from, const
   return 1;
 }
 
-/* Tests counts on a part's first elements, then on all. */
+/* Tests counts on a part's first elements and, if these fit, on all elements. */
 static ad_status try_counts(const ad_parts *parts, const ad_part *part, const double *counts, ad_explanation *why) {
   ad_rounding rounding = ad_rounding_of(parts, part);
   ad_fitness fitness = {0};

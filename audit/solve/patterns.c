@@ -1,6 +1,6 @@
 /* Finds patterns of a sum within its own parameter: maxima, shifts, moved segments. Calls patterns_rows.c for rows of
- * sparse gradients, and patterns_others.c for other parameters' values. The values that all of them compare are read by
- * patterns_values.c. */
+ * sparse gradients, and patterns_others.c for other parameters' values. patterns_values.c reads the values that all of
+ * these compare. */
 #include "solve/patterns.h"
 
 #include <math.h>
@@ -9,16 +9,17 @@
 #include "base/memory.h"
 #include "solve/hypotheses.h"
 
-enum { MOST_ELEMENTS = 1 << 18, MOST_ADDENDS = 1024 }; /* larger parts are not looked at */
+enum { MOST_ELEMENTS = 1 << 18, MOST_ADDENDS = 1024 }; /* parts with more are skipped */
 
 /* ---- another operation than a sum ---- */
 
-/* One way to combine addends. Columns are split into classes. In each class, the columns of one position on `axes` are
- * summed, then the operation combines the sums of all positions. The results of the classes are summed. */
+/* One way to combine addends. Addends are divided into classes. In each class, the addends of each position on `axes`
+ * are summed, then the operation (such as a maximum) combines these sums. Finally the results of the classes are
+ * summed. */
 typedef struct grouping {
   uint32_t axes;
-  int each_microbatch; /* 1: microbatches are combined one by one, and are classes */
-  int each_rest;       /* 1: positions on the other axes are classes; 0: they are summed first */
+  int each_microbatch; /* 1: each microbatch is a class of its own */
+  int each_rest;       /* 1: each position on the other summed axes is a class; 0: these are summed first */
 } grouping;
 
 static int64_t position_on(const ad_dump *dump, int64_t rank, uint32_t axes) {
@@ -39,14 +40,15 @@ static double operate(ad_pattern_kind kind, double a, double b) {
   return kind == AD_PATTERN_MAXIMUM ? fmax(a, b) : kind == AD_PATTERN_MINIMUM ? fmin(a, b) : a * b;
 }
 
-/* Arrays of `m` elements: sum and absolute sum of one position's addends, the combination of the class so far, and its
- * absolute counterpart. */
+/* Arrays of `m` elements: an addend; the sum and the absolute sum of one position's addends; the combination of the
+ * class so far, and the same combination of the absolute sums. */
 typedef struct combining {
   size_t m;
   double *addend, *total, *size, *joined, *wide;
 } combining;
 
-/* Sums into total and size the addends of the class and position of column `first`; marks their columns in `done`. */
+/* Sums into total and size all addends with the class and position of column `first`, and marks their columns in
+ * `done`. */
 static void total_of(const ad_parts *parts, const ad_part *part, const double *expected, const grouping *how,
                      size_t first, unsigned char *done, combining *work) {
   const ad_members *members = ad_part_members(parts, part);
@@ -71,8 +73,8 @@ static void total_of(const ad_parts *parts, const ad_part *part, const double *e
   }
 }
 
-/* Combines the positions of the class of column `first`, and adds the result to value and bound. Returns the number of
- * positions. */
+/* Combines the sums of all positions of the class of column `first`, and adds the result to `value` and `bound`.
+ * Returns the number of positions. */
 static size_t add_class(const ad_parts *parts, const ad_part *part, const double *expected, const grouping *how,
                         ad_pattern_kind kind, size_t first, unsigned char *done, combining *work, double *value,
                         double *bound) {
@@ -98,8 +100,8 @@ static size_t add_class(const ad_parts *parts, const ad_part *part, const double
   return positions;
 }
 
-/* Computes the first `work->m` elements of the combination. Returns 0 if some class has a single position, or a
- * position is missing: then it is no combination over all ranks. */
+/* Computes the first `work->m` elements of the combination. Returns 0 if some class does not have all positions: then
+ * it is no combination over all ranks. */
 static int combine(const ad_parts *parts, const ad_part *part, const double *expected, const grouping *how,
                    ad_pattern_kind kind, unsigned char *done, combining *work, double *value, double *bound) {
   const ad_members *members = ad_part_members(parts, part);
@@ -112,8 +114,8 @@ static int combine(const ad_parts *parts, const ad_part *part, const double *exp
   return 1;
 }
 
-/* Returns the factor between the values and the sum if it is a usual one: 1, the expected factor, or the expected
- * factor times a simple count; else 0. */
+/* Returns the factor from the values to the sum, if it is a usual one: 1, the expected factor, or the expected factor
+ * times a simple count; else 0. */
 static double factor_of(const ad_parts *parts, const ad_part_values *values, size_t m, const double *value) {
   double along = 0, square = 0, expect = parts->param->expect;
   for (size_t i = 0; i < m; i++) {
@@ -126,7 +128,7 @@ static double factor_of(const ad_parts *parts, const ad_part_values *values, siz
   return fabs(factor / expect - simple) < 1e-2 * fabs(simple) ? expect * simple : 0;
 }
 
-/* Whether factor * value gives the first m elements of the sum, and enough of them are not zero. */
+/* Returns 1 if factor * value gives the first m elements of the sum, and enough of these are not zero. */
 static int gives(const ad_part_values *values, size_t m, double factor, const double *value, const double *bound) {
   size_t full = 0;
   for (size_t i = 0; i < m; i++) {
@@ -136,7 +138,7 @@ static int gives(const ad_part_values *values, size_t m, double factor, const do
   return factor != 0 && full >= values->enough;
 }
 
-/* Tries one operation and grouping: first on the first elements, then on all. */
+/* Tries one operation and grouping: on the first elements and, if these fit, on all elements. */
 static void try_operation(const ad_parts *parts, const ad_part *part, const ad_part_values *values,
                           const double *expected, const grouping *how, ad_pattern_kind kind, unsigned char *done,
                           combining *work, double *memory, ad_found_patterns *found) {
@@ -204,7 +206,7 @@ static size_t index_at(const ad_part_values *values, int64_t at) {
   return low < values->n && values->at[low] == at ? low : values->n;
 }
 
-/* The number that occurs most often in a list, which is sorted here. */
+/* Sorts the list, and returns the number that occurs most often in it. */
 static int64_t most_frequent(int64_t *list, size_t count) {
   int64_t best = 0;
   size_t most = 0;
@@ -216,8 +218,8 @@ static int64_t most_frequent(int64_t *list, size_t count) {
   return best;
 }
 
-/* Returns 1 if every element has the value that belongs `shift` further, where this place is in the part. Enough
- * elements must have such a place; in a full part, at least half. */
+/* Returns 1 if every element i of the sum has the value that belongs at i + `shift`, if i + `shift` is in the part. For
+ * enough elements it must be; in a part that is not sampled, for at least half of all elements. */
 static int is_shifted(const ad_part_values *values, int64_t shift, int is_sampled) {
   size_t compared = 0, full = 0;
   for (size_t i = 0; i < values->n; i++) {
@@ -230,7 +232,7 @@ static int is_shifted(const ad_part_values *values, int64_t shift, int is_sample
   return full >= values->enough && (is_sampled || 2 * compared >= values->n);
 }
 
-/* Lists the shifts at which single elements of the sum are found among the right sums. */
+/* Lists the shifts at which single elements of the sum are found in the right sum. */
 static size_t list_shifts(const ad_part_values *values, const ad_placed *sorted, int64_t *shifts, size_t most) {
   enum { MATCHES = 16 };
   size_t count = 0, step = values->n / 2048 + 1;
@@ -244,9 +246,10 @@ static size_t list_shifts(const ad_part_values *values, const ad_placed *sorted,
   return count;
 }
 
-/* ---- parts of the right sum at other places ---- */
+/* ---- segments of the right sum that were moved ---- */
 
-/* Marks elements with the values that belong `shift` further. Returns how many newly marked ones are not zero. */
+/* Marks in `given` the elements i that have the value that belongs at i + `shift`. Returns how many newly marked
+ * elements are not zero. */
 static size_t mark_shift(const ad_part_values *values, int64_t shift, unsigned char *given) {
   size_t added = 0;
   for (size_t i = 0; i < values->n; i++) {
@@ -258,7 +261,7 @@ static size_t mark_shift(const ad_part_values *values, int64_t shift, unsigned c
   return added;
 }
 
-/* Whether every element was marked or is zero, as padding is. At most half of the elements may be such zeros. */
+/* Returns 1 if every element is marked or is zero, as padding is. At most half of the elements may be such zeros. */
 static int all_given(const ad_part_values *values, const unsigned char *given) {
   size_t zeros = 0;
   for (size_t i = 0; i < values->n; i++) {
@@ -269,8 +272,8 @@ static int all_given(const ad_part_values *values, const unsigned char *given) {
   return 2 * zeros <= values->n;
 }
 
-/* Explains the sum by segments of the right sum, in place or moved by a few shifts. The most frequent shift must give
- * values->enough elements, each other shift half as many. */
+/* Explains the sum by segments of the right sum that are unmoved or moved by a few shifts. The most frequent shift must
+ * give values->enough elements, and each other shift half as many. */
 static void find_moved(const ad_part_values *values, int64_t *shifts, size_t count, unsigned char *given,
                        ad_found_patterns *found) {
   enum { SEGMENTS = 16 };

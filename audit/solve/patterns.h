@@ -6,15 +6,15 @@
 #include "read/part.h"
 
 typedef enum ad_pattern_kind {
-  AD_PATTERN_MAXIMUM, /* the maximum over ranks of what they should add, times `factor` */
+  AD_PATTERN_MAXIMUM, /* the maximum over ranks of the values that they should add, times `factor` */
   AD_PATTERN_MINIMUM,
   AD_PATTERN_PRODUCT,
-  AD_PATTERN_SHIFTED,       /* element i holds the sum that element i + `shift` should hold */
-  AD_PATTERN_MOVED,         /* so do segments, by several shifts: most often `shift`, and `more` others */
-  AD_PATTERN_OTHER_SUM,     /* the sum of parameter `name`, and of `more` others */
-  AD_PATTERN_OTHER_ADDENDS, /* rank `rank` added other addends here: of parameter `name`, and of `more` others */
-  AD_PATTERN_OTHER_ROWS,    /* the nonzero rows of all ranks were added in order, though they are different rows */
-  AD_PATTERN_NUMBERED_ROWS  /* the same for the first `more` nonzero rows of each rank; the rest was left out */
+  AD_PATTERN_SHIFTED,       /* element i holds the sum that belongs at element i + `shift` */
+  AD_PATTERN_MOVED,         /* shifted in segments, by several shifts: most often by `shift`, also by `more` others */
+  AD_PATTERN_OTHER_SUM,     /* the sum of parameter `name`, and of `more` other parameters */
+  AD_PATTERN_OTHER_ADDENDS, /* rank `rank` added addends of parameter `name` here, and of `more` other parameters */
+  AD_PATTERN_OTHER_ROWS,    /* the ranks' nonzero rows were added in order, although they are different rows */
+  AD_PATTERN_NUMBERED_ROWS  /* the same for the first `more` nonzero rows of each rank only */
 } ad_pattern_kind;
 
 typedef struct ad_pattern {
@@ -25,7 +25,7 @@ typedef struct ad_pattern {
   const char *name; /* owned by the dump */
   size_t more;
 } ad_pattern;
-/* AD_PATTERN_VALUES, AD_PATTERN_PARAMS: the most values, and parameters, that a part is compared with */
+/* AD_PATTERN_VALUES, AD_PATTERN_PARAMS: a part is compared with at most so many values, and parameters */
 enum { AD_PATTERNS = 8, AD_PATTERN_VALUES = 1 << 16, AD_PATTERN_PARAMS = 256 };
 
 typedef struct ad_found_patterns {
@@ -43,25 +43,26 @@ typedef struct ad_part_values {
   size_t enough;       /* if this many elements match, it is no coincidence */
 } ad_part_values;
 
-/* Reads a part's values. `expected`: the counts that its addends should have. Free them with ad_part_values_clear. */
+/* Reads a part's values. `expected` has the counts that its addends should have. ad_part_values_clear frees the
+ * values. */
 ad_status ad_part_values_create(const ad_parts *parts, const ad_part *part, const double *expected,
                                 ad_part_values *out) AD_CHECKED;
 void ad_part_values_clear(ad_part_values *values);
-/* Whether the two numbers are equal within the rounding of a sum whose absolute sum is `size`. */
+/* Returns 1 if the two numbers are equal within the rounding of a sum whose absolute sum is `size`. */
 int ad_values_agree(const ad_part_values *values, double a, double b, double size);
-/* A value and its index in an unsorted list. Lists of these are sorted and then searched by value. */
+/* A value and its index in an unsorted list. A list of such pairs is sorted, and then searched by value. */
 typedef struct ad_placed {
   double value;
   size_t index;
 } ad_placed;
 void ad_placed_sort(ad_placed *list, size_t n);
-/* Returns the index of the first entry of the sorted list that is not below `value`, or n. */
+/* Returns the index of the first entry of the sorted list whose value is not below `value`, or n if there is none. */
 size_t ad_placed_from(const ad_placed *sorted, size_t n, double value);
 
 /* Appends a pattern unless the list is full. */
 void ad_pattern_add(ad_found_patterns *found, ad_pattern pattern);
-/* Appends the patterns that give the part. `expected`: the counts that its addends should have. `others`: 1 if other
- * parameters' values may be read and compared. */
+/* Appends the patterns that give the part. `expected` has the counts that its addends should have. `others` is 1 if
+ * other parameters' values may be read and compared. */
 ad_status ad_patterns_find(const ad_parts *parts, const ad_part *part, const double *expected, int others,
                            ad_found_patterns *found) AD_CHECKED;
 /* Appends patterns of rows that were added to other rows (patterns_rows.c). */

@@ -1,5 +1,6 @@
-/* Finds other parameters' values in a sum. Values of all ranks: buckets were unpacked in another order than they were
- * packed in. Values of one rank: this rank has another order of parameters than the others. */
+/* Finds other parameters' values in a sum. If they are the values of all ranks, buckets were unpacked in another order
+ * than they were packed in. If they are the values of one rank, this rank has its parameters in another order than the
+ * other ranks. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,14 +9,14 @@
 
 enum { MOST_VALUES = AD_PATTERN_VALUES, MOST_RANKS = 64, MOST_MATCHES = 1 << 15, MATCHES_EACH = 8, SEGMENTS = 6 };
 
-/* The values of one other parameter for comparison: full, by flat index. */
+/* The values of one other parameter, in full and by flat index, for comparison. */
 typedef struct ad_source {
   const ad_dump_param *param;
-  size_t begin, count; /* its values are values[begin], ... */
+  size_t begin, count; /* the values are values[begin], ... of the pool */
 } ad_source;
 
-/* Whose addends are summed to another parameter's values: those of all summed ranks, of one rank, or of all but this
- * one rank. */
+/* Which addends are summed to another parameter's values: those of all ranks that are summed, of one rank, or of all
+ * ranks except that one. */
 typedef enum ad_whose { OF_ALL, OF_RANK, OF_OTHERS } ad_whose;
 
 static int is_whose(ad_whose whose, int64_t rank, int64_t one) {
@@ -27,7 +28,7 @@ typedef struct ad_pool {
   ad_source *sources;
   size_t source_count, count;
   double *values, *sizes; /* sizes: absolute sums, for the rounding of each value */
-  ad_placed *sorted;      /* the values by value; index: of `values` */
+  ad_placed *sorted;      /* the values sorted by value; `index` is the index in `values` */
 } ad_pool;
 
 static void pool_clear(ad_pool *pool) {
@@ -37,8 +38,8 @@ static void pool_clear(ad_pool *pool) {
   ad_release(pool->sorted);
 }
 
-/* Adds `factor` times addends of a parameter to the pool's last values. `rank`: the rank that OF_RANK and OF_OTHERS
- * mean; the members with this rank are read. Returns 0 if an addend is not a full tensor, or there is none. */
+/* Appends to the pool's values `factor` times the sum of addends of a parameter. `rank` is the rank that OF_RANK and
+ * OF_OTHERS mean, and its members are read. Returns 0 if an addend is not a full tensor, or there is no addend. */
 static int add_source(const ad_parts *other, int64_t rank, ad_whose whose, double factor, double *addend,
                       ad_pool *pool) {
   ad_box full = ad_box_full(&other->param->shape);
@@ -62,7 +63,7 @@ static int add_source(const ad_parts *other, int64_t rank, ad_whose whose, doubl
   return used > 0;
 }
 
-/* The parameters that the dump has in full, as many as there is room for; perhaps the judged parameter, too. */
+/* The parameters that the dump has in full, as many as the limits allow; the judged parameter may be among them. */
 typedef struct ad_others {
   ad_parts *list;
   size_t count;
@@ -105,7 +106,8 @@ static void add_param(const ad_parts *parts, const ad_parts *other, int64_t rank
   }
 }
 
-/* Collects the values of all `others`; for one rank's addends also the judged parameter's, at other places. */
+/* Collects the values of all `others`. The judged parameter's own values are included only if they are one rank's
+ * addends, since these may be at other places. */
 static ad_status pool_fill(const ad_parts *parts, const ad_others *others, int64_t rank, ad_whose whose,
                            ad_pool *pool) {
   double *addend;
@@ -131,7 +133,7 @@ static ad_status pool_create(const ad_parts *parts, const ad_others *others, int
 
 /* ---- looking for the values of a part in a pool ---- */
 
-/* A possible place of the part's values: element i is element at[i] + offset of a source. */
+/* A possible place of the part's values: the element with flat index at[i] is element at[i] + offset of a source. */
 typedef struct ad_match {
   size_t source;
   int64_t offset;
@@ -155,10 +157,10 @@ static size_t source_of(const ad_pool *pool, size_t index) {
   return low;
 }
 
-/* The values of a part to be found, and the absolute sums that bound their rounding. */
+/* The values that are looked for in the pool, and the part's values, whose absolute sums bound the rounding. */
 typedef struct ad_wanted {
   const ad_part_values *values;
-  double *left; /* [n] */
+  double *left; /* [n]: the values that are looked for */
 } ad_wanted;
 
 /* Lists where single values are found in the pool. */
@@ -178,7 +180,7 @@ static size_t list_matches(const ad_wanted *wanted, const ad_pool *pool, ad_matc
   return count;
 }
 
-/* Takes the most frequent match out of the sorted list. Returns how often it occurred. */
+/* Removes the most frequent match from the sorted list. Returns how often it occurred. */
 static size_t take_best(ad_match *list, size_t *count, ad_match *out) {
   size_t most = 0, at = 0;
   for (size_t i = 0, end; i < *count; i = end) {
@@ -192,7 +194,7 @@ static size_t take_best(ad_match *list, size_t *count, ad_match *out) {
   return most;
 }
 
-/* Marks the elements that the match gives. Returns how many newly marked elements are not zero. */
+/* Marks in `given` the elements that the match gives. Returns how many newly marked elements are not zero. */
 static size_t mark(const ad_wanted *wanted, const ad_pool *pool, const ad_match *match, unsigned char *given) {
   const ad_part_values *values = wanted->values;
   const ad_source *source = &pool->sources[match->source];
@@ -208,8 +210,8 @@ static size_t mark(const ad_wanted *wanted, const ad_pool *pool, const ad_match 
   return added;
 }
 
-/* Returns 1 if segments of the pool give every element, each segment values->enough of them. Sets found->name to the
- * first segment's parameter, and found->more to the number of segments of other parameters. */
+/* Returns 1 if segments of the pool give every element, and each segment gives at least values->enough elements. Sets
+ * found->name to the first segment's parameter, and found->more to the number of segments of other parameters. */
 static int are_given(const ad_wanted *wanted, const ad_pool *pool, ad_match *list, unsigned char *given,
                      ad_pattern *found) {
   size_t count = list_matches(wanted, pool, list), n = wanted->values->n;
@@ -251,8 +253,8 @@ static ad_status find_sums(const ad_parts *parts, const ad_part *part, const ad_
   return AD_OK;
 }
 
-/* Sets `left` to the sum minus the expected addends of every rank that `whose` does not mean. Returns 0 if the rank has
- * no addend. */
+/* Sets `left` to what remains of the sum without the expected addends of all ranks that `whose` does not mean. Returns
+ * 0 if the rank has no addend. */
 static int leave_out(const ad_parts *parts, const ad_part *part, const ad_part_values *values, const double *expected,
                      int64_t rank, ad_whose whose, double *left) {
   const ad_members *members = ad_part_members(parts, part);
@@ -272,8 +274,8 @@ static int leave_out(const ad_parts *parts, const ad_part *part, const ad_part_v
   return there;
 }
 
-/* OF_RANK: looks in the sum for this rank's addends of other parameters. OF_OTHERS: looks in this rank's own replica
- * for the other ranks' addends of other parameters. */
+/* With OF_RANK, looks in the sum for this rank's addends of other parameters. With OF_OTHERS, looks in this rank's own
+ * replica for the other ranks' addends of other parameters. */
 static ad_status find_addends(const ad_parts *parts, const ad_part *part, const ad_part_values *values,
                               const double *expected, int64_t rank, ad_whose whose, ad_search *memory,
                               ad_found_patterns *found) {

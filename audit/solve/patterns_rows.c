@@ -1,4 +1,5 @@
-/* Finds sums of sparse gradients that were added to wrong rows: values were summed without their indices. */
+/* Finds sums of sparse gradients whose rows were added to wrong rows, since values were summed without their
+ * indices. */
 #include <math.h>
 #include <string.h>
 #include "base/memory.h"
@@ -7,7 +8,7 @@
 /* The rows of a full parameter, and which of them are not zero. */
 typedef struct ad_row_marks {
   size_t count, width;
-  unsigned char *own, *others; /* [count]: rows that are not zero in the holder's addends, and in those of others */
+  unsigned char *own, *others; /* [count]: 1 if the row is not zero in the holder's addends; in other ranks' addends */
 } ad_row_marks;
 
 static ad_status mark_rows(const ad_parts *parts, const ad_part *part, ad_row_marks *out) {
@@ -25,8 +26,8 @@ static ad_status mark_rows(const ad_parts *parts, const ad_part *part, ad_row_ma
   return AD_OK;
 }
 
-/* Whether the sum has the rows of the holder's own addends alone, others have other rows, and the sum of all rows is
- * right in every column. */
+/* Returns 1 if the sum has only the rows of the holder's own addends, other ranks have other rows, and the sum over all
+ * rows is right in every column. */
 static int are_other_rows(const ad_part_values *values, const ad_row_marks *rows) {
   size_t elsewhere = 0, full = 0;
   for (size_t r = 0; r < rows->count; r++) {
@@ -47,7 +48,7 @@ static int are_other_rows(const ad_part_values *values, const ad_row_marks *rows
   return elsewhere && full >= values->enough;
 }
 
-/* One rank's own sum, [count * width], and the numbers of its rows that are not zero. */
+/* The sum of one rank's own addends, [count * width], and the numbers of its rows that are not zero. */
 typedef struct ad_rank_rows {
   double *total, *size;
   size_t *row, count;
@@ -86,8 +87,9 @@ static int has_addends(const ad_members *members, int64_t rank) {
   return 0;
 }
 
-/* Subtracts from `left` the sum that results if each rank's k-th nonzero row is added to the holder's k-th, for the
- * first *numbered rows: as many as the rank with the fewest has. Adds to *moved how many rows have another index. */
+/* Subtracts from `left` the sum that results if each rank's k-th nonzero row is added to the holder's k-th nonzero row.
+ * This is done for the first *numbered rows, as many as the rank with the fewest has. *moved is increased by the number
+ * of rows that have another row number than the holder's. */
 static ad_status take_numbered(const ad_parts *parts, const ad_part *part, const double *expected,
                                const ad_row_marks *rows, ad_rank_rows *one, size_t *own, double *left, double *bound,
                                size_t *numbered, size_t *moved) {

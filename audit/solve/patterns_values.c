@@ -1,12 +1,12 @@
-/* What every search for patterns needs: the values of a part, comparisons of values within rounding, and the list of the
- * patterns that were found. */
+/* What every search for patterns needs: the values of a part, comparisons of values within rounding, and the list of
+ * found patterns. */
 #include <math.h>
 #include <stdlib.h>
 #include "base/memory.h"
 #include "solve/combination.h"
 #include "solve/patterns.h"
 
-/* A pattern is believed when so many bits of the sum agree with it. */
+/* A pattern is believed if at least so many bits of the sum agree with it. */
 #define ENOUGH_BITS 64.0
 
 void ad_pattern_add(ad_found_patterns *found, ad_pattern pattern) {

@@ -1,6 +1,6 @@
 /* Matching pursuit: finds the few addends whose counts are wrong. Subtracts the expected addends from the sum, and
  * projects the remainder on each addend. The addend, or set of addends, with the largest projection gets another count;
- * then repeats. Each step reads the addends twice. */
+ * then the next step begins. Each step reads the addends twice. */
 #include "solve/sparse_fit.h"
 
 #include <math.h>
@@ -9,13 +9,14 @@
 #include "solve/fit_kernel.h"
 #include "solve/hypotheses.h"
 
-enum { AT_ONCE = 8 /* addends that are summed in one loop: independent sums need not wait for each other */ };
+enum { AT_ONCE = 8 /* addends that are summed in one loop: independent sums do not wait for each other */ };
 enum {
   AT_MOST = 4 /* steps of the search */,
   LOOKED_AT = 512 /* elements that are searched; the result is tested on all elements */
 };
 
-/* The state of a search. n is the number of addends; `left`, the remainder, is the sum minus addends times counts. */
+/* The state of a search. n is the number of addends; `left` is the remainder: the sum minus the addends times their
+ * counts. */
 typedef struct ad_sparse_fit {
   const ad_parts *parts;
   const ad_part *part;
@@ -28,16 +29,16 @@ typedef struct ad_sparse_fit {
   double *left, *sizes;    /* a block each: the remainder; sums of squared addends, or scratch */
   double *addends;         /* AT_ONCE blocks of addends' values */
   size_t block;            /* elements of a block: `rows`, but at most AD_ROWS */
-  int is_measured;         /* 1: `squares` and `rounded` are known; counts do not change them */
+  int is_measured;         /* 1: `squares` and `rounded` are computed; they do not depend on the counts */
   double *of_sets;         /* 2 * sets: products of each set of addends with the remainder, and with itself */
-  size_t sets, rows;       /* sets: the most sets of one kind; rows: number of elements that are searched */
+  size_t sets, rows;       /* the largest number of sets of one kind; how many elements are searched */
   double square;           /* squared length of the remainder */
   int differs;             /* result of ad_sparse_fit_differs */
   double all, all_square;  /* products of the expected sum of all addends with the actual sum, and with itself */
 } ad_sparse_fit;
 
-/* Reads elements [begin, end) of the remainder: the sum divided by the expected factor, minus the addends times their
- * counts. */
+/* Reads elements [begin, end) of the remainder into `left`: the sum divided by the expected factor, minus the addends
+ * times their counts. */
 static void read_left(ad_sparse_fit *fit, size_t begin, size_t end) {
   const fit_kernels *kernels = ad_fit_kernels();
   ad_part_read_sum(fit->parts, fit->part, begin, end, fit->left);
@@ -52,8 +53,8 @@ static void read_left(ad_sparse_fit *fit, size_t begin, size_t end) {
   fit->square += kernels->dot(fit->left, fit->left, end - begin);
 }
 
-/* Adds to `squares` and `rounded` what this block of `count` addends contributes; the addends' values are squared in
- * place. */
+/* Adds to `squares` and `rounded` what this block of `count` addends contributes. Replaces the addends' values by their
+ * squares. */
 static void sum_residuals(ad_sparse_fit *fit, double share, size_t first, size_t count, size_t n) {
   double sums[AT_ONCE] = {0};
   memcpy(sums, fit->squares + first, count * sizeof *sums);
@@ -67,7 +68,7 @@ static void sum_residuals(ad_sparse_fit *fit, double share, size_t first, size_t
   memcpy(fit->squares + first, sums, count * sizeof *sums);
 }
 
-/* Adds the products of all addends with the remainder over elements [begin, end). */
+/* Adds the products of all addends with the remainder, over elements [begin, end). */
 static void project(ad_sparse_fit *fit, double share, size_t begin, size_t end) {
   size_t n = end - begin;
   for (size_t c = 0; c < fit->members->count; c += AT_ONCE) {
@@ -95,7 +96,8 @@ static void compute_remainder(ad_sparse_fit *fit) {
   fit->is_measured = 1;
 }
 
-/* Returns how far addend c's count is off if all other counts are right. *error: the standard error of this number. */
+/* Returns how wrong the count of addend c is if all other counts are right; *error is the standard error of this
+ * number. */
 static double change_of(const ad_sparse_fit *fit, size_t c, double *error) {
   double rows = (double)fit->rows, length = sqrt(fit->squares[c]);
   double deviation = sqrt(fit->square / fmax(rows, 1));
@@ -103,7 +105,7 @@ static double change_of(const ad_sparse_fit *fit, size_t c, double *error) {
   return fit->squares[c] > 0 ? fit->along[c] / fit->squares[c] : 0;
 }
 
-/* Tests the current counts on the part's first elements, then on all. */
+/* Tests the current counts on the part's first elements and, if these fit, on all elements. */
 static ad_status test_counts(ad_sparse_fit *fit, ad_fitness *out) {
   ad_rounding rounding = ad_rounding_of(fit->parts, fit->part);
   double expect = fit->parts->param->expect;
@@ -111,7 +113,7 @@ static ad_status test_counts(ad_sparse_fit *fit, ad_fitness *out) {
   return out->holds ? ad_part_test(fit->parts, fit->part, fit->counts, expect, &rounding, out) : AD_OK;
 }
 
-/* If the current counts give the sum, they become the explanation. */
+/* Makes the current counts the explanation if they give the sum. */
 static ad_status accept_if_holds(ad_sparse_fit *fit) {
   ad_fitness fitness = {0};
   AD_TRY(test_counts(fit, &fitness));
@@ -142,7 +144,7 @@ static void measure_all(ad_sparse_fit *fit) {
   }
 }
 
-/* Tries the sum of all addends with one free factor, first rounded to a simple number, then as fitted. */
+/* Tries the sum of all addends with one free factor: rounded to a simple number first, then as fitted. */
 static ad_status try_factor(ad_sparse_fit *fit) {
   measure_all(fit);
   double factor = fit->all / fit->all_square, simple = ad_simple_count(&fit->parts->dump->mesh, factor);
@@ -156,11 +158,11 @@ static ad_status try_factor(ad_sparse_fit *fit) {
 
 /* ---- trying other counts for a few addends ---- */
 
-/* Sets of addends that may share a wrong count: one addend, those of one rank, of one microbatch, of one position on an
- * axis (OF_PLACE + axis). */
+/* Kinds of sets of addends that may share a wrong count: one addend, the addends of one rank, of one microbatch, of one
+ * position on an axis (OF_PLACE + axis). */
 enum { ONE, OF_RANK, OF_MICROBATCH, OF_PLACE };
 
-/* The set of this kind that contains addend c. */
+/* Returns the number of the set of this kind that contains addend c. */
 static size_t key_of(const ad_sparse_fit *fit, int kind, size_t c) {
   const ad_piece *piece = &fit->members->columns[c].piece;
   if (kind == ONE) return c;
@@ -169,15 +171,16 @@ static size_t key_of(const ad_sparse_fit *fit, int kind, size_t c) {
   return (size_t)fit->parts->dump->position[piece->rank][kind - OF_PLACE];
 }
 
-/* A set of addends and how much their counts, relative to the expected ones, should change. */
+/* A set of addends, and how much their counts, relative to the expected counts, should change. */
 typedef struct ad_set {
   int kind;
   size_t key;
   double change; /* the number that is added to the addends' counts */
 } ad_set;
 
-/* *out = the set of this kind with the largest projection of the remainder, if it is larger than *most standard errors;
- * *most is updated. The addends are taken as nearly orthogonal; where they are not, the next step corrects it. */
+/* Sets *out to the set of this kind with the largest projection of the remainder, if that is larger than *most standard
+ * errors, and updates *most. The addends are assumed to be nearly orthogonal; if they are not, the next step corrects
+ * the error. */
 static void find_most(ad_sparse_fit *fit, int kind, double *most, ad_set *out) {
   double deviation = sqrt(fit->square / fmax((double)fit->rows, 1));
   memset(fit->of_sets, 0, 2 * fit->sets * sizeof *fit->of_sets);
@@ -194,7 +197,7 @@ static void find_most(ad_sparse_fit *fit, int kind, double *most, ad_set *out) {
   }
 }
 
-/* Changes the counts of a set of addends to the fitted ones, rounded to a simple number where one is near. */
+/* Changes the counts of a set of addends to the fitted counts, rounded to a simple number if one is near. */
 static void change(ad_sparse_fit *fit, const ad_set *set) {
   for (size_t c = 0; c < fit->members->count; c++) {
     if (key_of(fit, set->kind, c) != set->key) continue;
@@ -206,7 +209,8 @@ static void change(ad_sparse_fit *fit, const ad_set *set) {
 
 enum { CHANCE = 8 }; /* standard errors; a projection below this may be chance */
 
-/* Changes the set that explains most of the remainder, tests, and repeats, AT_MOST times. */
+/* Changes the counts of the set that explains most of the remainder and tests them; repeats this up to AT_MOST
+ * times. */
 static ad_status pursue(ad_sparse_fit *fit) {
   for (int step = 0; step < AT_MOST && !fit->why->explains; step++) {
     double most = CHANCE;
@@ -220,14 +224,14 @@ static ad_status pursue(ad_sparse_fit *fit) {
   return AD_OK;
 }
 
-/* The largest number of sets that a kind can have. */
+/* Returns the largest number of sets that a kind can have. */
 static size_t count_sets(const ad_sparse_fit *fit) {
   size_t n = fit->members->count, world = (size_t)fit->parts->dump->mesh.world;
   size_t microbatches = (size_t)fit->parts->dump->microbatches, most = n > world ? n : world;
   return most > microbatches ? most : microbatches;
 }
 
-/* Runs `what` with scratch memory, starting from the expected counts. */
+/* Runs `what` with scratch memory, beginning with the expected counts. */
 static ad_status with_memory(ad_sparse_fit *fit, ad_status (*what)(ad_sparse_fit *fit)) {
   size_t n = fit->members->count;
   double *memory;

@@ -1,12 +1,12 @@
-/* Finds bugs without fitting every addend's count: one factor on all addends, or wrong counts of a few. */
+/* Explains a sum without fitting every addend's count: by one factor on all addends, or by wrong counts of a few. */
 #ifndef DIFF_SPARSE_FIT_H
 #define DIFF_SPARSE_FIT_H
 #include "solve/explain.h"
 
 /* Tries to explain a part of many addends by one factor on all of them, or by other counts of a few. */
 ad_status ad_try_sparse_fit(const ad_parts *parts, const double *expected, ad_judged *judged) AD_CHECKED;
-/* Sets *out to 1 if the count of some addend, estimated alone, differs from the expected count by more than its error.
- * A fit of all counts would find the same, unless addends are nearly parallel. */
+/* Sets *out to 1 if some addend's count, estimated alone, differs from the expected count by more than its error. A fit
+ * of all counts would find the same, unless addends are nearly parallel. */
 ad_status ad_sparse_fit_differs(const ad_parts *parts, const double *expected, const ad_part *part,
                                 int *out) AD_CHECKED;
 

@@ -1,4 +1,5 @@
-/* Agreement in a group: all ranks get one status after a step that may have failed on some ranks, or share numbers. */
+/* Agreement in a group: all its ranks get the same status after a step that may have failed on some of them, or the
+ * same numbers. */
 #ifndef COMM_AGREE_H
 #define COMM_AGREE_H
 #include "addend/comm.h"
@@ -8,7 +9,7 @@
  * if `status` is AD_OK on all ranks of the group; otherwise returns, on every rank, the status and message of the first
  * rank that failed. */
 AD_INTERNAL ad_status ad_agree(ad_comm *comm, const ad_group *group, ad_status status, const char *site) AD_CHECKED;
-/* Broadcasts `numbers` of the group's first rank to all its ranks. All ranks of the group call it. */
+/* Sets `numbers` on all ranks of the group to those of its first rank (a broadcast). All ranks of the group call it. */
 AD_INTERNAL ad_status ad_share_first(ad_comm *comm, const ad_group *group, int64_t *numbers, size_t count,
                                      const char *site) AD_CHECKED;
 

@@ -20,48 +20,49 @@ typedef struct ad_shared_token {
 
 /* `world` is the backend's own data, given to ad_comm_create. Only one thread of a rank at a time calls the functions.
  *
- * "Local" means: the function asks nothing of other ranks and never waits for them. Errors of the world: AD_MISMATCH,
- * AD_RANK_DIED, AD_RANK_LEFT, AD_CYCLE, AD_PEER_FAILED. The world keeps the first error. From then on, on every rank,
- * post and health return this error, and so do test and wait for every call that is not complete; the outputs of such
- * calls are undefined. Errors of the rank alone (AD_MEMORY, AD_SYSTEM, AD_INVALID): the world continues, and other
- * ranks learn of them only by `fail`. */
+ * Errors of the world: AD_MISMATCH, AD_RANK_DIED, AD_RANK_LEFT, AD_CYCLE, AD_PEER_FAILED. The world keeps the first
+ * error. From then on, on every rank, post and health return this error, and so do test and wait for every call that is
+ * not complete; the outputs of such calls are undefined. Errors of the rank alone (AD_MEMORY, AD_SYSTEM, AD_INVALID):
+ * the world continues, and other ranks learn of them only by `fail`. */
 typedef struct ad_backend {
   const char *name; /* "shm", ...: what ad_comm_backend returns */
 
   /* ---- memory; none of these functions communicates ---- */
 
-  /* Gives zeroed memory, 64-byte aligned, that this backend's collectives move best. The backend owns it and releases
-   * it at `free` or `close`. AD_MEMORY: *out is unchanged. */
+  /* Sets *out to zeroed memory, 64-byte aligned, that this backend's collectives move best. The backend owns the memory
+   * and releases it at `free` or `close`. If there is no memory, returns AD_MEMORY and leaves *out unchanged. */
   ad_status (*alloc)(void *world, size_t bytes, void **out);
-  /* Releases what alloc, share or attach returned; other pointers are ignored. No call in flight may use the memory. */
+  /* Releases memory that alloc, share or attach returned; other pointers are ignored. No call in flight may use the
+   * memory. */
   void (*free)(void *world, void *memory);
   /* Returns 1 if all ranks of the group can attach to memory that one of them made; all members get the same answer.
    * NULL in the table: no two ranks can share memory, and share and attach are never called. */
   int (*shares)(void *world, const ad_group_shape *shape);
   /* Allocates memory as `alloc` does, for `holders` ranks including this rank. The caller sends *token to the other
-   * holders, which attach with it. Each holder calls `free` once; the last call releases the memory. AD_MEMORY. */
+   * holders, which attach with it. Each holder calls `free` once; the last call releases the memory. Returns AD_MEMORY
+   * if there is no memory. */
   ad_status (*share)(void *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out);
-  /* Gives this rank's address of memory that another rank shared; `bytes` is the size that was given to `share`.
-   * AD_MEMORY: this rank then counts as a holder that has freed the memory. */
+  /* Sets *out to the address, in this process, of memory that another rank shared; `bytes` is the size that was given
+   * to `share`. If it returns AD_MEMORY, this rank counts as a holder that has freed the memory. */
   ad_status (*attach)(void *world, size_t bytes, const ad_shared_token *token, void **out);
 
   /* ---- posting calls, and waiting for them ---- */
 
-  /* Starts a call: a collective, or one side of a transfer (ad_op_is_transfer), of which any number may be in flight.
-   * The caller owns *call and its buffers and leaves both as they are until the call is complete. The backend may keep
-   * its own record in call->backend, which is not NULL as long as the call is in flight. From now on bytes may move
-   * whenever any member is inside post, test or wait. Blocks only while a member of the group is 64 calls behind this
-   * rank. After an error (of the world or of this rank alone) the call is not in flight. */
+  /* Starts a call: a collective, or one side of a transfer (ad_op_is_transfer). Any number of calls may be in flight.
+   * The caller owns *call and its buffers and leaves all of them unchanged until the call is complete. The backend may
+   * keep its own record in call->backend, which is not NULL as long as the call is in flight. From now on bytes may
+   * move whenever any member is inside post, test or wait. Blocks only while a member of the group is 64 calls behind
+   * this rank. After an error (of the world or of this rank alone) the call is not in flight. */
   ad_status (*post)(void *world, ad_call *call);
-  /* Looks whether a call is complete; never blocks. May move bytes of any call that is in flight. *done = 1: the
+  /* Finds out whether a call is complete; never blocks. May move bytes of any call that is in flight. *done = 1: the
    * outputs contain the result, the caller may use its buffers again, call->backend is NULL. A complete call may be
-   * tested again and is still complete. Errors of the world; *done is then meaningless. */
+   * tested again and is still complete. If the world has an error, returns it, and *done is meaningless. */
   ad_status (*test)(void *world, ad_call *call, int *done);
   /* Blocks until the call is complete (see test) or the world has an error. An error is found and reported within 2
    * seconds. Moves bytes of any call that is in flight. */
   ad_status (*wait)(void *world, ad_call *call);
-  /* Called when this rank makes no more calls on a list of ranks and has none in flight on it. Local. NULL in the
-   * table: the backend keeps nothing for lists. */
+  /* Informs the backend that this rank makes no more calls on a list of ranks and has none in flight on it. Does not
+   * communicate. NULL in the table: the backend keeps nothing for lists. */
   void (*release)(void *world, const ad_group_shape *list);
 
   /* ---- the state of all ranks, and leaving them ---- */
@@ -70,8 +71,8 @@ typedef struct ad_backend {
    * rank too. Does nothing if the world has an error already. `cause` is this rank's reason, for the launcher's report.
    * Copies `message`; waits for no answer. */
   void (*fail)(void *world, ad_status cause, const char *message);
-  /* Appends to the text the positions of the awaited ranks. May be called from another thread than the waiting one.
-   * NULL in the table: the backend does not know. */
+  /* Appends to the text what the ranks are doing that this rank waits for. May be called from another thread than the
+   * waiting one. NULL in the table: the backend does not know. */
   void (*missing)(void *world, ad_text *text);
   /* Returns AD_OK, or the error of the world. Never waits for a rank. */
   ad_status (*health)(void *world);
@@ -81,13 +82,13 @@ typedef struct ad_backend {
   void (*close)(void *world);
 } ad_backend;
 
-/* Makes a comm from a backend and its world, for ad_comm_open and the launcher. Takes ownership of `world`: closes it
- * on failure too. */
+/* Makes a comm from a backend and its world, for ad_comm_open and the launcher. Takes ownership of `world`, and closes
+ * it if it fails. */
 ad_status ad_comm_create(const ad_backend *backend, void *world, int64_t rank, int64_t size, ad_comm **out) AD_CHECKED;
 
 extern const ad_backend ad_backend_dry;
-/* Wraps `backend` and takes ownership of its `world`, also on failure. *out is a world of ad_backend_hostile, which
- * misbehaves in the same way for the same seed. */
+/* Wraps `backend` and takes ownership of its `world`, also on failure. *out becomes a world of ad_backend_hostile,
+ * which misbehaves at random; the same seed gives the same misbehaviour. */
 ad_status ad_hostile_create(const ad_backend *backend, void *world, uint64_t seed, void **out) AD_CHECKED;
 extern const ad_backend ad_backend_hostile;
 

@@ -40,7 +40,7 @@ int64_t ad_shape_rank(const ad_group_shape *shape, int64_t index) {
   return rank + (shape->gap && rank - shape->base >= shape->head ? shape->gap : 0);
 }
 
-// Returns the index of a rank in the group, or -1 if it is no member.
+// Returns the index of a rank in the group, or -1 if the rank is no member.
 static int64_t index_in(const ad_group_shape *shape, int64_t rank) {
   int64_t rest = rank - shape->base, index = 0;
   if (shape->gap && rest >= shape->head) rest = rest < shape->head + shape->gap ? -1 : rest - shape->gap;
@@ -100,7 +100,8 @@ static ad_status take_group(const ad_collective *collective, int64_t rank, int64
 
 enum { SCALE_MAX = 100 };  // largest exponent of a scale: 2^-100 and 2^100 are both normal numbers of f32
 
-// Checks how the results of a reduction are written: their dtype, the scales, and whether they are added to the output.
+// Checks how the results of a reduction are written: their dtype, the scales, and whether results are added to the
+// output.
 static ad_status take_outputs(const ad_collective *collective, ad_call *call) {
   ad_reducing *how = &call->reducing;
   how->out_dtype = collective->out_dtype ? collective->out_dtype : call->dtype;
@@ -131,12 +132,12 @@ static ad_status take_outputs(const ad_collective *collective, ad_call *call) {
   return AD_OK;
 }
 
-// Returns 1 if the caller set one of the fields that only operations that reduce use.
+// Returns 1 if the caller set a field that only operations that reduce use.
 static int says_outputs(const ad_collective *collective) {
   return collective->out_dtype || collective->in_scale || collective->out_scale || collective->adds;
 }
 
-// Checks the reduction and the dtype in which sums are formed; by default, floats narrower than f64 are summed in f32.
+// Checks the reduction and the dtype in which sums are accumulated: by default f32 for floats narrower than f64.
 static ad_status take_reduction(const ad_collective *collective, ad_call *call) {
   ad_dtype accumulate = collective->accumulate;
   ad_reduction reduction = collective->reduction;
@@ -174,7 +175,7 @@ static ad_status take_types(const ad_collective *collective, ad_call *call) {
   return take_outputs(collective, call);
 }
 
-// Gives memory for the call's arrays: inside the call if they fit, else from the heap, kept for later calls.
+// Sets *out to memory for the call's arrays: inside the call if they fit, else on the heap, kept for later calls.
 static ad_status take_words(ad_call *call, size_t bytes, void **out) {
   *out = bytes <= sizeof call->words ? call->words : call->owned;
   if (bytes <= sizeof call->words || bytes <= call->owned_bytes) return AD_OK;
@@ -215,9 +216,9 @@ static ad_status take_counts(const ad_collective *collective, ad_call *call) {
   return collective->receive_counts ? sum_counts(call, collective->receive_counts, call->out_starts) : AD_OK;
 }
 
-/* ---- a collective's segments: which bytes go from which member to which ---- */
+/* ---- a collective's segments: how they are split between the members ---- */
 
-// Fills in where the parts of segment s end in the members' blocks, and where the segment ends in the full value.
+// Computes where segment s ends in the full value, and where each member's part of it ends in the member's block.
 static ad_status cut_segment(const ad_call *call, size_t s, const ad_segment *segment) {
   size_t count;
   if (segment->rows < 0)
@@ -232,7 +233,7 @@ static ad_status cut_segment(const ad_call *call, size_t s, const ad_segment *se
   return AD_OK;
 }
 
-// Checks the segments and computes where each of them, and each member's part of it, starts.
+// Checks the segments and computes where each segment, and each member's part of it, starts.
 static ad_status take_segments(const ad_collective *collective, ad_call *call) {
   size_t count = collective->segment_count, words, bytes;
   if (!collective->segments) return AD_OK;
@@ -262,8 +263,8 @@ size_t ad_call_block(const ad_call *call, uint32_t member) {
   return ad_call_in_start(call, member + 1) - ad_call_in_start(call, member);
 }
 
-// The segment that contains element `at` of a block; `starts` says where the block's parts start. `at` is inside the
-// block.
+// Returns the segment that contains element `at` of a block, which must be inside the block. starts[s] is where the
+// block's part of segment s starts.
 static size_t find_segment(const size_t *starts, size_t count, size_t at) {
   size_t first = 0, end = count;
   while (first + 1 < end) {
@@ -350,10 +351,10 @@ static ad_status take_messages(const ad_collective *collective, ad_call *call) {
 
 // Sizes of a call's data in elements.
 typedef struct extent {
-  size_t whole, block, received;  // all blocks; this member's block; elements that it receives in an all_to_all
+  size_t whole, block, received;  // of all blocks; of this member's block; that this member receives in an all_to_all
 } extent;
 
-// Finds the sizes of the call's data; they stay 0 for a barrier and an exchange, which have no blocks.
+// Computes the sizes of the call's data; all are 0 for a barrier and an exchange, which have no blocks.
 static ad_status find_extent(const ad_call *call, extent *out) {
   if (call->segment_count) {
     *out = (extent){call->count, ad_call_block(call, call->index), call->count};
@@ -368,7 +369,7 @@ static ad_status find_extent(const ad_call *call, extent *out) {
   return AD_OK;
 }
 
-// Sets the sizes, in elements, of this member's input and output.
+// Sets *in and *out to the sizes, in elements, of this member's input and output.
 static void find_sides(const ad_call *call, const extent *of, size_t *in, size_t *out) {
   *in = *out = 0;
   switch (call->op) {
@@ -422,7 +423,7 @@ static int in_place(const ad_call *call) {
   }
 }
 
-// Checks that the call's buffers exist, are aligned, and overlap only where the operation permits it.
+// Checks that the call's buffers exist, are aligned, and overlap only if the operation permits it.
 static ad_status check_buffers(const ad_call *call) {
   uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
   if (call->in_bytes && !in) return REFUSE(call, "`in` is NULL, but must point to %zu bytes", call->in_bytes);
@@ -474,7 +475,7 @@ ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t
 
 /* ---- preparing one side of a transfer ---- */
 
-// The shape of the group of all ranks of the world, in order.
+// Returns the shape of the group of all ranks of the world, in order.
 static ad_group_shape world_shape(int64_t size) {
   ad_group_shape shape = {.count = size > 1};
   if (size > 1) shape.size[0] = size, shape.stride[0] = 1;

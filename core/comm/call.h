@@ -15,23 +15,24 @@ enum { AD_OP_SEND = AD_EXCHANGE + 1, AD_OP_RECEIVE };
 typedef struct ad_call {
   ad_collective_op op;
   ad_dtype dtype;
-  ad_reducing reducing;  // only in operations that reduce
+  ad_reducing reducing;  // set only if the operation reduces
   int in_scale, out_scale;
   int past_caches;              // 1: outputs should be written past the caches (see hint.h); comm.c sets it
   size_t element, out_element;  // bytes of one element in the inputs and in the outputs
-  size_t count;                 // elements: the caller's count; 0 with counts, the full value with segments
+  size_t count;                 // the caller's count; with segments: of the full value; 0: the caller gave counts
   const void *in;
   void *out;
-  size_t in_bytes, out_bytes;     // sizes of this rank's buffers; 0: it has none
-  uint32_t members, index, root;  // group size; this rank's index in the group; the root's
-  ad_axes axes;                   // for error messages
+  size_t in_bytes, out_bytes;     // sizes of this rank's buffers; 0: this rank has no such buffer
+  uint32_t members, index, root;  // group size; indices in the group of this rank and of the root
+  ad_axes axes;                   // the group's axes, for error messages
   const char *site;
   uint64_t number;  // counts this rank's calls from 1
-  // With counts: members + 1 numbers, the start of each block in elements. NULL: block i starts at i * count.
+  // The start of each block in elements (members + 1 numbers), if the caller gave counts. NULL: block i starts at
+  // i * count.
   size_t *in_starts, *out_starts;
-  // segment_starts says where each segment starts in the full value (segment_count + 1 numbers).
-  // part_starts says, for one member after the other, where the member's part of each segment starts in its block
-  // (segment_count + 1 numbers for each member).
+  // segment_starts: where each segment starts in the full value (segment_count + 1 numbers). part_starts: for each
+  // member, where its part of each segment starts in its block (segment_count + 1 numbers a member, one member after
+  // the other).
   size_t *segment_starts, *part_starts;
   size_t segment_count;  // 0: none
   uint64_t segments_hash;
@@ -50,7 +51,7 @@ typedef struct ad_call {
   uint64_t words[AD_CALL_INLINE_WORDS];
 } ad_call;
 
-/* Argument of the injection point AD_INJECT_CALL (base/injection.h): each call before it is posted. */
+/* What the injection point AD_INJECT_CALL (base/injection.h) passes: a call that is about to be posted. */
 typedef struct ad_call_passing {
   const ad_comm *comm;
   const ad_call *call;
@@ -58,17 +59,18 @@ typedef struct ad_call_passing {
 
 /* Validates the collective of rank `rank` of `size`, and fills *out. *out must be zero, or a call that was filled
  * before: its memory is used again, so a call no larger than an earlier one allocates nothing. Keeps no pointer to the
- * collective's arrays. AD_INVALID says which field is wrong and why; AD_MEMORY. */
+ * collective's arrays. The message of AD_INVALID says which field is wrong and why; the other error is AD_MEMORY. */
 ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t size, ad_call *out) AD_CHECKED;
-/* As ad_call_prepare, for one side of a transfer. */
+/* Does the same as ad_call_prepare for one side of a transfer. */
 ad_status ad_call_prepare_transfer(const ad_transfer *transfer, int64_t rank, int64_t size, ad_call *out) AD_CHECKED;
-void ad_call_release(ad_call *call);  // frees the memory that prepare keeps from call to call
+void ad_call_release(ad_call *call);  // frees the memory that *call keeps for further use
 
 AD_INTERNAL const char *ad_op_name(ad_collective_op op);
-const char *ad_reduction_name(ad_reduction reduction);  // "sum", "bit_and", ...; "unknown"
+const char *ad_reduction_name(ad_reduction reduction);  // "sum", "bit_and", ...; "unknown" for other values
 static inline int ad_op_reduces(ad_collective_op op) { return op == AD_ALL_REDUCE || op == AD_REDUCE_SCATTER; }
 static inline int ad_op_is_transfer(ad_collective_op op) { return (int)op >= AD_OP_SEND; }
-/* Where block `i` starts in the input (or output) that consists of blocks, in elements; i == members gives the end. */
+/* Returns the element at which block `i` starts in an input (or output) that consists of blocks; i == members gives the
+ * end of the last block. */
 static inline size_t ad_call_in_start(const ad_call *call, uint32_t i) {
   return call->in_starts ? call->in_starts[i] : i * call->count;
 }
@@ -77,17 +79,17 @@ static inline size_t ad_call_out_start(const ad_call *call, uint32_t i) {
 }
 /* A reduce_scatter or an all_gather splits the full value into blocks, one for each member. With segments, a block
  * consists of several runs of the full value, one from each segment. The functions below count in elements. */
-/* The size of the member's block, in elements. */
+/* Returns the size of the member's block, in elements. */
 size_t ad_call_block(const ad_call *call, uint32_t member);
-/* The size of a member's part of segment `s` (without segments: of the full value); *at: where the part starts in the
- * member's block, *whole: where it starts in the full value. */
+/* Returns how many elements of segment `s` (of the full value, if there are no segments) the member has. *at is set to
+ * where this part starts in the member's block, *whole to where it starts in the full value. */
 size_t ad_call_part(const ad_call *call, uint32_t member, size_t s, size_t *at, size_t *whole);
 static inline size_t ad_call_parts(const ad_call *call) { return call->segment_count ? call->segment_count : 1; }
 /* Returns how many elements of a member's block, from element `at` on, are contiguous in the full value too; 0 at the
  * block's end and beyond. *whole is where this run starts in the full value. */
 size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whole);
-/* Groups given by their shape: the number of members; the world rank of member number `index`; 1 if two groups have the
- * same ranks in the same order. */
+/* Functions on groups that are given by their shape: the number of members; the world rank of member number `index`; 1
+ * if two groups have the same ranks in the same order. */
 int64_t ad_shape_members(const ad_group_shape *shape);
 int64_t ad_shape_rank(const ad_group_shape *shape, int64_t index);
 static inline int ad_shape_same(const ad_group_shape *a, const ad_group_shape *b) {

@@ -21,7 +21,7 @@
 #include "comm/scratch.h"
 #include "mesh/group.h"
 
-enum { CALLS = 64 };  // most collectives in flight
+enum { CALLS = 64 };  // most collectives in flight at a time
 
 /* A transfer in flight, in a list, since there may be any number of them. */
 typedef struct transfer_call {
@@ -48,8 +48,8 @@ struct ad_comm {
   ad_lists lists;
 };
 
-// Puts backend hostile around the backend if ADDEND_HOSTILE is set; every rank gets its own seed. Not around backend
-// dry: there no bytes arrive that could be late or poisoned.
+// Wraps the backend in backend hostile if ADDEND_HOSTILE is set; every rank gets its own seed. Backend dry is not
+// wrapped: it moves no bytes that could be late or poisoned.
 static ad_status make_hostile(const ad_backend **backend, void **world, int64_t rank) {
   if (!ad_environment_text("ADDEND_HOSTILE") || *backend == &ad_backend_dry) return AD_OK;
   uint64_t seed = ad_environment_number("ADDEND_HOSTILE", 0);
@@ -136,8 +136,8 @@ static ad_status print_flight_recorder(FILE *file, void *context) {
   return AD_OK;
 }
 
-// Writes the flight recorder's text into the folder ADDEND_FLIGHT_DIR, if it is set. If writing fails, only warns: the
-// error that is being reported matters more, and stays ad_last_error().
+// Writes the flight recorder's text into the folder ADDEND_FLIGHT_DIR, if that is set. If writing fails, only warns:
+// the error that is being reported matters more, and remains ad_last_error().
 static void dump_flight_recorder(const ad_comm *comm) {
   const char *folder = ad_environment_text("ADDEND_FLIGHT_DIR");
   char path[4096], kept[AD_MESSAGE_MAX], *text = NULL;
@@ -154,8 +154,8 @@ static void dump_flight_recorder(const ad_comm *comm) {
   free(text);
 }
 
-// Every status of the backend passes through this function. It keeps the first error of the world, and writes the
-// flight recorder then. A rank's own error (such as no memory for this call) leaves the comm usable.
+// Records a status that a function of the backend returned. Keeps the first error of the world and writes the flight
+// recorder. A rank's own error (such as no memory for this call) leaves the comm usable.
 static ad_status noted(ad_comm *comm, ad_status status) {
   if (!status || ad_status_is_own(status) || comm->broken) return status;
   ad_fail(status, "%s; the communicator can only be closed", ad_last_error());
@@ -221,7 +221,7 @@ typedef struct shared_offer {
   ad_shared_token token;
 } shared_offer;
 
-// Attaches to the memory that the group's first member offers, and checks that both asked for the same size.
+// Attaches to the memory that the group's first member offers, and checks that this rank asked for the same size.
 static ad_status take_offer(ad_comm *comm, const ad_group *group, size_t bytes, const shared_offer *offer,
                             const char *site, void **out) {
   int64_t first = ad_group_rank(group, 0);
@@ -290,7 +290,7 @@ static void forget_transfer(ad_comm *comm, ad_call *call) {
   comm->free_transfers = found;
 }
 
-// Frees the place of a call that is complete, or that could not be started.
+// Frees the element of comm->calls or comm->transfers of a call that is complete, or that could not be started.
 static void release_call(ad_comm *comm, ad_call *call) {
   if (call->ranks) ad_ranks_let_go(call->ranks);
   call->ranks = NULL;
@@ -315,7 +315,7 @@ static ad_status finish(ad_comm *comm, ad_call *call) {
   return AD_OK;
 }
 
-// Finds a free place among the collectives' calls. If there is none, waits for the oldest call first.
+// Finds a free element of comm->calls. If there is none, first waits for the oldest call.
 static ad_status make_place(ad_comm *comm, ad_call **out) {
   if (comm->in_flight == UINT64_MAX) AD_TRY(finish(comm, oldest(comm)));
   *out = &comm->calls[__builtin_ctzll(~comm->in_flight)];
@@ -328,7 +328,7 @@ static uint64_t call_bytes(const ad_call *call) {
   return bytes;
 }
 
-// Numbers a call that is listed as in flight, records it and passes it to the backend.
+// Numbers a call that is listed as in flight, passes it to the backend and records it.
 static ad_status start(ad_comm *comm, ad_call *call) {
   call->number = comm->last_number + 1;
   if (call->ranks) ad_ranks_hold(call->ranks);
@@ -435,7 +435,8 @@ ad_status ad_comm_post_transfer_at(ad_comm *comm, const ad_transfer *transfer, a
   return AD_OK;
 }
 
-// Returns the peer that sent the message of a complete receive, numbered as the caller does; -1: it is no receive.
+// Returns the peer that sent the message of a complete receive: its index in the caller's list, or its rank if there is
+// no list. Returns -1 if the call is no receive.
 static int64_t source_of(const ad_call *call) {
   if ((int)call->op != AD_OP_RECEIVE) return -1;
   return call->ranks ? ad_ranks_index(call->ranks, call->source) : call->source;
@@ -455,7 +456,7 @@ ad_status ad_ranks_create_at(ad_comm *comm, const int64_t *ranks, int64_t count,
   return ad_lists_add(&comm->lists, ranks, count, site ? site : AD_NO_SITE, out);
 }
 
-// Returns the call of a request, or NULL if the call is complete: its place is freed as soon as its end is seen.
+// Returns the call of a request, or NULL if the call is complete: a complete call is removed as soon as it is seen.
 static ad_call *find_call(ad_comm *comm, const ad_request *request) {
   for (uint64_t left = comm->in_flight; left; left &= left - 1) {
     ad_call *call = &comm->calls[__builtin_ctzll(left)];
@@ -472,7 +473,7 @@ static ad_status check_request(const ad_comm *comm, const ad_request *request) {
                  request->id, comm->last_number);
 }
 
-// Marks a request as complete and frees the place of its call.
+// Marks a request as complete and frees its call.
 static void settle(ad_comm *comm, ad_call *call, ad_request *request) {
   *request = (ad_request){.source = source_of(call)};
   release_call(comm, call);

@@ -8,17 +8,17 @@
 #include "comm/backend.h"
 #include "mesh/group.h"
 
-// The header in front of each piece of memory. All pieces form a ring, so that closing can free them.
+// The header before each piece of memory. All headers form a ring, so that dry_close can free all memory.
 typedef struct dry_block {
   struct dry_block *next, *previous;
-  uint64_t padding[6];  // so that the caller's bytes start 64 bytes on
+  uint64_t padding[6];  // the header has 64 bytes, so that the caller's memory stays aligned
 } dry_block;
 
 typedef struct dry_world {
-  dry_block blocks;  // head of the ring, holds no memory
+  dry_block blocks;  // head of the ring; has no memory
   ad_status failed;
   int64_t ranks_per_node;  // 0: all ranks share one node
-  const ad_comm *like;     // knows which ranks share memory; NULL: the ranks of a node do
+  const ad_comm *like;     // decides which ranks share memory; NULL: the ranks of a node do
 } dry_world;
 
 enum { ALIGNMENT = 64 };
@@ -51,12 +51,12 @@ ad_status ad_comm_open_dry_like(const ad_comm *like, ad_comm **out) {
   return open_dry(ad_comm_rank(like), ad_comm_size(like), 0, like, out);
 }
 
-// Gives zeroed memory, 64-byte aligned, with its header in front, and enters it in the ring.
+// Allocates zeroed memory, 64-byte aligned, after its header, and inserts the header in the ring.
 static ad_status dry_alloc(void *world, size_t bytes, void **out) {
   dry_world *dry = world;
   char *memory;
   if (bytes > SIZE_MAX / 2) return ad_fail(AD_MEMORY, "no memory for %zu bytes", bytes);
-  size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // never 0: memory of any backend takes at least one cache line
+  size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // at least 64 bytes, as in every backend
   AD_TRY(ad_new(whole + sizeof(dry_block) + ALIGNMENT + sizeof(void *), &memory));
   // In memory: first the pointer that must be freed, right after it the header, right after it the caller's memory.
   uintptr_t start = ((uintptr_t)memory + sizeof(void *) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;

@@ -5,11 +5,11 @@
 #include "mesh/group.h"
 #include "base/internal.h"
 
-/* Opens backend dry as the same rank of the same world as `like`. Borrows `like`, and asks it which ranks share memory,
- * so that a step takes the same paths through the code. */
+/* Opens backend dry as the same rank of the same world as `like`. Borrows `like` to find out which ranks share memory,
+ * so that the code chooses the same algorithms as in that world. */
 AD_INTERNAL ad_status ad_comm_open_dry_like(const ad_comm *like, ad_comm **out) AD_CHECKED;
 
-/* ad_comm_shares for a group given by its shape; defined in comm.c. */
+/* Returns what ad_comm_shares returns, for a group given by its shape; defined in comm.c. */
 int ad_comm_shares_shape(const ad_comm *comm, const ad_group_shape *shape);
 
 /* Opens backend dry in a world whose nodes have `ranks_per_node` consecutive ranks each; 0: all ranks share one

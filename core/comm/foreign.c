@@ -9,11 +9,11 @@
 #include "base/text.h"
 
 /* A launcher whose world addend cannot join. It is recognised by a variable in a rank's environment: the number of
- * ranks or, if it does not set this, the rank. */
+ * ranks or, if the launcher does not set that, the rank. */
 typedef struct foreign {
-  const char *rank, *ranks;  // names of environment variables; ranks NULL: it sets none
+  const char *rank, *ranks;  // names of environment variables; ranks NULL: the launcher sets none
   const char *words;         // what messages call the launcher
-  const char *missing;       // why its world cannot be joined; NULL: there is no way yet
+  const char *missing;       // why its world cannot be joined, for the message; NULL: addend has no code for it yet
 } foreign;
 
 static const foreign launchers[] = {
@@ -59,7 +59,7 @@ ad_status ad_foreign_check(void) {
 static int count_threads(void) {
   int count = 0;
   DIR *folder = opendir("/proc/self/task");
-  if (!folder) return 1;  // without /proc the number is not known
+  if (!folder) return 1;  // without /proc the number is unknown; 1 lets the launch continue
   for (struct dirent *entry; (entry = readdir(folder));) count += entry->d_name[0] != '.';
   closedir(folder);
   return count;
@@ -80,7 +80,7 @@ static int threads_at_fork(void) {
 }
 
 #if defined(AD_SANITIZED) && !defined(AD_SANITIZED_ADDRESS)
-enum { THREADS_BESIDE = 1 };  // the thread sanitizer's own
+enum { THREADS_BESIDE = 1 };  // the thread sanitizer has a thread of its own
 #else
 enum { THREADS_BESIDE = 0 };
 #endif

@@ -4,9 +4,9 @@
 #define COMM_HINT_H
 #include "addend/comm.h"
 
-/* ad_comm_post with a hint. `past_caches` 1: this is one of many calls whose outputs together are larger than the
- * caches and are not read before all of them are written, so that writing them through the caches would only drive out
- * what is needed. */
+/* Posts a collective as ad_comm_post does, with a hint. Set past_caches to 1 if this is one of many calls whose outputs
+ * together are larger than the caches and are read only after all of them are written. The outputs then bypass the
+ * caches, so that they do not evict other data. */
 ad_status ad_comm_post_hinted(ad_comm *comm, const ad_collective *collective, int past_caches,
                               ad_request *out) AD_CHECKED;
 

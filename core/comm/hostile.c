@@ -1,7 +1,7 @@
 /* Backend hostile, for tests: wraps another backend and does everything that backend.h allows but a careless caller
  * does not expect. Outputs are NaN until a call is complete. Calls use private buffers instead of the caller's, are
- * slow, start late, and look unfinished for a while. Freed memory is poisoned (filled with NaN). ADDEND_HOSTILE=SEED in
- * the environment puts it around every backend but dry. */
+ * slow, start late, and look unfinished for a while. Freed memory is poisoned (filled with NaN). If ADDEND_HOSTILE=SEED
+ * is in the environment, every backend but dry is wrapped in this one. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include "mesh/group.h"
 
 enum {
-  POISON = 0xff,        // a value made of such bytes is NaN in every floating dtype
+  POISON = 0xff,        // a value made of such bytes is NaN in every floating-point dtype
   LONGEST_DELAY = 300,  // microseconds
 };
 
@@ -21,7 +21,7 @@ typedef struct hostile_call {
   ad_call inner;      // the call that the wrapped backend gets
   void *in, *out;     // buffers used instead of the caller's; NULL: the caller's are used
   int refusals_left;  // how many more tests are answered "not yet"
-  int held;           // 1: the call was not passed to the wrapped backend yet
+  int held;           // 1: the call has not been passed to the wrapped backend yet
 } hostile_call;
 
 typedef struct hostile_world {
@@ -59,7 +59,7 @@ static ad_status hostile_alloc(void *world, size_t bytes, void **out) {
   return w->backend->alloc(w->inner, bytes, out);
 }
 
-// Returns 1 if this rank shares the memory with others, so that it must not be poisoned. Takes it out of the list.
+// Returns 1 if this rank shares the memory with others, so that it must not be poisoned, and removes it from w->shared.
 static int was_shared(hostile_world *w, const void *memory) {
   for (size_t i = 0; i < w->shared_count; i++)
     if (w->shared[i] == memory) {
@@ -71,7 +71,7 @@ static int was_shared(hostile_world *w, const void *memory) {
 
 static void hostile_free(void *world, void *memory) {
   hostile_world *w = world;
-  // Only the wrapped backend knows how long the memory is, but it always has 64 bytes.
+  // Only the wrapped backend knows the size of the memory, but it has at least 64 bytes.
   if (!was_shared(w, memory)) memset(memory, POISON, 64);
   w->backend->free(w->inner, memory);
 }
@@ -87,7 +87,7 @@ static ad_status poisoned(size_t bytes, void **out) {
   return AD_OK;
 }
 
-// Gives the call private buffers, with the caller's inputs copied into them.
+// Makes private buffers for the call, with the caller's inputs copied into them.
 static ad_status move_buffers(hostile_call *c, const ad_call *call) {
   AD_TRY(poisoned(call->in_bytes, &c->in));
   AD_TRY(poisoned(call->out_bytes, &c->out));
@@ -126,8 +126,8 @@ static hostile_call *oldest_held(const hostile_world *w) {
   return oldest;
 }
 
-// Starts the calls that were held back, in the order of posting. If a call cannot be started, the next call of this
-// function tries again.
+// Starts the calls that were held back, in the order of posting. If a call cannot be started, the next start_held tries
+// again.
 static ad_status start_held(hostile_world *w) {
   for (hostile_call *c = oldest_held(w); c; c = oldest_held(w)) {
     AD_TRY(w->backend->post(w->inner, &c->inner));
@@ -136,7 +136,7 @@ static ad_status start_held(hostile_world *w) {
   return AD_OK;
 }
 
-// Posts a call or holds it back, with the caller's buffers or private ones; random draws decide.
+// Posts a call or holds it back, with the caller's buffers or private ones, as random draws decide.
 static ad_status hostile_post(void *world, ad_call *call) {
   hostile_world *w = world;
   hostile_call *c;
@@ -210,8 +210,8 @@ static ad_status hostile_health(void *world) {
 
 static void hostile_close(void *world) {
   hostile_world *w = world;
-  ad_status status = start_held(w);  // a rank may leave after its part is posted
-  (void)status;                      // the other ranks have the error, and this rank leaves in any case
+  ad_status status = start_held(w);  // a rank may leave after posting its calls, so they must be started
+  (void)status;                      // the other ranks get the error, and this rank leaves in any case
   w->backend->close(w->inner);
   while (w->calls) release_call(w, w->calls);
   ad_release(w->shared);

@@ -1,5 +1,6 @@
 /* Joins worlds of ranks that another launcher started on this machine: by the caller's rendezvous (ad_comm_join), or by
- * torchrun's environment variables. Ranks first meet, then share memory as under addend's own launcher. */
+ * torchrun's environment variables. Ranks first exchange what they need to find their memory file (a meeting), then
+ * share memory as under addend's own launcher. */
 #include "comm/join.h"
 
 #include <errno.h>
@@ -83,8 +84,8 @@ int ad_torchrun_launched(void) {
 
 static const char *text_of(const char *name) { return getenv(name) ? getenv(name) : ""; }
 
-// Writes a name of the world. It is the same on all ranks of one start of a job, and no other job that runs on this
-// host has it.
+// Writes a name of the world that is the same on all ranks of one start of a job, and differs from that of every other
+// job on this host.
 static void name_world(char *out, size_t size) {
   snprintf(out, size, "%s %s %s %s", text_of("MASTER_ADDR"), text_of("MASTER_PORT"), text_of("TORCHELASTIC_RUN_ID"),
            text_of("TORCHELASTIC_RESTART_COUNT"));

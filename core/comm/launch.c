@@ -1,5 +1,5 @@
-/* The launcher: starts ranks as processes of this machine, and watches them until all have ended. The backends
- * communicate, not the launcher. */
+/* The launcher: starts ranks as processes of this machine, and watches them until all have ended. It moves no data
+ * between ranks; the backends do. */
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -31,16 +31,17 @@
 enum {
   LOOK_MILLISECONDS = 50,     // time between two looks at the ranks
   GRACE_MILLISECONDS = 2000,  // time from the first error until ranks that still run are killed
-  // Time from a request to stop until ranks are killed: they use it to finish a step and write files.
+  // Time from a request to stop until ranks are killed; ranks use it to finish a step and write files.
   SIGNAL_GRACE_MILLISECONDS = 10000,
-  ANSWER_MILLISECONDS = 30000,    // after a request to stop, ranks that have not moved for so long are killed
-  ONE_SIGNAL_MILLISECONDS = 250,  // signals within this time are one request: terminal, shell and `timeout` each send
-  STATUS_NOT_RUN = 127            // exit status of a child whose program could not be run
+  ANSWER_MILLISECONDS = 30000,  // after a request to stop, ranks are killed if none has moved for so long
+  // signals within this time are one request, since terminal, shell and `timeout` each send one
+  ONE_SIGNAL_MILLISECONDS = 250,
+  STATUS_NOT_RUN = 127  // exit status of a child whose program could not be run
 };
 
 typedef struct child {
-  pid_t pid;  // 0: none, or ended
-  int fd;     // pidfd, readable when the child has ended; -1: none, the launcher calls waitpid at every look
+  pid_t pid;  // 0: not started, or ended
+  int fd;     // pidfd, readable when the child has ended; -1: none, the launcher calls waitpid every LOOK_MILLISECONDS
 } child;
 
 typedef struct launcher {
@@ -49,18 +50,18 @@ typedef struct launcher {
   int fd;  // the ranks' shared memory file
   shm_control *control;
   child *children;
-  ad_guest *guests;       // what each rank runs of a user's program; NULL: not known
+  ad_guest *guests;       // which function of a user's program each rank runs; NULL: not known
   struct pollfd *polled;  // the children, then the signals
   int running;            // children that have not ended
   sigset_t old_mask;
   struct sigaction old_child_action;
   int signals;             // a signalfd
-  int interrupted;         // the signal that asked to stop, or 0
+  int interrupted;         // the signal that requested a stop, or 0
   int64_t interrupted_at;  // when that signal came, by milliseconds()
-  int interrupted_again;   // the second such signal, which ended the ranks, or 0
+  int interrupted_again;   // the second such signal, after which the ranks were killed, or 0
   int64_t deadline;        // by milliseconds(): when ranks that still run are killed; 0: never
-  int ended_rest;          // 1: the launcher killed the ranks that still ran
-  char blamed[256];        // the ranks that others waited for when time was up after a request to stop
+  int ended_rest;          // 1: the launcher killed the ranks that had not ended
+  char blamed[256];        // the ranks that others waited for when ranks were killed after a request to stop
   ad_watchdog *dog;
 } launcher;
 
@@ -84,13 +85,13 @@ static void name_process(uint32_t rank) {
   prctl(PR_SET_NAME, whole);
 }
 
-// Makes this child end when its parent ends. Checks afterwards that the parent did not die before the prctl.
+// Makes the kernel kill this child when its parent ends. The check is for a parent that ended before the prctl.
 static void die_with(pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) raise(SIGKILL);
 }
 
-// Turns this child into the program that the caller named; returns only if that fails.
+// Replaces this child's program by the caller's; returns only if that fails.
 static int run_program(launcher *l, uint32_t rank) {
   char words[AD_MESSAGE_MAX];
   char *const *argv = l->options->argv;
@@ -152,7 +153,7 @@ static ad_status start_ranks(launcher *l) {
 
 /* ---- watching the ranks' processes until all have ended ---- */
 
-// Signals a rank. If the child is a shell that started the rank, both get the signal.
+// Sends a signal to a rank. If the child is a shell that started the rank, shell and rank both get the signal.
 static void signal_rank(const launcher *l, uint32_t rank, int signal_number) {
   const shm_record *record = &ad_shm_records(l->control)[rank];
   pid_t child_pid = l->children[rank].pid, joined = atomic_load(&record->pid);
@@ -164,7 +165,7 @@ static void signal_all(const launcher *l, int signal_number) {
   for (int64_t rank = 0; rank < l->options->ranks; rank++) signal_rank(l, (uint32_t)rank, signal_number);
 }
 
-// Sets the time after which ranks that still run are killed, unless an earlier one is set.
+// Makes the launcher kill the ranks that still run after `grace` milliseconds, or earlier if that was set before.
 static void start_grace(launcher *l, int64_t grace) {
   int64_t end = milliseconds() + grace;
   if (!l->deadline || end < l->deadline) l->deadline = end;
@@ -179,7 +180,7 @@ static void note_failure(launcher *l, int64_t rank, int exit_status, int signal_
   l->result->signal = signal_number;
 }
 
-// Returns the function of a user's program in which the rank ended, or NULL if it ended elsewhere.
+// Returns the name of the function of a user's program that was running when the rank ended, or NULL if none was.
 static const char *ended_in(const launcher *l, uint32_t rank) {
   return l->guests ? ad_guest_running(&l->guests[rank]) : NULL;
 }
@@ -192,7 +193,8 @@ static void raise_death(launcher *l, uint32_t rank, int signal_number) {
   ad_shm_raise(l->control, rank, AD_RANK_DIED, AD_RANK_DIED, words);
 }
 
-// Sets the world's error: a function of a user's program ended the rank's process, with this exit status (also 0).
+// Sets the world's error: a function of a user's program ended the rank's process, with this exit status (which may be
+// 0).
 static void raise_exit(launcher *l, uint32_t rank, int exit_status) {
   char words[AD_MESSAGE_MAX];
   snprintf(words, sizeof words,
@@ -202,15 +204,15 @@ static void raise_exit(launcher *l, uint32_t rank, int exit_status) {
   ad_shm_raise(l->control, rank, AD_RANK_DIED, AD_RANK_DIED, words);
 }
 
-// Returns the signal that ended a rank, or 0 if none did. If the child is a shell and the rank died of a signal, the
-// shell's exit status is 128 + signal, and the rank has not left the world.
+// Returns the signal that ended a rank, or 0. If the child is a shell and its rank died of a signal, the shell's exit
+// status is 128 + signal, and the rank's state is still SHM_JOINED.
 static int ending_signal(const shm_record *record, int wait_status) {
   if (WIFSIGNALED(wait_status)) return WTERMSIG(wait_status);
   int status = WEXITSTATUS(wait_status);
   return status > 128 && status < 128 + NSIG && atomic_load(&record->state) == SHM_JOINED ? status - 128 : 0;
 }
 
-// Records how a rank ended, for the result and for ranks that wait for it.
+// Records how a rank ended: in the result, and in the file for ranks that wait for this rank.
 static void rank_ended(launcher *l, uint32_t rank, int wait_status) {
   shm_record *record = &ad_shm_records(l->control)[rank];
   int signal_number = ending_signal(record, wait_status);
@@ -246,8 +248,8 @@ static void end_rest(launcher *l) {
   signal_all(l, SIGKILL);
 }
 
-// Passes a signal on to the ranks. Not to ranks in the launcher's process group if the signal came from the terminal:
-// the terminal sends its signals to the whole foreground process group.
+// Passes a signal on to the ranks. If the signal came from the terminal, leaves out ranks in the launcher's process
+// group: the terminal sends its signals to that whole group.
 static void pass_on(const launcher *l, const struct signalfd_siginfo *info) {
   for (int64_t rank = 0; rank < l->options->ranks; rank++) {
     pid_t pid = l->children[rank].pid;
@@ -262,8 +264,8 @@ static void note_request(launcher *l, int signal_number) {
   note_failure(l, -1, 128 + signal_number, signal_number);
 }
 
-// Passes the first request to stop on to the ranks. The second request kills them immediately. A hangup after the first
-// request is no second request, since the end of a session sends both.
+// Passes the first request to stop on to the ranks; kills the ranks at the second. A SIGHUP after the first request
+// does not count, since the end of a terminal session sends two signals.
 static void take_request(launcher *l, const struct signalfd_siginfo *info) {
   int signal_number = (int)info->ssi_signo;
   int64_t patience = l->options->patience_seconds;
@@ -280,7 +282,7 @@ static void take_request(launcher *l, const struct signalfd_siginfo *info) {
   pass_on(l, info);
 }
 
-// Acts on a signal: passes SIGUSR1 on, kills the ranks on SIGQUIT; all others are requests to stop.
+// Handles a signal: SIGUSR1 is passed on, SIGQUIT kills the ranks, and every other signal is a request to stop.
 static void read_signal(launcher *l) {
   struct signalfd_siginfo info;
   if (read(l->signals, &info, sizeof info) != (ssize_t)sizeof info) return;
@@ -294,12 +296,13 @@ static void read_signal(launcher *l) {
   }
 }
 
-// If the world has an error, sets the time after which ranks that still run are killed.
+// If the world has an error, ranks that still run after GRACE_MILLISECONDS are killed.
 static void look_at_error(launcher *l) {
   if (atomic_load(&l->control->failed)) start_grace(l, GRACE_MILLISECONDS);
 }
 
-// Returns 1 if no rank has moved for ANSWER_MILLISECONDS since the request to stop: then none will answer it.
+// Returns 1 if there was a request to stop and no rank has moved for ANSWER_MILLISECONDS since then, so that ranks will
+// not end by themselves.
 static int is_unanswered(const launcher *l) {
   int64_t moved_at = l->dog->moved_at / 1000000;
   return l->interrupted &&
@@ -314,8 +317,8 @@ static void end_rest_in_time(launcher *l) {
   end_rest(l);
 }
 
-// Waits until a child ends, a signal comes, or LOOK_MILLISECONDS are over. poll takes no more entries than a process
-// may have descriptors; with more ranks than this, only waits LOOK_MILLISECONDS.
+// Waits until a child ends, a signal comes, or LOOK_MILLISECONDS have passed. poll fails if there are more ranks than a
+// process may have open files; then this function only waits LOOK_MILLISECONDS.
 static void wait_for_news(launcher *l) {
   const struct timespec look = {.tv_nsec = LOOK_MILLISECONDS * 1000000};
   nfds_t count = (nfds_t)l->options->ranks + 1;
@@ -341,7 +344,7 @@ static void watch(launcher *l) {
 
 /* ---- running a launch ---- */
 
-// Chooses the signals that the launcher takes. SIGHUP is one of them unless it is ignored, as under nohup.
+// Chooses the signals that the launcher handles: with SIGHUP, unless SIGHUP is ignored, as under nohup.
 static void choose_signals(sigset_t *mask) {
   struct sigaction hangup;
   sigemptyset(mask);
@@ -378,8 +381,8 @@ static ad_status run_ranks(launcher *l) {
   return status;
 }
 
-// Returns the message of a rank's error. Leaves out "rank N: " if it is AD_INVALID: a wrong call or recipe is wrong on
-// all ranks, and it does not matter which rank reported it first.
+// Returns the message of a rank's error. For AD_INVALID leaves out "rank N: ": a wrong call or recipe is wrong on all
+// ranks, and it does not matter which rank reported it first.
 static const char *words_of(const ad_launch_result *result) {
   int64_t rank;
   int length = 0;
@@ -395,7 +398,7 @@ static ad_status report_interrupted(const launcher *l) {
                  l->ended_rest ? "; ranks that still ran were killed" : "", l->blamed);
 }
 
-// Turns how the ranks ended into the launch's result, status and message.
+// Computes the launch's result, status and message from how the ranks ended.
 static ad_status judge_ranks(launcher *l) {
   ad_launch_result *result = l->result;
   result->joined = atomic_load(&l->control->joined);
@@ -408,7 +411,7 @@ static ad_status judge_ranks(launcher *l) {
   if (result->status == AD_SYSTEM && result->exit_status == STATUS_NOT_RUN)
     return ad_fail(AD_SYSTEM, "%s", result->message);
   if (result->signal) return ad_fail(AD_RANK_DIED, "%s", result->message);
-  if (l->ended_rest && !result->exit_status) {  // no rank ended by itself with a failure
+  if (l->ended_rest && !result->exit_status) {  // no rank failed by itself
     result->rank = l->control->fail_rank;
     result->exit_status = 128 + SIGKILL;
   }
@@ -456,7 +459,7 @@ static ad_status check_options(const ad_launch_options *options) {
     return ad_fail(AD_INVALID, "ad_launch_options: `argv` is empty; its first element must be the program");
   AD_TRY(ad_processor_check(ad_processor_kind(), options->ranks));
   AD_TRY(check_nested());
-  AD_TRY(ad_foreign_check());  // after check_nested, which handles the worlds that this process can join
+  AD_TRY(ad_foreign_check());  // after check_nested, which refuses the worlds that this process can join
   if (options->function) AD_TRY(ad_threads_check());
   return ad_settings_check();  // here, since otherwise every rank would report the same wrong setting
 }

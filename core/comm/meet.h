@@ -7,15 +7,15 @@
 typedef struct ad_meeting {
   uint32_t rank, ranks;
   void *context;
-  /* Gives `bytes` bytes of this rank and gets the bytes of all ranks, in order of rank: `all` has ranks * bytes bytes.
-   * All ranks call it with the same `bytes`, and wait in it for each other. */
+  /* An all-gather: `own` is `bytes` bytes of this rank, and `all` (ranks * bytes bytes) gets the bytes of all ranks in
+   * order of rank. All ranks call it with the same `bytes`, and wait in it for each other. */
   ad_status (*all_gather)(void *context, const void *own, size_t bytes, void *all);
 } ad_meeting;
 
 /* ---- rendezvous.c: a meeting over the caller's callbacks ---- */
 
-/* A meeting over the caller's callbacks; `round` counts its all-gathers so far. `token` is part of its keys in the
- * store; it is 0 until the rank knows it. */
+/* A meeting over the caller's callbacks; `round` counts the all-gathers so far. `token` is part of the keys in the
+ * store; 0 until this rank knows the token. */
 typedef struct ad_rendezvous_meeting {
   ad_meeting meeting;
   ad_rendezvous by;
@@ -23,8 +23,8 @@ typedef struct ad_rendezvous_meeting {
   uint32_t round;
 } ad_rendezvous_meeting;
 
-/* Waits until all ranks have come, and fills *out. Do not move or copy *out: its meeting points into it. Values that
- * earlier worlds left in the store are ignored. AD_SYSTEM names a rank that has not come in time; other errors come
+/* Waits until all ranks have arrived, and fills *out. Do not move or copy *out: its meeting points into it. Values that
+ * earlier worlds left in the store are ignored. AD_SYSTEM names a rank that has not arrived in time; other errors come
  * from the callbacks. */
 ad_status ad_rendezvous_begin(const ad_rendezvous *by, uint32_t rank, uint32_t ranks,
                               ad_rendezvous_meeting *out) AD_CHECKED;
@@ -33,13 +33,13 @@ ad_status ad_rendezvous_begin(const ad_rendezvous *by, uint32_t rank, uint32_t r
 
 typedef struct ad_socket_meeting {
   ad_meeting meeting;
-  int64_t deadline; /* owned: on rank 0 a connection to each rank, elsewhere [0] is the one to rank 0; -1: none */
-  int *peers;       /* owned: at rank 0 a connection to each rank, elsewhere [0] to rank 0; -1: none */
+  int64_t deadline; /* by ad_now(): when waiting for other ranks ends with an error */
+  int *peers;       /* owned: sockets; on rank 0 one to each rank, elsewhere [0] to rank 0; -1: no connection */
   uint32_t peer_count;
 } ad_socket_meeting;
 
 /* Connects all ranks to rank 0 through an abstract Unix socket, which leaves no file. `world` is a name that is the
- * same on all ranks of the launch. AD_SYSTEM says which ranks have not come when `seconds` are over. */
+ * same on all ranks of the launch. AD_SYSTEM names the ranks that have not arrived after `seconds`. */
 ad_status ad_sockets_begin(const char *world, uint32_t rank, uint32_t ranks, int64_t seconds,
                            ad_socket_meeting *out) AD_CHECKED;
 void ad_sockets_end(ad_socket_meeting *meeting);

@@ -19,11 +19,11 @@
 typedef struct greeting {
   char version[128];
   char node[376];
-  uint32_t variant;  // the widest kernels it has
+  uint32_t variant;  // the widest kernels of this rank
   uint32_t trait;    // ad_trait_own
 } greeting;
 
-/* What ranks exchange while they share files: a status, the process, and its descriptor of the file (-1: none). */
+/* What ranks exchange while they open files: a status, the process id, and its descriptor of the file (-1: none). */
 typedef struct node_file {
   int32_t status, pid, fd, unused;
 } node_file;
@@ -48,7 +48,7 @@ static void read_link(const char *path, char *out, size_t size) {
   out[bytes < 0 ? 0 : bytes] = 0;
 }
 
-// Names this node. Ranks share memory if they see each other's processes on one running kernel.
+// Writes a name of this node. Ranks share memory if they run on the same kernel and see each other's processes.
 static void name_node(char *out, size_t size) {
   const char *given = getenv("ADDEND_NODE");
   char host[128] = "", boot[64], processes[64], network[64];
@@ -65,7 +65,7 @@ static void name_node(char *out, size_t size) {
 
 static greeting make_greeting(size_t layout) {
   greeting own = {.variant = ad_kernels_best(), .trait = ad_trait_own()};
-  // Structures in memory that ranks share, or in messages between nodes, must have the same sizes.
+  // Structures in memory that ranks share, or in messages between nodes, must have the same sizes on all ranks.
   snprintf(own.version, sizeof own.version, "%s (layout %zu.%zu.%zu.%d)", AD_NODE_VERSION, sizeof(shm_control),
            sizeof(shm_slot), layout, SHM_PAYLOAD);
   name_node(own.node, sizeof own.node);
@@ -93,7 +93,7 @@ static void number_nodes(const greeting *all, uint32_t ranks, ad_nodes *out) {
   }
 }
 
-// Finds the kernels and traits that all ranks have.
+// Finds the kernels and traits that every rank has.
 static void find_common(const greeting *all, uint32_t ranks, ad_nodes *out) {
   out->variant = all[0].variant;
   out->trait = all[0].trait;
@@ -150,7 +150,7 @@ static uint32_t count_on_node(const ad_nodes *nodes, uint32_t rank, uint32_t ran
   return count;
 }
 
-// Opens the file that the node's first rank made, through that process's folder in /proc.
+// Opens the file that the node's first rank made, by way of that process's descriptors in /proc.
 static ad_status open_leaders(const node_file *leader, int *fd, shm_control **out) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/fd/%d", leader->pid, leader->fd);
@@ -169,8 +169,8 @@ static ad_status open_leaders(const node_file *leader, int *fd, shm_control **ou
   return AD_OK;
 }
 
-// Fails on all ranks if any rank failed: with `own`, this rank's error, or else with an error that names the first rank
-// that failed.
+// Fails on all ranks if any rank failed: on a rank that failed with its own error, on other ranks with an error that
+// names the first rank that failed.
 static ad_status agree(const ad_meeting *meeting, const node_file *all, ad_status own, const char *what) {
   if (own) return own;
   for (uint32_t i = 0; i < meeting->ranks; i++)
@@ -186,7 +186,8 @@ static ad_status make_file(const ad_meeting *meeting, const ad_nodes *nodes, int
   return AD_OK;
 }
 
-// Sends this rank's status and file to all ranks. Fails on all ranks if some rank failed to do `what`.
+// Sends this rank's status and file descriptor to all ranks. Fails on all ranks if any rank failed; `what` says in the
+// message what failed.
 static ad_status share_status(const ad_meeting *meeting, node_file *own, ad_status status, const char *what,
                               node_file *all) {
   own->status = status;

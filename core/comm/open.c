@@ -1,4 +1,5 @@
-/* Opening a communicator: chooses the backend with which this process joins a world. Each backend knows how to join. */
+/* Opening a communicator: chooses the backend with which this process joins a world. The joining itself is in the
+ * backends. */
 #include "addend/comm.h"
 #include "base/error.h"
 #include "comm/foreign.h"

@@ -1,6 +1,6 @@
-/* Which processors may have several ranks. Ranks that share memory rely on how a processor orders loads and stores, and
- * kinds of processors differ in this. A mistake would show as a wrong sum once in a million, so a kind of processor is
- * allowed only when all tests have run on it. */
+/* The kinds of processors on which a world may have several ranks. Ranks that share memory rely on the order in which a
+ * processor carries out loads and stores, and kinds of processors differ in this. A mistake would show as a wrong sum
+ * once in a million, so a kind of processor is allowed only when all tests have run on it. */
 #include "comm/processor.h"
 
 #include <inttypes.h>

@@ -7,9 +7,9 @@
 /* The kind of processor for which this library was compiled, as `uname -m` calls it; "another processor" if this code
  * has no name for it. */
 const char *ad_processor_kind(void);
-/* Returns AD_SYSTEM, with what works, if there is more than one rank and the tests of comm have not run on this kind of
- * processor. `ranks` is INT64_MAX if a launcher started an unknown number. A build with -DAD_UNTRIED_COMM=ON, made to
- * run these tests, refuses no processor. */
+/* Returns AD_SYSTEM if there is more than one rank and the tests of comm have not run on this kind of processor; the
+ * message says what works. `ranks` is INT64_MAX if a launcher started an unknown number. A build with
+ * -DAD_UNTRIED_COMM=ON, made to run these tests, refuses no processor. */
 ad_status ad_processor_check(const char *kind, int64_t ranks) AD_CHECKED;
 
 #endif

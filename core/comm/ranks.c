@@ -9,11 +9,11 @@
 #include "base/memory.h"
 
 struct ad_ranks {
-  ad_lists *lists;  // NULL: the comm is closed
+  ad_lists *lists;  // NULL: the comm was closed
   ad_ranks *next;
   uint64_t id;
   int64_t count;
-  uint32_t own;    // this rank's index
+  uint32_t own;    // this rank's index in `ranks`
   uint32_t calls;  // calls in flight
   int released;
   int64_t ranks[];
@@ -21,7 +21,7 @@ struct ad_ranks {
 
 /* ---- giving lists of ranks their identities ---- */
 
-// Returns the table's entry for a hash, or the free entry where it belongs.
+// Returns the table's entry for a hash, or the free entry that this hash should take.
 static ad_list_count *count_of(const ad_lists *lists, uint64_t hash) {
   size_t i = hash % lists->places;
   while (lists->counts[i].times && lists->counts[i].hash != hash) i = (i + 1) % lists->places;
@@ -41,7 +41,7 @@ static ad_status grow_counts(ad_lists *lists) {
   return AD_OK;
 }
 
-// Gives a list its identity.
+// Computes a list's identity.
 static ad_status name(ad_lists *lists, ad_ranks *ranks) {
   size_t bytes = (size_t)ranks->count * sizeof *ranks->ranks;
   uint64_t hash = XXH3_64bits(ranks->ranks, bytes);
@@ -51,7 +51,7 @@ static ad_status name(ad_lists *lists, ad_ranks *ranks) {
   count->hash = hash;
   // The number of lists is added to the hash, not used as its seed: with some seeds [0,1] and [1,0] have the same hash.
   ranks->id = hash + ++count->times * 0x9e3779b97f4a7c15ull;
-  if (!ranks->id) ranks->id = 1;  // 0: no list
+  if (!ranks->id) ranks->id = 1;  // identity 0 means: no list
   return AD_OK;
 }
 

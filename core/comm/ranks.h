@@ -27,10 +27,10 @@ ad_status ad_lists_add(ad_lists *lists, const int64_t *ranks, int64_t count, con
  * released; releasing them later only frees their memory. */
 void ad_lists_close(ad_lists *lists);
 
-/* The list as the shape of a group; the shape borrows the list. */
+/* Returns the group shape of the list; the shape borrows the list. */
 ad_group_shape ad_ranks_shape(const ad_ranks *ranks);
 int ad_ranks_are_of(const ad_ranks *ranks, const ad_lists *lists);
-uint32_t ad_ranks_own(const ad_ranks *ranks);  // the index of this rank
+uint32_t ad_ranks_own(const ad_ranks *ranks);  // this rank's index in the list
 /* Mark the begin and the end of a call on the list. A list that is released during a call lives until its last call has
  * ended. */
 void ad_ranks_hold(ad_ranks *ranks);

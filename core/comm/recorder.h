@@ -11,7 +11,7 @@ typedef struct ad_recorded {
   ad_signature signature;
   ad_axes axes;
   ad_group_shape shape;
-  int64_t ranks[AD_SHOWN_MEMBERS];  // copied from a list, which may be released while the record remains
+  int64_t ranks[AD_SHOWN_MEMBERS];  // for a group that is a list: a copy of its ranks, since the list may be released
   char site[AD_SITE_MAX];
   int64_t started;  // when the call was started, by ad_now()
 } ad_recorded;

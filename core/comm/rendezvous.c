@@ -1,8 +1,9 @@
-/* A meeting over the callbacks of ad_comm_join, which put values into a store and get them. Every rank puts its note;
- * rank 0 puts all notes as one value, so that a world of n ranks reads 2 n values and not n * n. The store may still
- * have notes of an earlier world (an attempt that torchrun restarted, a destroyed process group). To tell them apart,
- * rank 0 draws a token for its world, which is part of all the world's keys. Every rank draws a token too: when rank 0
- * answers with it, the rank knows that rank 0 has read this rank's note and not an old one. */
+/* A meeting (an all-gather before ranks share memory) over the callbacks of ad_comm_join, which put values into a store
+ * and get them. Every rank puts its note; rank 0 puts all notes as one value, so that a world of n ranks reads 2 n
+ * values and not n * n. The store may still have notes of an earlier world (an attempt that torchrun restarted, a
+ * destroyed process group). To tell worlds apart, rank 0 draws a token for its world, which is part of all the world's
+ * keys. Every rank draws a token too and puts it as its first note: if rank 0's answer contains the token, rank 0 has
+ * read this rank's note and not an old one. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +16,8 @@
 
 enum { KEY_BYTES = 64 };
 static const char world_key[] = "addend/world";
-static const int64_t second = 1000000000, look_again = 20000000;  // nanoseconds
+// nanoseconds: a second; the pause between two looks into the store
+static const int64_t second = 1000000000, look_again = 20000000;
 
 // What rank 0 puts under `world_key`: the token and the size of the world that it begins.
 typedef struct beginning {
@@ -59,7 +61,7 @@ static ad_status collect(const ad_rendezvous_meeting *m, const void *own, size_t
   return put_value(&m->by, key, all, m->meeting.ranks * bytes);
 }
 
-// Every other rank: puts its own note and gets all of them from rank 0.
+// Every other rank: puts its own note, and gets all notes from rank 0.
 static ad_status give(const ad_rendezvous_meeting *m, const void *own, size_t bytes, char *all) {
   char key[KEY_BYTES];
   key_of_rank(m, m->meeting.rank, key);
@@ -75,7 +77,7 @@ static ad_status all_gather(void *context, const void *own, size_t bytes, void *
   return status;
 }
 
-/* ---- finding this rank's world in the store, which may have earlier worlds ---- */
+/* ---- finding this rank's world in the store, which may have values of earlier worlds ---- */
 
 static ad_status begin_world(ad_rendezvous_meeting *m, int64_t *tokens) {
   const beginning begun = {ad_token_bits(), m->meeting.ranks};
@@ -84,7 +86,8 @@ static ad_status begin_world(ad_rendezvous_meeting *m, int64_t *tokens) {
   return collect(m, &begun.token, sizeof begun.token, (char *)tokens);
 }
 
-// Answers the world that the store names, unless this rank has answered it before (m->token is then its token).
+// Puts this rank's token for the world that the store names, unless the rank did that before (m->token is then the
+// world's token).
 static ad_status answer(ad_rendezvous_meeting *m, const beginning *begun, int64_t own) {
   char key[KEY_BYTES];
   if (begun->ranks != m->meeting.ranks || begun->token == m->token) return AD_OK;
@@ -93,8 +96,8 @@ static ad_status answer(ad_rendezvous_meeting *m, const beginning *begun, int64_
   return put_value(&m->by, key, &own, sizeof own);
 }
 
-// Waits for at most a second for rank 0's answer. *is_in = 1: rank 0 has read this rank's token `own`. An answer of an
-// older world comes immediately and has another token.
+// Waits for at most a second for rank 0's answer. Sets *is_in to 1 if the answer contains this rank's token `own`: then
+// rank 0 has read it. The answer of an older world comes immediately and contains another token.
 static ad_status look_for_members(const ad_rendezvous_meeting *m, int64_t own, int64_t *tokens, int *is_in) {
   char key[KEY_BYTES];
   int64_t began = ad_now();

@@ -4,8 +4,8 @@
 #define COMM_SCRATCH_H
 #include "addend/comm.h"
 
-/* Gives at least `bytes` of memory, 64-byte aligned, not cleared; valid until this function is called again, freed by
- * ad_comm_close. AD_MEMORY. */
+/* Sets *out to at least `bytes` bytes of memory, 64-byte aligned, not cleared. The memory is valid until this function
+ * is called again; ad_comm_close frees it. Returns AD_MEMORY if there is not enough. */
 ad_status ad_comm_scratch(ad_comm *comm, size_t bytes, void **out) AD_CHECKED;
 
 #endif

@@ -1,4 +1,4 @@
-/* Checks addend's environment variables, with functions of the folders that read them. */
+/* Checks addend's environment variables, by functions of the folders that read the variables. */
 #include "comm/settings.h"
 
 #include "base/environment.h"

@@ -4,8 +4,8 @@
 #include "addend/status.h"
 #include "base/internal.h"
 
-/* Checks every environment variable of addend (ADDEND_...), before any rank starts and again on each rank. AD_INVALID
- * names the variable, what it must be and what it is. */
+/* Checks every environment variable of addend (ADDEND_...), before any rank starts and again on each rank. The message
+ * of AD_INVALID names the variable, its value, and what the value must be. */
 AD_INTERNAL ad_status ad_settings_check(void) AD_CHECKED;
 
 #endif

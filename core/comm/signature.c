@@ -1,5 +1,5 @@
-/* Packs the facts that must match in a call into three numbers, and prints them. Backends compare signatures, since
- * they see those of all members. */
+/* Packs the facts that must match in a call into three numbers, and prints them. Backends, which see the signatures of
+ * all members, compare them. */
 #include "comm/signature.h"
 #include "mesh/group.h"
 
@@ -13,8 +13,8 @@ void ad_site_write(char to[AD_SITE_MAX], const char *site) {
   memcpy(to, site + skipped, length - skipped + 1);
 }
 
-/* The upper 32 bits of `what`: a transfer's peer, a broadcast's root or, in operations that reduce, how results are
- * written. */
+/* Returns the upper 32 bits of `what`: a transfer's peer, a broadcast's root or, in operations that reduce, how results
+ * are written. */
 static uint64_t pack_outputs(const ad_call *call) {
   const ad_reducing *how = &call->reducing;
   if (ad_op_is_transfer(call->op)) return (uint32_t)call->peer;
@@ -29,14 +29,15 @@ static uint64_t pack(const ad_call *call) {
 }
 
 ad_signature ad_signature_of(const ad_call *call) {
-  // In an exchange, dtype and counts are compared for each message: members without messages need not know them.
+  // In an exchange, dtype and counts are compared for each message, since members without messages need not know them.
   if (call->op == AD_EXCHANGE || call->op == AD_BARRIER) return (ad_signature){.what = (uint64_t)call->op};
   ad_signature signature = {.what = pack(call), .count = call->count};
   if (ad_op_is_transfer(call->op)) signature.counts = (uint64_t)call->tag;
-  // Bit 0 is set, since 0 means no counts. Bit 1 is flipped, so that segments never match counts with the same bytes.
+  // Bit 0 is set, since 0 means: no counts. Bit 1 is flipped, so that segments never match counts with the same hash.
   if (call->segment_count) signature.counts = (call->segments_hash | 1) ^ 2;
   if (!call->in_starts) return signature;
-  // All members know the counts of reduce_scatter and all_gather. Those of an all_to_all are compared pair by pair.
+  // All members know the counts of reduce_scatter and all_gather. The counts of an all_to_all are compared later, for
+  // each pair of members.
   signature.counts = 1;
   if (call->op != AD_ALL_TO_ALL)
     signature.counts = XXH3_64bits(call->in_starts, (call->members + 1) * sizeof *call->in_starts) | 1;
@@ -44,7 +45,7 @@ ad_signature ad_signature_of(const ad_call *call) {
   return signature;
 }
 
-/* The scale, -128 to 127, that is stored in the lowest byte. */
+/* Returns the scale, -128 to 127, that is stored in the lowest byte. */
 static int scale_at(uint64_t what) {
   int byte = (int)(what & 0xff);
   return byte < 128 ? byte : byte - 256;

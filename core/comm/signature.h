@@ -14,7 +14,7 @@ enum {
  * signature has a fixed size and fits into shared memory and into messages between nodes. */
 typedef struct ad_signature {
   uint64_t what;    // op, dtype, accumulate, reduction, root or how outputs are written; for transfers the peer
-  uint64_t count;   // elements of the value or of a block
+  uint64_t count;   // count: elements of the value or of a block
   uint64_t counts;  // hash of counts that all members know; 0: all blocks have one size; for transfers the tag
 } ad_signature;
 
@@ -25,7 +25,8 @@ static inline ad_collective_op ad_signature_op(const ad_signature *signature) {
 static inline int32_t ad_signature_peer(const ad_signature *signature) { return (int32_t)(signature->what >> 32); }
 static inline int64_t ad_signature_tag(const ad_signature *signature) { return (int64_t)signature->counts; }
 
-/* Copies a call site. Cuts the start off if it is too long, since the end (file name and line) matters more. */
+/* Copies a call site. If the call site is too long, its start is cut off, since the end (file name and line) matters
+ * more. */
 void ad_site_write(char to[AD_SITE_MAX], const char *site);
 
 ad_signature ad_signature_of(const ad_call *call);

@@ -1,5 +1,6 @@
-/* A meeting over Linux's abstract Unix sockets. These have no file, and vanish when their processes end for any reason.
- * Rank 0 listens; each other rank connects to it and says which rank it is. */
+/* A meeting (an all-gather before ranks share memory) over Linux's abstract Unix sockets. These have no file, and
+ * vanish when their processes end for any reason. Rank 0 listens; each other rank connects to it and says which rank it
+ * is. */
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -25,7 +26,7 @@ static const uint64_t hello_magic = 0x6164646e6d656574;  // "addnmeet"
 
 /* ---- reading and writing before a deadline ---- */
 
-// Milliseconds until the deadline, for poll.
+// Returns the milliseconds until the deadline, for poll.
 static int left_until(int64_t deadline) {
   int64_t left = (deadline - ad_now()) / 1000000;
   return left < 0 ? 0 : left > INT32_MAX ? INT32_MAX : (int)left;
@@ -102,14 +103,15 @@ static socklen_t name_of(const char *world, struct sockaddr_un *out) {
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
-// Returns 1 if the peer's process is this user's: any user may open a socket of this name, but no other has ranks.
+// Returns 1 if the process at the other end belongs to this user. Any user may open a socket of this name, but only
+// this user's processes are ranks.
 static int is_own_user(int fd) {
   struct ucred who;
   socklen_t size = sizeof who;
   return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) && who.uid == getuid();
 }
 
-// Says which ranks have not come.
+// Fails with the ranks that have not connected.
 static ad_status report_missing(const ad_socket_meeting *m, int64_t seconds) {
   char words[256] = "";
   ad_text text = ad_text_on(words, sizeof words);
@@ -122,7 +124,7 @@ static ad_status report_missing(const ad_socket_meeting *m, int64_t seconds) {
                  missing > 1 ? "s" : "", words, seconds);
 }
 
-// Takes a connection if it comes from a rank, and closes it otherwise.
+// Keeps a connection if it comes from a rank, and closes it otherwise.
 static ad_status take_rank(ad_socket_meeting *m, int fd) {
   hello received;
   if (!is_own_user(fd) || read_all(fd, &received, sizeof received, m->deadline) || received.magic != hello_magic) {
@@ -143,7 +145,7 @@ static ad_status take_rank(ad_socket_meeting *m, int fd) {
       received.ranks != m->meeting.ranks ? "has a different size" : "already has that rank");
 }
 
-// Rank 0: accepts connections until all other ranks have come.
+// Rank 0: accepts connections until all other ranks have connected.
 static ad_status accept_all(ad_socket_meeting *m, int listener, int64_t seconds) {
   for (uint32_t rank = 1; rank < m->meeting.ranks;) {
     if (m->peers[rank] >= 0) {
@@ -171,7 +173,7 @@ static ad_status listen_for_all(ad_socket_meeting *m, const char *world, int64_t
   return status;
 }
 
-// Connects to rank 0, again and again until it listens: it may start later than this rank.
+// Connects to rank 0, which may start later than this rank: tries again until rank 0 listens.
 static ad_status connect_to_first(ad_socket_meeting *m, const char *world, int64_t seconds) {
   const struct timespec pause = {.tv_nsec = 5000000};
   struct sockaddr_un name;

@@ -1,5 +1,5 @@
-/* The watchdog observes from another process whether ranks advance. Ranks that wait find deaths, departures and circles
- * themselves; but only another process can see that a rank is stopped or computes for ever. */
+/* The watchdog observes from another process whether ranks advance. Ranks that wait find by themselves that others
+ * died, left or wait in a circle; but only another process can see that a rank is stopped or computes for ever. */
 #include "comm/watchdog.h"
 
 #include <inttypes.h>
@@ -14,10 +14,10 @@
 static const int64_t second = 1000000000;
 enum {
   LONG_SECONDS = 10,   // a wait of this length is logged
-  AGAIN_SECONDS = 60,  // time from one log line about a rank to the next
-  BLIND_SECONDS = 3,   // longest time between two looks; after more, earlier looks no longer count
-  WORK_SECONDS = 5,    // a rank that worked so recently is at work
-  WORK_PERCENT = 5,    // share of a core's time from look to look; a rank that sleeps uses less
+  AGAIN_SECONDS = 60,  // time until what ranks do is logged again
+  BLIND_SECONDS = 3,   // longest time between two looks; after a longer time, earlier looks no longer count
+  WORK_SECONDS = 5,    // a rank that has moved or computed within this time is at work
+  WORK_PERCENT = 5,    // share of a core's time between two looks; a rank that sleeps uses less
   LINES_MAX = 16,
   WORDS_MAX = 768
 };
@@ -28,7 +28,7 @@ struct ad_watched {
   double computed;        // seconds of processor time that the rank has used so far
   int64_t worked_at;      // when the rank was last seen to have computed, read or written
   int64_t waiting_since;  // when the rank was first seen in its present wait; 0: it does not wait
-  int is_reported;        // 1: the line about this rank has been logged
+  int is_reported;        // 1: the line about this rank has been logged in this report
 };
 
 ad_status ad_watchdog_open(shm_control *control, int64_t watcher, ad_watchdog **out) {
@@ -51,7 +51,7 @@ void ad_watchdog_close(ad_watchdog *dog) {
 
 /* ---- reading a process's state from /proc ---- */
 
-// Bytes that a process has read and written so far: a rank that writes a large checkpoint is at work.
+// Returns how many bytes a process has read and written so far: a rank that writes a large checkpoint is at work.
 static uint64_t process_bytes(int pid) {
   char path[64];
   uint64_t read = 0, written = 0;
@@ -88,12 +88,12 @@ static int is_stopped(int pid) { return process_of(pid).state == 'T'; }
 
 /* ---- describing where a rank is ---- */
 
-// Returns 1 if ranks are joining the world, and some have not finished.
+// Returns 1 if ranks are joining the world and not all of them have finished.
 static int is_joining(const ad_watchdog *dog) {
   return atomic_load(&dog->control->joined) && atomic_load(&dog->control->tried) < dog->control->joining;
 }
 
-// Returns 1 if the rank waits in ad_comm_close for the others: under an MPI launcher ranks leave together.
+// Returns 1 if the rank waits in ad_comm_close for the other ranks: under an MPI launcher all ranks leave together.
 static int is_leaving(const ad_watchdog *dog, shm_record *record) {
   return dog->watcher >= 0 && atomic_load(&record->state) == SHM_LEFT;
 }
@@ -103,7 +103,7 @@ static int is_waiting(const ad_watchdog *dog, shm_record *record) {
   return (atomic_load(&record->epoch) & 1) || is_joining(dog);
 }
 
-// The slot in which a member published call `sequence` of its group.
+// Returns the slot in which a member published call `sequence` of its group.
 static const shm_slot *slot_of(const ad_watchdog *dog, const shm_entry *entry, uint32_t member, uint64_t sequence) {
   const shm_consumed *consumed = (const shm_consumed *)((const char *)dog->control + entry->channel);
   const shm_slot *slots = (const shm_slot *)(consumed + entry->members);
@@ -117,7 +117,7 @@ static uint32_t member_of(const ad_watchdog *dog, const shm_entry *entry, uint32
   return member;
 }
 
-// Adds the words of the rank's call number `sequence` in a channel.
+// Appends a description of the rank's call number `sequence` in a channel.
 static void add_call(const ad_watchdog *dog, uint32_t rank, uint64_t channel, uint64_t sequence, ad_text *text) {
   const shm_entry *entry = ad_shm_entry(dog->control, channel);
   const shm_slot *slot = entry ? slot_of(dog, entry, member_of(dog, entry, rank), sequence) : NULL;
@@ -130,7 +130,7 @@ static void add_call(const ad_watchdog *dog, uint32_t rank, uint64_t channel, ui
   ad_call_words(text, &call);
 }
 
-// Adds " for rank 1" or " for ranks 1,3": the members that have not made the call.
+// Appends " for rank 1" or " for ranks 1,3": the members that have not made the call.
 static void add_missing(const ad_watchdog *dog, uint64_t channel, uint64_t sequence, ad_text *text) {
   const shm_entry *entry = ad_shm_entry(dog->control, channel);
   char list[128] = "";
@@ -144,7 +144,7 @@ static void add_missing(const ad_watchdog *dog, uint64_t channel, uint64_t seque
   if (count) ad_text_add(text, " for rank%s %s", count > 1 ? "s" : "", list);
 }
 
-// Adds what a rank in a long wait waits for.
+// Appends what a rank in a long wait waits for.
 static void add_wait(const ad_watchdog *dog, uint32_t rank, shm_record *record, ad_text *text) {
   uint64_t channel = atomic_load(&record->waits_channel), sequence = atomic_load(&record->waits_sequence);
   if (!channel) {
@@ -157,7 +157,7 @@ static void add_wait(const ad_watchdog *dog, uint32_t rank, shm_record *record, 
   add_call(dog, rank, channel, sequence, text);
 }
 
-// Adds the last collective or transfer that the rank began.
+// Appends the last collective or transfer that the rank began.
 static void add_last(const ad_watchdog *dog, uint32_t rank, shm_record *record, ad_text *text) {
   uint64_t channel = atomic_load(&record->last_channel);
   if (!atomic_load(&record->calls))
@@ -179,8 +179,8 @@ static const char *doing(const ad_watchdog *dog, uint32_t rank, char state) {
   return state == 'R' || is_at_work(dog, rank) ? "computes" : state == 'D' ? "waits for a device" : "sleeps";
 }
 
-// Adds what a rank does outside of collectives, and its last collective. A process that another launcher started may
-// have several worlds, and be in a collective of another world; then the text says "this group's collectives".
+// Appends what a rank does outside of collectives, and its last collective. A process that another launcher started may
+// be in several worlds, and now in a collective of another world; the text then says "this group's collectives".
 static void add_outside(const ad_watchdog *dog, uint32_t rank, shm_record *record, ad_text *text) {
   int pid = atomic_load(&record->pid);
   char state = process_of(pid).state;
@@ -194,12 +194,12 @@ static void add_outside(const ad_watchdog *dog, uint32_t rank, shm_record *recor
   add_last(dog, rank, record, text);
 }
 
-// Returns 1 if the rank has not joined. Returns 0 in a world of several nodes: the rank may be on another node.
+// Returns 1 if the rank has not joined. In a world of several nodes returns 0, since the rank may be on another node.
 static int is_absent(const ad_watchdog *dog, const shm_record *record) {
   return atomic_load(&record->state) == SHM_ABSENT && dog->control->joining == dog->control->ranks;
 }
 
-// Writes what is known of a rank; nothing if the rank has ended.
+// Writes what is known of a rank; writes "" if the rank has ended.
 static void describe_rank(const ad_watchdog *dog, uint32_t rank, char words[WORDS_MAX]) {
   shm_record *record = &ad_shm_records(dog->control)[rank];
   uint32_t state = atomic_load(&record->state);
@@ -228,9 +228,9 @@ void ad_watchdog_blame(const ad_watchdog *dog, ad_text *text) {
   }
 }
 
-/* ---- logging where ranks are ---- */
+/* ---- logging what ranks do ---- */
 
-// Logs one line for `rank` and all later ranks with the same words, and marks those as logged.
+// Logs one line for `rank` and all later ranks with the same description, and marks these ranks as logged.
 static void report_like(const ad_watchdog *dog, uint32_t rank, const char *words) {
   char list[256], other[WORDS_MAX];
   ad_text ranks = ad_text_on(list, sizeof list);
@@ -248,7 +248,7 @@ static void report_like(const ad_watchdog *dog, uint32_t rank, const char *words
          list);
 }
 
-// Logs what each rank does, ranks with the same words together, in at most LINES_MAX lines.
+// Logs what each rank does, in at most LINES_MAX lines; ranks with the same description share a line.
 static void report_all(const ad_watchdog *dog) {
   char words[WORDS_MAX];
   int lines = 0;
@@ -279,7 +279,7 @@ static int some_rank_is_stopped(const ad_watchdog *dog) {
   return 0;
 }
 
-// Returns 1 if some ranks do not wait and all ranks that do not wait are at work: then nothing seems wrong.
+// Returns 1 if some ranks do not wait and all of these are at work: then nothing seems wrong.
 static int the_others_work(const ad_watchdog *dog) {
   int others = 0;
   for (uint32_t rank = 0; rank < dog->control->ranks; rank++) {
@@ -292,7 +292,7 @@ static int the_others_work(const ad_watchdog *dog) {
   return others && !some_rank_is_stopped(dog);
 }
 
-// Logs where ranks are, if some rank has waited long enough and the last log is old enough.
+// Logs what ranks do, if some rank has waited long enough and the last log is old enough.
 static void report_when_due(ad_watchdog *dog, int64_t now) {
   int64_t waited = waiting_longest(dog, now), still = now - dog->moved_at;
   if (waited < still && still >= LONG_SECONDS * second && some_rank_is_stopped(dog)) waited = still;
@@ -311,7 +311,7 @@ static void report_when_due(ad_watchdog *dog, int64_t now) {
 
 /* ---- looking at ranks again and again ---- */
 
-// A number that changes whenever the rank begins or ends a call, reads or writes.
+// Returns a number that changes whenever the rank begins or ends a call, reads or writes.
 static uint64_t movement_of(shm_record *record) {
   return atomic_load(&record->calls) + atomic_load(&record->epoch) + process_bytes(atomic_load(&record->pid));
 }
@@ -329,7 +329,7 @@ static void look_at_work(ad_watchdog *dog, uint32_t rank, int64_t now) {
   watched->computed = seen.computed;
 }
 
-// Records since when a rank has been in its present wait.
+// Records how long a rank has been in its present wait.
 static void look_at_wait(const ad_watchdog *dog, uint32_t rank, int64_t now) {
   shm_record *record = &ad_shm_records(dog->control)[rank];
   ad_watched *watched = &dog->ranks[rank];
@@ -342,7 +342,7 @@ static void look_at_wait(const ad_watchdog *dog, uint32_t rank, int64_t now) {
     watched->waiting_since = now;
 }
 
-// Called after a time in which this watchdog did not look (the watcher was stopped or did not wait, or another rank
+// Called after a time in which this watchdog did not look (its rank was stopped or did not wait, or another rank
 // watched): earlier looks no longer count.
 static void restart_clocks(ad_watchdog *dog, int64_t now) {
   dog->moved_at = now;
@@ -350,7 +350,7 @@ static void restart_clocks(ad_watchdog *dog, int64_t now) {
   for (uint32_t rank = 0; rank < dog->control->ranks; rank++) dog->ranks[rank].waiting_since = 0;
 }
 
-// Returns 0 if the process is stopped or gone, so that it cannot watch others while it waits.
+// Returns 0 if the process is stopped or gone: then it does not watch the others while it waits.
 static int can_watch(int pid) {
   char state = process_of(pid).state;
   return state == 'R' || state == 'S' || state == 'D';
@@ -377,10 +377,11 @@ void ad_watchdog_look(ad_watchdog *dog) {
   if (!atomic_load(&dog->control->failed)) report_when_due(dog, now);
 }
 
-/* ---- whom one rank waits for ---- */
+/* ---- which ranks one rank waits for ---- */
 
 // Returns 1 if the rank with `record` waits for `other`: in a collective that `other` has not called, or in a transfer
-// with `other`. For a rank that only tests its calls the awaited ranks are unknown: all ranks that do not wait count.
+// with `other`. If the rank only tests its calls, it is unknown what it waits for: every rank that does not wait
+// counts.
 static int is_missing(const ad_watchdog *dog, shm_record *record, uint32_t other) {
   uint64_t peer = atomic_load(&record->waits_peer), sequence = atomic_load(&record->waits_sequence);
   if (!(atomic_load(&record->epoch) & 1)) return !is_waiting(dog, &ad_shm_records(dog->control)[other]);

@@ -19,14 +19,15 @@ typedef struct ad_watchdog {
 ad_status ad_watchdog_open(shm_control *control, int64_t watcher, ad_watchdog **out) AD_CHECKED;
 void ad_watchdog_close(ad_watchdog *dog);
 /* Looks at all ranks, unless the last look was less than a second ago. If a rank has waited or been stopped for 10 s,
- * logs where every rank is, and again every minute. But if all ranks that do not wait compute, logs only once, after a
- * minute. If several ranks could watch, only the first rank that waits looks. */
+ * logs what every rank is doing, and again every minute. If every rank that does not wait is computing, logs only once,
+ * after a minute. If several ranks could watch, only the first rank that waits does. */
 void ad_watchdog_look(ad_watchdog *dog);
-/* Adds the ranks for which others wait: ": rank 1 was stopped, rank 2 was in no collective"; adds nothing if all ranks
- * wait. */
+/* Appends which ranks the others wait for, as ": rank 1 was stopped, rank 2 was in no collective"; appends nothing if
+ * all ranks wait. */
 void ad_watchdog_blame(const ad_watchdog *dog, ad_text *text);
-/* Adds what the ranks do for which rank `waiting` waits, and which ranks are stopped: "rank 1 (process 4711) is
- * stopped; ...; its last collective: ..."; or nothing. Only reads the file, so any thread of the rank may call it. */
+/* Appends what the ranks are doing that rank `waiting` waits for, and which ranks are stopped: "rank 1 (process 4711)
+ * is stopped; ...; its last collective: ..."; or nothing. Only reads the file, so any thread of the rank may call
+ * it. */
 void ad_watchdog_missing(shm_control *control, uint32_t waiting, ad_text *text);
 
 #endif

@@ -1,5 +1,5 @@
-/* The sentences about calls that do not match, ranks that wait in a circle, and ranks that left. The backends find
- * these errors and use these sentences. */
+/* The texts of errors about calls that do not match, ranks that wait in a circle, and ranks that left. The backends
+ * find these errors and call these functions. */
 #include "comm/words.h"
 #include "mesh/group.h"
 
@@ -22,8 +22,9 @@ static int is_same(const ad_reported_call *a, const ad_reported_call *b) {
   return a->signature && b->signature && ad_signature_equal(a->signature, b->signature);
 }
 
-// Adds "; rank 1 calls " or "; ranks 1,2 call ": all ranks that announced the same call as `member`. Adds nothing and
-// returns 0 if an earlier member has the same call: the ranks of this call are then in the text already.
+// Appends "; rank 1 calls " or "; ranks 1,2 call ": all ranks that announced the same call as `member`. Appends nothing
+// and returns 0 if an earlier member announced the same call, since the ranks of this call are then in the text
+// already.
 static int add_ranks_like(ad_text *text, const ad_reported_call *reported, uint32_t members, uint32_t member) {
   for (uint32_t i = 0; i < member; i++)
     if (is_same(&reported[i], &reported[member])) return 0;

@@ -39,7 +39,8 @@ void ad_mismatch_words(ad_text *text, uint64_t sequence, const ad_reported_call 
                        uint32_t own);
 /* Says that sender and receiver of one block of an all_to_all disagree about its size. */
 void ad_block_words(ad_text *text, uint64_t sequence, const ad_reported_block *sent, const ad_reported_block *received);
-/* Says that the two sides of an exchange's message number n, among those between the two ranks, disagree. */
+/* Says that the sender and the receiver of a message of an exchange disagree; `n` counts the messages between these two
+ * ranks. */
 void ad_message_words(ad_text *text, uint64_t sequence, ad_axes axes, const ad_group_shape *shape, uint32_t n,
                       const ad_reported_message *sent, const ad_reported_message *received);
 /* Says that the two sides of a transfer disagree; `of` is the transfer as its receiver posted it. */
@@ -51,11 +52,12 @@ void ad_transfer_wait_words(ad_text *text, const ad_reported_call *call);
 /* Says that the other side left: "rank 0 left the world while rank 1 waits for a message of rank 0 ..." */
 void ad_transfer_left_words(ad_text *text, uint32_t rank, int exit_status, uint32_t waiting,
                             const ad_reported_call *call);
-/* Says that `rank` waits for `peer` in its call. */
+/* Says that `rank` waits for `peer` in a call. */
 void ad_wait_words(ad_text *text, uint32_t rank, uint32_t peer, uint64_t sequence, const ad_reported_call *call);
 /* Says that ranks wait in a circle. `waits`: the sentences of their waits, joined by "; ". */
 void ad_circle_words(ad_text *text, const char *waits);
-/* Says "rank 1 left the world (exit status 3)". Exit status 0, which also means an unknown one, is not mentioned. */
+/* Says "rank 1 left the world (exit status 3)". An exit status of 0 may mean that it is unknown, so it is not
+ * mentioned. */
 void ad_leaving_words(ad_text *text, uint32_t rank, int exit_status);
 /* Says that a rank left, and that `waiting` waits for it in a call. */
 void ad_left_words(ad_text *text, uint32_t rank, int exit_status, uint32_t waiting, uint64_t sequence,

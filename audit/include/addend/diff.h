@@ -21,19 +21,19 @@ typedef struct ad_diff_options {
    * be distinguished, and the sum is not called right unless a reference confirms it. */
   int allow_identical;
   /* 1: every value is known to be a finite number. Parameters are then read in the order of their names as bytes. No
-   * value of a parameter is read before progress() was called for the previous one, so a caller may bring values into
-   * the files, and take them out, as they are needed. */
+   * value of a parameter is read before progress() was called for the previous one, so a caller may fill the files with
+   * a parameter's values just before they are read, and remove them afterwards. */
   int finite;
   /* The most threads (at most 64, the caller's included) that judge parameters at a time. Only the caller's thread
-   * calls progress(). 0 and 1: no thread is started, and none where `finite` is 1. The findings do not depend on the
+   * calls progress(). With 0 or 1, or if `finite` is 1, no thread is started. The findings do not depend on the
    * number. */
   int threads;
 } ad_diff_options;
 
 /* Judges the dump that `files` contain; a folder means the safetensors files in it. *json is the document of `addend
- * diff --json`. *holds is 1 if every parameter's sum, and the norm, is what its types demand, and each addend's count
- * could be determined. The status is AD_OK also when *holds is 0. AD_INVALID, AD_IO: name every file that is wrong, and
- * what is missing. Caller frees *json with free(). */
+ * diff --json`. *holds is 1 if every parameter's sum, and the norm, is what the types demand, and each addend's count
+ * could be determined. Returns AD_OK also if *holds is 0. The message of AD_INVALID or AD_IO names every file that is
+ * wrong, and what is missing. The caller frees *json with free(). */
 AD_API AD_CHECKED ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options *options, int *holds,
                                     char **json);
 /* Turns the document of ad_diff into a table for people: parameters with the same finding share a line. Caller frees
@@ -49,9 +49,9 @@ AD_API AD_CHECKED ad_status ad_diff_github(const char *json, char **out);
 AD_API AD_CHECKED ad_status ad_diff_page(const char *json, const char *path);
 /* The same page as text. Caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_diff_html(const char *json, char **out);
-/* The page of `addend explain` for the `kind` of a verdict or a cause, or for "norm". NULL: the list of all pages, a
- * line each with name and subject. AD_INVALID: there is no such page; the message names similar ones. Caller frees *out
- * with free(). */
+/* Sets *out to the page of `addend explain` on `name`: the `kind` of a verdict or a cause, or "norm". If `name` is
+ * NULL, *out is the list of all pages, one line each with name and subject. AD_INVALID: there is no such page; the
+ * message names similar ones. The caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_explain(const char *name, char **out);
 
 #if defined(__cplusplus)

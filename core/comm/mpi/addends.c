@@ -1,6 +1,6 @@
 /* For sums that span nodes: collects the addends at the members that add them up. Member k sums slice k. From its own
- * node member k takes every addend: from the shared file, or by message. From another node it takes one sum for each
- * part of the tree that lies there, formed by a member of that node; where no such sum is formed, it takes each
+ * node member k takes every addend, out of the shared file or by message. From another node it takes one sum for each
+ * part of the tree whose members are all there, made by one of these members; if no such sum is made, it takes each
  * addend. */
 #include <string.h>
 #include "base/memory.h"
@@ -12,7 +12,7 @@ static const mpi_routes *routes_of(const mpi_call *c) { return &c->channel->rout
 static uint32_t reader(const mpi_call *c, uint32_t i, uint32_t k) { return ad_mpi_reader(routes_of(c), c->call, i, k); }
 static int is_near(const mpi_call *c, uint32_t i) { return ad_mpi_same_node(routes_of(c), i, c->channel->index); }
 
-/* Returns 1 if member i's addends come in a sum, sent by member i or another member of its part of the tree. */
+/* Returns 1 if member i's addends come within a sum, sent by member i or by another member of its part of the tree. */
 static int gives_sum(const mpi_call *c, uint32_t i) {
   return !is_near(c, i) && ad_mpi_sums_first(routes_of(c), c->call, i);
 }
@@ -23,7 +23,7 @@ static size_t sum_bytes(const ad_call *call, uint32_t k) {
   return elements_of(call, k) * ad_dtype_size(call->reducing.accumulate);
 }
 
-/* The size of an area in `space`: each area begins at a cache line. */
+/* Returns the size of an area in `space` for `bytes` bytes: each area begins at a cache line. */
 static size_t padded(size_t bytes) { return (bytes + SHM_LINE - 1) / SHM_LINE * SHM_LINE; }
 
 /* ---- memory for addends and partial sums ---- */
@@ -34,13 +34,13 @@ static int forms_partial(const mpi_call *c, uint32_t k) {
   return k != own && reader(c, own, k) == own && ad_mpi_in_part(c->call, k).bytes;
 }
 
-/* Memory for the partial sum of slice k, and for the addends that go into it. */
+/* Returns the size of the memory for the partial sum of slice k and for the addends that go into it. */
 static size_t partial_bytes(const mpi_call *c, uint32_t k) {
   uint32_t addends = routes_of(c)->places[c->channel->index].count;
   return padded(sum_bytes(c->call, k)) + addends * padded(ad_mpi_in_part(c->call, k).bytes);
 }
 
-/* Memory for the addends or the sum that member i sends for this rank's slice. */
+/* Returns the size of the memory for the addends, or the sum, that member i sends for this rank's slice. */
 static size_t own_bytes(const mpi_call *c, uint32_t i) {
   uint32_t own = c->channel->index;
   if (!gives_sum(c, i)) return padded(ad_mpi_in_part(c->call, own).bytes);
@@ -78,9 +78,9 @@ ad_status ad_mpi_reserve_addends(mpi_call *c) {
   return AD_OK;
 }
 
-/* ---- sending and receiving: what goes from one member to another by message goes slice by slice ---- */
+/* ---- sending and receiving addends: messages between two members are in the order of slices ---- */
 
-/* Sends member i this rank's addends that i needs or, if i reads them in the file, awaits i's receipt. */
+/* Sends member i those addends of this rank that i needs; if i reads them in the file, awaits i's receipt instead. */
 static void give_addends(mpi_world *world, mpi_call *c, uint32_t i) {
   const ad_call *call = c->call;
   for (uint32_t k = 0; k < c->channel->members; k++) {
@@ -93,14 +93,15 @@ static void give_addends(mpi_world *world, mpi_call *c, uint32_t i) {
   }
 }
 
-/* Returns where slice k lies in the inputs. In a broadcast only the root has an input, so the outputs show it. */
+/* Returns where slice k is in *input, the input of the call. In a broadcast, where only the root has an input, the
+ * slice's place in the output is used. */
 static mpi_span slice_in_input(const ad_call *call, uint32_t k, const char **input) {
   int casts = call->op == AD_BROADCAST;
   *input = casts ? call->out : call->in;
   return casts ? ad_mpi_out_part(call, k) : ad_mpi_in_part(call, k);
 }
 
-/* Returns member i's addends of slice k in the file, or NULL if they lie elsewhere. */
+/* Returns member i's addends of slice k in the file, or NULL if they are not in the file. */
 static const char *in_file(const mpi_world *world, const mpi_call *c, uint32_t i, uint32_t k) {
   const mail_call *reported = c->members[i].reported;
   const char *input;
@@ -109,21 +110,21 @@ static const char *in_file(const mpi_world *world, const mpi_call *c, uint32_t i
   return (const char *)ad_shm_at(world->shm, reported->in) + (slice.at - input);
 }
 
-/* Where member i's addends of a partial sum are received. */
+/* Returns the address where member i's addends of a partial sum are received. */
 static char *room_for(const mpi_call *c, const mpi_partial *partial, uint32_t i) {
   uint32_t number = i - routes_of(c)->places[c->channel->index].first;
   return partial->received + number * padded(ad_mpi_in_part(c->call, partial->slice).bytes);
 }
 
-/* Starts to receive member i's addends of a partial sum, unless they lie in the file. */
+/* Starts to receive member i's addends of a partial sum, unless they are in the file. */
 static void get_for_partial(mpi_world *world, mpi_call *c, const mpi_partial *partial, uint32_t i) {
   mpi_span to = {room_for(c, partial, i), ad_mpi_in_part(c->call, partial->slice).bytes};
   if (reader(c, i, partial->slice) != c->channel->index || in_file(world, c, i, partial->slice)) return;
   ad_mpi_add_request(c, ad_mpi_receive(world, c, i, PHASE_ADDENDS, to));
 }
 
-/* For this rank's slice: finds member i's addends in the file, or starts to receive them or the sum that contains
- * them. */
+/* For this rank's slice: finds member i's addends in the file, or starts to receive member i's addends or the sum that
+ * contains them. */
 static void get_own(mpi_world *world, mpi_call *c, uint32_t i) {
   const ad_call *call = c->call;
   const char *input;
@@ -139,7 +140,8 @@ static void get_own(mpi_world *world, mpi_call *c, uint32_t i) {
   member->receiving = ad_mpi_receive(world, c, i, PHASE_ADDENDS, to);
 }
 
-/* Starts to receive member i's addends, slice by slice: for this rank's slice and for the partial sums it forms. */
+/* Starts to receive member i's addends in the order of slices: for this rank's slice, and for the partial sums that
+ * this rank makes. */
 static void get_addends(mpi_world *world, mpi_call *c, uint32_t i) {
   uint32_t n = 0;
   for (uint32_t k = 0; k < c->channel->members; k++) {
@@ -214,7 +216,7 @@ void ad_mpi_add_up(const mpi_call *c, void *out, size_t bytes) {
 
 /* ---- receipts for addends that were read ---- */
 
-/* Returns 1 if this rank reads addends of member i, for its own slice or for another's. */
+/* Returns 1 if this rank reads addends of member i, for its own slice or for another member's slice. */
 static int reads(const mpi_call *c, uint32_t i) {
   if (!ad_mpi_contributes(c->call, i)) return 0;
   for (uint32_t k = 0; k < c->channel->members; k++) {

@@ -1,5 +1,5 @@
-/* Backend mpi as the table of functions that comm.c calls. Groups on one node go to backend shm; calls of the other
- * groups are announced, matched and completed here. */
+/* Backend mpi as the table of functions that comm.c calls. Calls of groups on one node are passed to backend shm; calls
+ * of groups that span nodes are announced, matched and completed here. */
 #include "comm/mpi/backend.h"
 
 #include <time.h>
@@ -17,11 +17,11 @@
 #include "mesh/group.h"
 
 enum {
-  EXIT_OF_THE_STUCK = 1,         // exit status of ranks that do not notice an error
-  MPI_GRACE_MILLISECONDS = 2000  // time from an error until ranks that do not notice it are ended
+  EXIT_OF_THE_STUCK = 1,         // exit status of ranks that did not notice an error and were killed
+  MPI_GRACE_MILLISECONDS = 2000  // time from an error until ranks that do not notice it are killed
 };
 
-// Gives up all calls after an error: callers may now reuse their buffers, so MPI must not touch them any more.
+// Gives up all calls after an error. Callers may then reuse their buffers, so MPI must no longer use them.
 static void give_up(mpi_world *world) {
   if (world->gave_up) return;
   world->gave_up = 1;
@@ -31,7 +31,7 @@ static void give_up(mpi_world *world) {
   if (world->nodes > 1) ad_mpi_abandon_transfers(world);
 }
 
-// Posts, tests and waits return through this function: it sends the first error to the other nodes first.
+// Returns the result of a post, test or wait, after it has sent the world's error, if there is one, to the other nodes.
 static ad_status settled(mpi_world *world, ad_status status) {
   if (!ad_shm_failed(world->shm)) return status;
   ad_mpi_report_error(world);
@@ -150,13 +150,13 @@ static void report_leaving(mpi_world *world) {
   ad_mpi_flush(world);
 }
 
-// MPI ends in all ranks together, so this rank waits until all leave. After an error, ranks that do not leave in time
+// Waits until all ranks leave, since MPI ends in all ranks together. After an error, ranks that do not leave in time
 // are killed.
 static void wait_for_others(mpi_world *world) {
   const struct timespec nap = {.tv_nsec = 100000};
   int64_t failed_at = 0;
   while (world->left_count + 1 < world->ranks) {
-    ad_mpi_progress(world);  // others may still need what this rank posted
+    ad_mpi_progress(world);  // other ranks may still need what this rank posted
     int64_t now = ad_now();
     if (ad_shm_failed(world->shm) && !failed_at) failed_at = now;
     if (failed_at && now - failed_at > MPI_GRACE_MILLISECONDS * INT64_C(1000000))
@@ -164,7 +164,7 @@ static void wait_for_others(mpi_world *world) {
     ad_watchdog_look(world->shm->dog);
     nanosleep(&nap, NULL);
   }
-  ad_mpi_progress(world);  // sees that others have received what this rank sent
+  ad_mpi_progress(world);  // notices that other ranks have received what this rank sent
 }
 
 static void free_calls(mpi_world *world) {

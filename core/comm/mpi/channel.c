@@ -1,5 +1,5 @@
-/* The calls of groups that span nodes: this rank sends a description of its calls to every member by mail, and matches
- * the members' calls. */
+/* The calls of groups that span nodes: this rank sends a description of its calls to every other member by mail, and
+ * matches them with the calls that the other members describe. */
 #include "comm/mpi/channel.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 
 /* ---- channels: one for each group that spans nodes ---- */
 
-// Prepares the channel of a group that spans nodes: its routes, and room for calls that members announce early.
+// Prepares the channel of a group that spans nodes: its routes, and an array for calls that members announce early.
 static ad_status prepare_spanning(mpi_world *world, mpi_channel *channel) {
   uint32_t node_of[SHM_RANKS_MAX];
   for (uint32_t i = 0; i < channel->members; i++) node_of[i] = world->node_of[ad_shape_rank(&channel->shape, i)];
@@ -63,7 +63,7 @@ static mpi_channel *find_channel(const mpi_world *world, const ad_group_shape *s
   return channel;
 }
 
-// Takes in the calls on a list that members announced before this rank's first call on it.
+// Handles the calls on a list that other members announced before this rank's first call on the list.
 static void take_unknown(mpi_world *world, uint64_t list) {
   size_t left = 0, count = world->unknown_count;
   world->unknown_count = 0;
@@ -106,7 +106,7 @@ void ad_mpi_channels_free(mpi_world *world) {
   ad_release(world->unknown);
 }
 
-// Returns the place of a call that `member` announced before this rank made its own call with this number.
+// Returns the element for a call that `member` announces before this rank makes its own call with this number.
 static mail_call **early_place(const mpi_channel *channel, uint64_t sequence, uint32_t member) {
   return &channel->early[sequence % MPI_CALLS * channel->members + member];
 }
@@ -133,8 +133,8 @@ static void raise_mismatch(mpi_world *world, const mpi_call *c) {
   ad_mpi_raise(world, AD_MISMATCH, words);
 }
 
-// Sets the world's error: the two sides of an all_to_all disagree on a block's size. Both sides find the mismatch; the
-// first to report it wins, so both form the same message.
+// Sets the world's error: the two sides of an all_to_all disagree on a block's size. Both sides may find the mismatch
+// first, so both write the same message.
 static void raise_elements(mpi_world *world, const mpi_call *c, const mail_call *sender, uint64_t sent,
                            const mail_call *receiver, uint64_t received) {
   char words[AD_MESSAGE_MAX];
@@ -159,7 +159,7 @@ static void match_elements(mpi_world *world, const mpi_call *c, uint32_t k, cons
 
 /* ---- the messages of an exchange ---- */
 
-// Finds number n of this rank's messages to (or from) member k. Returns 0 if there are fewer.
+// Finds this rank's message number n to (or from) member k. Returns 0 if there are fewer messages.
 static int find_own(const ad_call *call, uint32_t k, int sends, uint32_t n, mail_message *out) {
   for (size_t i = 0; i < call->message_count; i++) {
     const ad_message *message = &call->messages[i];
@@ -170,7 +170,7 @@ static int find_own(const ad_call *call, uint32_t k, int sends, uint32_t n, mail
   return 0;
 }
 
-// Finds number n of the messages that a member announced. Returns 0 if there are fewer.
+// Finds number n of the messages that a member announced. Returns 0 if there are fewer messages.
 static int find_reported(const mail_call *reported, int sends, uint32_t n, mail_message *out) {
   const mail_message *table = (const mail_message *)(reported + 1);
   for (uint32_t i = 0; i < reported->entries; i++) {
@@ -185,7 +185,8 @@ static ad_reported_message reported_message(const mail_call *reported, int exist
   return (ad_reported_message){reported->head.from, exists, (ad_dtype)message->dtype, message->bytes, reported->site};
 }
 
-// Compares message number n in one direction. Returns 1 if the two sides match, 0 if not, -1 if neither side has one.
+// Compares message number n from, or to, member k. Returns 1 if the two sides match, 0 if not, -1 if neither side has
+// such a message.
 static int match_message(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *reported, int to_this,
                          uint32_t n) {
   mail_message own_message = {0}, its_message = {0};
@@ -225,9 +226,9 @@ static void match(mpi_world *world, mpi_call *c, uint32_t k, const mail_call *re
   }
 }
 
-/* ---- telling this rank's calls to the other members ---- */
+/* ---- announcing this rank's calls to the other members ---- */
 
-// Fills in the fields of a call's mail that are the same for every member.
+// Fills in those fields of a call's mail that are the same for every member.
 static void write_call(mpi_world *world, const mpi_call *c, mail_call *out) {
   const ad_call *call = c->call;
   out->head = (mail){MAIL_CALL, world->rank};
@@ -240,8 +241,8 @@ static void write_call(mpi_world *world, const mpi_call *c, mail_call *out) {
   ad_site_write(out->site, call->site);
 }
 
-// Mails member k a table of the exchange's messages to and from k and, if they are few, the values of the messages to
-// k, one after another.
+// Announces an exchange to member k: mails a table of the messages between this rank and k and, if they are few, the
+// values of the messages to k, one after another.
 static void report_messages(mpi_world *world, const mpi_call *c, uint32_t k, mail_call *reported) {
   const ad_call *call = c->call;
   mail_message table[AD_CALL_INLINE_WORDS], *entries = table;
@@ -268,7 +269,7 @@ static void report_messages(mpi_world *world, const mpi_call *c, uint32_t k, mai
   if (entries != table) ad_release(entries);
 }
 
-// Announces the call to member k, with the values for it if they are few.
+// Announces the call to member k, together with the values for k if they are few.
 static void report_member(mpi_world *world, const mpi_call *c, uint32_t k, mail_call *reported) {
   const ad_call *call = c->call;
   mpi_span values = {0};
@@ -294,7 +295,7 @@ static void report_member(mpi_world *world, const mpi_call *c, uint32_t k, mail_
                    values.bytes);
 }
 
-// Records the call of member k, and compares it with this rank's.
+// Records the call that member k announced, and compares it with this rank's call.
 static void take_reported(mpi_world *world, mpi_call *c, uint32_t k, mail_call *reported) {
   c->members[k].reported = reported;
   c->arrived++;
@@ -322,7 +323,7 @@ ad_status ad_mpi_report(mpi_world *world, mpi_call *c) {
   return AD_OK;
 }
 
-/* ---- taking calls that other members have announced ---- */
+/* ---- receiving the calls that other members announce ---- */
 
 mpi_call *ad_mpi_find_call(mpi_world *world, uint32_t tag) {
   mpi_call *c = world->first;
@@ -342,7 +343,7 @@ static uint32_t member_of(const mpi_channel *channel, uint32_t rank) {
   return k;
 }
 
-// Keeps a call on a list on which this rank has made no call yet.
+// Keeps a call that another member announced on a list on which this rank has made no call yet.
 static ad_status keep_unknown(mpi_world *world, mail_call *reported) {
   AD_TRY(ad_grow(&world->unknown, world->unknown_count, world->unknown_count + 1));
   world->unknown[world->unknown_count++] = reported;

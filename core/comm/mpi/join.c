@@ -1,4 +1,5 @@
-/* Joins a world that an MPI launcher started: ranks meet by MPI; ranks of one node share memory (comm/node.h). */
+/* Joins a world that an MPI launcher started: ranks exchange data by MPI, and ranks of one node share memory
+ * (comm/node.h). */
 #include "comm/mpi/join.h"
 
 #include <string.h>
@@ -16,7 +17,7 @@ static ad_status all_gather(void *context, const void *own, size_t bytes, void *
   return AD_OK;
 }
 
-// Meets the other ranks, finds out which rank is on which node, and joins this node's memory file.
+// Exchanges data with the other ranks, finds out which rank is on which node, and joins this node's memory file.
 static ad_status join_nodes(mpi_world *world) {
   ad_meeting meeting = {world->rank, world->ranks, world, all_gather};
   ad_nodes nodes;

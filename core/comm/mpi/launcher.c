@@ -13,7 +13,7 @@
 /* A launcher is recognised by variables that it sets in the environment of a rank. */
 typedef struct launcher {
   const char *variable, *and_variable;
-  const char *ranks;  // the variable with the number of ranks that it started
+  const char *ranks;  // the variable with the number of ranks that the launcher started
   const char *module;
   const char *words;  // what messages call the launcher
 } launcher;
@@ -30,7 +30,7 @@ static const launcher *find_launcher(void) {
   return NULL;
 }
 
-// Returns 1 if srun started this task without PMI: the tasks cannot find each other, and each would train on its own.
+// Returns 1 if srun started this task without PMI: the tasks cannot find each other, and each would train alone.
 static int is_bare_srun(void) {
   const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
   return getenv("SLURM_PROCID") && tasks && atol(tasks) > 1;
@@ -62,8 +62,8 @@ static void add_place(places *p, const char *folder, const char *below, const ch
   if (length > 0 && length < PATH_MAX) p->count++;
 }
 
-// Adds places where `module` may be, near `file` (the library or program with this code): the file's folder, and the
-// library folders beside it.
+// Adds paths where `module` may be, near `file` (the library or program with this code): in the file's folder, and in
+// the library folders near it.
 static void add_places(places *p, const char *file, const char *module) {
   char path[PATH_MAX];
   if (!file || !realpath(file, path)) return;
@@ -81,9 +81,9 @@ static void find_places(const char *module, places *out) {
   add_places(out, "/proc/self/exe", module);
 }
 
-// Loads a module and takes its table. The table's version must be AD_MPI_TRANSPORT_VERSION.
+// Loads a module and gets its table. The table's version must be AD_MPI_TRANSPORT_VERSION.
 static ad_status load_file(const char *path, const ad_mpi_transport **out) {
-  // RTLD_GLOBAL: Open MPI loads parts of itself that expect its names to be visible to all.
+  // RTLD_GLOBAL, since Open MPI loads parts of itself that expect its symbols to be visible to all.
   void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
   if (!library) return ad_fail(AD_SYSTEM, "the MPI module %s could not be loaded: %s", path, dlerror());
   const ad_mpi_transport *table = dlsym(library, AD_MPI_TRANSPORT_SYMBOL);

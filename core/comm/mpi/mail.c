@@ -74,7 +74,7 @@ void ad_mpi_report_error(mpi_world *world) {
 void ad_mpi_free_mail(mpi_world *world) {
   if (world->incoming) {
     world->has_stray_requests = 1;
-    // Frees the buffer only if the receive is cancelled: else MPI may still write there.
+    // Frees the buffer only if the receive is cancelled; otherwise MPI may still write there.
     if (world->transport->cancel(world->incoming_request)) ad_release(world->incoming);
   }
   while (world->outbox) {

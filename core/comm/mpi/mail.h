@@ -8,7 +8,7 @@
 
 typedef struct mpi_world mpi_world;
 
-enum { MAIL_INLINE = 8192 };  // bytes for one member that travel with the call itself
+enum { MAIL_INLINE = 8192 };  // most bytes of values for one member that are sent with the announcement of a call
 
 /* The kinds of mail. Each is described at its struct below. */
 typedef enum mail_kind {
@@ -58,14 +58,14 @@ typedef struct mail_message {
 
 typedef enum mpi_receipt { RECEIPT_READ, RECEIPT_WRITTEN, RECEIPTS } mpi_receipt;
 
-/* A receipt: the sender has read all that it needs of the receiver's addends in the file, or has written a block or
- * slice into the receiver's output in the file (`what`). */
+/* A receipt, whose kind is `what`: the sender has read all that it needs of the receiver's addends in the file, or it
+ * has written a block or slice into the receiver's output in the file. */
 typedef struct mail_receipt {
   mail head;
   uint32_t tag, what;
 } mail_receipt;
 
-/* A message of one rank to another (one side of an ad_transfer). Its bytes follow if they are few. */
+/* A message from one rank to another (one side of an ad_transfer). Its bytes follow the struct if they are few. */
 typedef struct mail_message_to {
   mail head;
   uint64_t group;  // identity of the list; 0: the world
@@ -97,21 +97,22 @@ typedef struct mail_left {
 } mail_left;
 
 /* Looks for a circle of waits. `origin` began the search. Each rank that waits sends the search on to the rank that it
- * waits for, so the sender waits for the receiver to make a call or send a message. If the search comes back to
- * `origin`, the ranks on its way form a circle. */
+ * waits for, so the sender of this mail waits for the receiver to make a call or send a message. If the search comes
+ * back to `origin`, the ranks that sent it on form a circle. */
 typedef struct mail_search {
   mail head;
   uint32_t origin;
   uint64_t number;  // counts the origin's searches
-  // What the sender waits for: a call, by its group and sequence number. If is_message is 1: a message from the
-  // receiver after the `sequence` messages that have come.
+  // What the sender waits for: a call, given by its group and sequence number; if is_message is 1: the receiver's next
+  // message after the first `sequence` ones.
   int is_message;
   ad_group_shape shape;
   uint64_t sequence;
   char text[AD_MESSAGE_MAX];  // the waits so far, for the error message
 } mail_search;
 
-/* Asks for `origin`, which receives from any source, whether the receiver can go on; or answers: the sender cannot. */
+/* A question, or its answer. `origin` waits to receive from any source. The question: can the receiver of this mail
+ * continue? The answer (is_answer 1): no, the sender of this mail cannot. A rank that can continue does not answer. */
 typedef struct mail_query {
   mail head;
   uint32_t origin, is_answer;
@@ -119,7 +120,7 @@ typedef struct mail_query {
   char text[AD_MESSAGE_MAX];  // in an answer: the waits, in words, because of which the sender cannot go on
 } mail_query;
 
-/* Sends one mail: a copy of head, table and values, one after another. If it cannot be sent, that becomes the world's
+/* Sends one mail: a copy of head, table and values, one after another. If the mail cannot be sent, the world gets an
  * error. */
 void ad_mpi_send_mail(mpi_world *world, uint32_t to, const void *head, size_t head_bytes, const void *table,
                       size_t table_bytes, const void *values, size_t value_bytes);

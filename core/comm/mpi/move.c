@@ -36,14 +36,15 @@ ad_status ad_mpi_reserve(mpi_call *c) {
 
 /* ---- the messages of an exchange ---- */
 
-// Finds number n of the messages that this rank sends to itself.
+// Returns number n of the messages that this rank sends to itself. There must be more than n of them.
 static const ad_message *own_send(const ad_call *call, uint32_t n) {
   size_t i = 0;
   for (;; i++)
     if (call->messages[i].send && call->messages[i].peer == call->index && n-- == 0) return &call->messages[i];
 }
 
-// Receives a message: from this rank itself, from the sender's mail if its messages are short, or by MPI.
+// Receives a message: from this rank itself, from the sender's mail if all messages of the sender to this rank are
+// short, or by MPI.
 static void receive_message(mpi_world *world, mpi_call *c, const ad_message *message, uint32_t own, size_t *taken) {
   uint32_t k = (uint32_t)message->peer;
   mpi_span to = {message->receive, message->count * c->call->element};
@@ -65,7 +66,7 @@ static void receive_message(mpi_world *world, mpi_call *c, const ad_message *mes
   }
 }
 
-// Counts this rank's messages to itself: the sends or the receives.
+// Counts this rank's messages to itself: its sends if `sends` is 1, else its receives. Returns 1 if there are any.
 static int has_own_messages(const ad_call *call, int sends, uint32_t *out) {
   *out = 0;
   for (size_t i = 0; i < call->message_count; i++)
@@ -81,7 +82,7 @@ static void raise_own_messages(mpi_world *world, uint32_t sent, uint32_t receive
   ad_mpi_raise(world, AD_MISMATCH, words);
 }
 
-// Starts to send and receive the messages of an exchange that did not come with the calls' mail.
+// Starts to send and receive those messages of an exchange that did not come with the mail that announced the calls.
 static void begin_exchange(mpi_world *world, mpi_call *c) {
   const ad_call *call = c->call;
   size_t taken[SHM_RANKS_MAX] = {0};
@@ -107,7 +108,7 @@ static void begin_exchange(mpi_world *world, mpi_call *c) {
 
 /* ---- carrying a call to its end ---- */
 
-// Completes a small call: all its values came with the mail.
+// Completes a small call: all its values came with the mail that announced the calls.
 static void finish_small(const mpi_call *c) {
   const ad_call *call = c->call;
   for (uint32_t k = 0; k < call->members; k++)
@@ -118,7 +119,7 @@ static void finish_small(const mpi_call *c) {
     ad_mpi_add_up(c, call->out, call->out_bytes);
 }
 
-// Computes the slice that this rank gives to all members.
+// Computes the slice that this rank sends to all members.
 static void make_slice(const mpi_call *c) {
   const ad_call *call = c->call;
   mpi_span own = call->op == AD_REDUCE_SCATTER ? ad_mpi_span(call->out, 1, 0, call->out_bytes)
@@ -147,7 +148,7 @@ static void release_reported(mpi_call *c) {
   }
 }
 
-// Carries the call as far as is possible now. Returns 1 when the call is complete.
+// Advances the call as far as is possible now. Returns 1 when the call is complete.
 static int moved(mpi_world *world, mpi_call *c) {
   if (c->stage == STAGE_REPORTED) {
     if (ad_mpi_is_small(c->call)) return finish_small(c), 1;

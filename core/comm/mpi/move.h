@@ -4,11 +4,12 @@
 #include "comm/mpi/traffic.h"
 #include "comm/mpi/world.h"
 
-/* Before the call is announced: makes room for members, requests, received addends and partial sums. */
+/* Allocates the call's arrays of members and requests, and memory for received addends and partial sums. Called before
+ * the call is announced. */
 ad_status ad_mpi_reserve(mpi_call *c) AD_CHECKED;
 /* Moves the values that can be moved now. Returns 1 when the call is complete. */
 int ad_mpi_move(mpi_world *world, mpi_call *c);
-/* Gives up all requests of the call. */
+/* Cancels all MPI requests of the call. */
 void ad_mpi_abandon(mpi_world *world, mpi_call *c);
 
 /* ---- in addends.c: collecting addends (a broadcast is a sum of one member's addends) ---- */
@@ -16,7 +17,7 @@ void ad_mpi_abandon(mpi_world *world, mpi_call *c);
 ad_status ad_mpi_reserve_addends(mpi_call *c) AD_CHECKED;
 /* Starts to send this rank's addends to the members that sum them, and to receive the addends that this rank sums. */
 void ad_mpi_begin_collecting(mpi_world *world, mpi_call *c);
-/* Returns 1 if this rank's partial sums for members of other nodes are on their way. */
+/* Returns 1 if this rank has sent its partial sums for members of other nodes. */
 int ad_mpi_has_sent_partials(mpi_world *world, mpi_call *c);
 /* Returns 1 if all addends that this rank sums have arrived. */
 int ad_mpi_has_collected(mpi_world *world, mpi_call *c);
@@ -29,16 +30,17 @@ void ad_mpi_report_what_is_read(mpi_world *world, const mpi_call *c);
 
 /* Starts to send this rank's slice, or its blocks, to the members that need them. */
 void ad_mpi_begin_distributing(mpi_world *world, mpi_call *c);
-/* Starts to receive the slices or blocks of others that can be received now. */
+/* Starts to receive those slices or blocks of other members that can be received now. */
 void ad_mpi_ask_for_results(mpi_world *world, mpi_call *c);
-/* Returns 1 if this rank has all that it needs, and no other rank needs anything from it. */
+/* Returns 1 if this rank has all results that it needs, and no other rank needs a result from it. */
 int ad_mpi_has_distributed(mpi_world *world, mpi_call *c);
 
 /* ---- in pack.c: copying blocks into slices and out of them ---- */
 
-/* The values of a call with segments are moved by a second, packed call: its blocks lie one after another in memory of
- * the backend. ad_mpi_pack, called before ad_mpi_reserve, makes the packed call and copies the inputs into it;
- * ad_mpi_unpack copies the outputs back when it is complete. Calls without segments are left as they are. */
+/* A call with segments is carried out by means of a second, packed call, whose blocks are contiguous in memory of the
+ * backend. ad_mpi_pack, called before ad_mpi_reserve, makes the packed call and copies the inputs into it;
+ * ad_mpi_unpack copies the outputs back when the packed call is complete. Both leave calls without segments as they
+ * are. */
 ad_status ad_mpi_pack(mpi_call *c) AD_CHECKED;
 void ad_mpi_unpack(mpi_call *c);
 

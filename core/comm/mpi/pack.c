@@ -1,12 +1,14 @@
-/* Packs calls with segments. A block of such a call is several runs of the full value, but a message is one run. So the
- * values are moved by a second, packed call: its blocks lie one after another in memory of the backend. */
+/* Packs calls with segments. A block of such a call is in several places of the full value, but a message is
+ * contiguous. So the values are moved by a second, packed call, whose blocks are contiguous in memory of the
+ * backend. */
 #include <string.h>
 #include "base/memory.h"
 #include "comm/mpi/move.h"
 
 static size_t starts_bytes(const ad_call *call) { return (call->members + 1) * sizeof(size_t); }
 
-/* Copies every run of every member's block from the full value `whole` to `blocks`, or back if `to_blocks` is 0. */
+/* Copies each member's block from the full value `whole` to `blocks`, run by run; or from `blocks` to `whole` if
+ * `to_blocks` is 0. */
 static void copy_runs(const ad_call *call, char *whole, char *blocks, int to_blocks) {
   size_t element = call->element, run, in_whole;
   for (uint32_t k = 0; k < call->members; k++) {
@@ -17,7 +19,7 @@ static void copy_runs(const ad_call *call, char *whole, char *blocks, int to_blo
   }
 }
 
-/* Makes the packed call one with counts. Its blocks lie in memory after `starts`. */
+/* Makes the packed call a call with counts. Its blocks are in memory after `starts`. */
 static void describe_blocks(mpi_call *c, size_t *starts) {
   ad_call *packed = &c->packed;
   starts[0] = 0;

@@ -1,5 +1,5 @@
-/* Runs whenever a rank is inside a call: acts on mail that has come, advances this rank's calls between nodes, and lets
- * backend shm advance those on the node. mail.h describes each kind of mail. */
+/* Runs whenever a rank is inside a call: handles the mail that has come, advances this rank's calls between nodes, and
+ * lets backend shm advance calls on the node. mail.h describes each kind of mail. */
 #include "base/memory.h"
 #include "comm/mpi/channel.h"
 #include "comm/mpi/move.h"
@@ -26,7 +26,7 @@ static void take_left(mpi_world *world, const mail_left *left) {
   world->left[left->head.from] = left->gave_up ? 2 : 1;
 }
 
-// Acts on a mail and frees it, except calls and messages: the function that takes these in owns them.
+// Handles a mail and frees it, except MAIL_CALL and MAIL_MESSAGE: the functions that handle these own the mail.
 static void act(mpi_world *world, unsigned char *bytes) {
   switch (((const mail *)bytes)->kind) {
     case MAIL_CALL:
@@ -81,9 +81,9 @@ static void progress_mail(mpi_world *world) {
   if (world->outbox) ad_mpi_forget_sent(world);
 }
 
-/* ---- moving this rank's calls on ---- */
+/* ---- advancing this rank's calls ---- */
 
-// Moves the values of all calls that span nodes, and takes out those that are complete.
+// Advances all calls that span nodes, and removes those that are complete.
 static void advance(mpi_world *world) {
   for (mpi_call **link = &world->first; *link;) {
     mpi_call *c = *link;

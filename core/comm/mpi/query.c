@@ -6,8 +6,8 @@
  * the algorithm for the OR model. A rank in a collective is treated as if any one missing member could let it continue.
  * So a query never reports a deadlock that does not exist, but may miss one.
  *
- * A message on its way makes no query wrong: mail between two ranks comes in order, so messages that a rank sent before
- * its answer have come before the answer; messages in the node's file are looked at before an answer counts. */
+ * Messages in flight do not make a query wrong: mail between two ranks comes in order, so messages that a rank sent
+ * before its answer have come before the answer; messages in the node's file are looked at before an answer counts. */
 #include <string.h>
 #include "base/memory.h"
 #include "comm/mpi/channel.h"
@@ -16,10 +16,10 @@
 #include "comm/shm/backend.h"
 #include "comm/shm/wait.h"
 
-/* The last query of one origin, as this rank knows it. */
+/* The last query of one origin (the rank that began the query), as this rank knows it. */
 struct mpi_query {
   uint64_t number, wait;       // the query's number; the number of this rank's wait when the query came
-  uint32_t asker, unanswered;  // the rank that asked; how many answers are missing
+  uint32_t asker, unanswered;  // the rank that asked this rank; how many ranks have not answered
   char text[AD_MESSAGE_MAX];   // the waits of the ranks that answered
 };
 
@@ -39,7 +39,7 @@ static int needs(const mpi_world *world, uint32_t rank) {
   return k < call->members && !ad_shm_has_left(world->shm, rank);
 }
 
-// Returns 1 if this rank waits, and has sent all that it could.
+// Returns 1 if this rank waits, and has put all its messages into queues.
 static int is_waiting(const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   if (!call || !call->backend || world->shm->transfers->outbox) return 0;
@@ -47,7 +47,7 @@ static int is_waiting(const mpi_world *world) {
   return (int)call->op == AD_OP_RECEIVE && ad_shm_waits_for_peer(world->shm, call->backend);
 }
 
-// Adds a sentence on this rank's wait.
+// Appends a sentence on what this rank waits for.
 static void add_own_wait(ad_text *text, const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   ad_signature signature = ad_signature_of(call);
@@ -61,7 +61,7 @@ static void add_own_wait(ad_text *text, const mpi_world *world) {
   }
 }
 
-// Sends the query `q` of `origin` to all ranks for which this rank waits.
+// Sends the query `q` of `origin` to all ranks that this rank waits for.
 static void ask(mpi_world *world, uint32_t origin, struct mpi_query *q) {
   mail_query query = {.head = {MAIL_QUERY, world->rank}, .origin = origin, .number = q->number};
   q->wait = world->waiting.serial;
@@ -80,7 +80,7 @@ static void answer(mpi_world *world, uint32_t to, uint32_t origin, uint64_t numb
 }
 
 static int has_queries(mpi_world *world) {
-  return world->queries || !ad_new(world->ranks, &world->queries);  // no memory now; the next query may have some
+  return world->queries || !ad_new(world->ranks, &world->queries);  // without memory now; a later query may find some
 }
 
 void ad_mpi_ask_all(mpi_world *world) {
@@ -100,8 +100,8 @@ static void take_question(mpi_world *world, struct mpi_query *q, const mail_quer
   }
 }
 
-// Called when all ranks that this rank asked have answered, so all of them wait. If the query is this rank's own, sets
-// the world's error; else answers the rank from which the query came.
+// Called when all ranks that this rank asked have answered, and therefore all wait. If this rank began the query, sets
+// the world's error; otherwise answers the rank that asked.
 static void all_answered(mpi_world *world, struct mpi_query *q, uint32_t origin) {
   char waits[AD_MESSAGE_MAX], words[AD_MESSAGE_MAX];
   ad_text of_waits = ad_text_on(waits, sizeof waits), text = ad_text_on(words, sizeof words);

@@ -1,6 +1,6 @@
-/* Distributes results and blocks from the members that have them to the members that need them. If a member's output is
- * in the file of this node, the sender writes into it; otherwise it sends a message. A value for all members goes to
- * each other node once: one member there passes it on to the members of its node. */
+/* Distributes results and blocks from the members that have them to the members that need them. If a receiver's output
+ * is in the file of this node, the sender writes into that output; otherwise it sends a message. A value for all
+ * members is sent to each other node once: one member there passes it on to the members of its node. */
 #include <string.h>
 #include "comm/mpi/move.h"
 #include "comm/shm/memory.h"
@@ -10,7 +10,7 @@ static const mpi_routes *routes_of(const mpi_call *c) { return &c->channel->rout
 static uint32_t giver(const mpi_call *c, uint32_t k, uint32_t i) { return ad_mpi_giver(routes_of(c), c->call, k, i); }
 static int is_near(const mpi_call *c, uint32_t i) { return ad_mpi_same_node(routes_of(c), i, c->channel->index); }
 
-/* The member that is `n` places after member i; the first member follows the last. */
+/* Returns the member that is `n` places after member i; the first member follows the last. */
 static uint32_t after(const mpi_call *c, uint32_t i, uint32_t n) {
   uint32_t left = c->channel->members - i;
   return n < left ? i + n : n - left;
@@ -22,7 +22,8 @@ static void copy(void *to, const void *from, size_t bytes) {
 
 /* ---- sending results, and passing received ones on ---- */
 
-/* Returns the place for member k's block or slice in member i's output, or NULL if that is not in this node's file. */
+/* Returns where, in member i's output, member k's block or slice belongs, or NULL if that output is not in this node's
+ * file. */
 static char *place_in_file(const mpi_world *world, const mpi_call *c, uint32_t i, uint32_t k) {
   uint64_t out = c->members[i].reported->out;
   if (!is_near(c, i) || !out) return NULL;
@@ -38,7 +39,7 @@ static mpi_span result_for(const ad_call *call, uint32_t i, uint32_t k) {
   return ad_mpi_result_of(call, k);
 }
 
-/* Gives member i its block or slice from member k: writes it into i's output in the file, or sends it. */
+/* Delivers member k's block or slice to member i: writes it into i's output in the file, or sends it. */
 static void give(mpi_world *world, mpi_call *c, uint32_t i, uint32_t k) {
   mpi_span from = result_for(c->call, i, k);
   if (!from.bytes || ad_mpi_is_inline(c->call, from.bytes)) return;
@@ -51,7 +52,7 @@ static void give(mpi_world *world, mpi_call *c, uint32_t i, uint32_t k) {
   }
 }
 
-/* Returns 1 if this rank passes on member k's block or slice, which is for all, to the members of its node. */
+/* Returns 1 if member k's block or slice goes to all members and this rank passes it on to the members of its node. */
 static int passes_on(const mpi_call *c, uint32_t k) {
   const mpi_place *place = &routes_of(c)->places[c->channel->index];
   for (uint32_t n = 0; n < place->mates_count; n++) {
@@ -70,7 +71,7 @@ static void pass_on(mpi_world *world, mpi_call *c, uint32_t k) {
 }
 
 /* Passes on the blocks and slices that have come, in the order in which the receivers ask for them: first those of the
- * member after this rank, then of the next. Returns 1 when everything is sent. */
+ * member after this rank, then of the next. Returns 1 when all of them are sent. */
 static int has_passed_on(mpi_world *world, mpi_call *c) {
   uint32_t members = c->channel->members;
   for (; c->passed_on < members; c->passed_on++) {
@@ -88,7 +89,7 @@ static const char *values_of(const mail_call *reported) {
   return (const char *)(reported + 1) + reported->entries * sizeof(mail_message);
 }
 
-/* Starts to receive member k's block or slice. Returns 0 if this rank's addends of that slice are not sent yet: in an
+/* Starts to receive member k's block or slice. Returns 0 if this rank has not yet sent its addends of that slice: in an
  * in-place call the result would overwrite them. */
 static int ask_for_result(mpi_world *world, mpi_call *c, uint32_t k) {
   mpi_member *member = &c->members[k];
@@ -108,7 +109,7 @@ static int ask_for_result(mpi_world *world, mpi_call *c, uint32_t k) {
   return 1;
 }
 
-/* Asks for everything that member `from` sends to this rank: first its own block or slice, then those that it passes
+/* Starts to receive all that member `from` sends to this rank: first its own block or slice, then those that it passes
  * on, in the order in which it passes them on. */
 static void ask(mpi_world *world, mpi_call *c, uint32_t from) {
   uint32_t members = c->channel->members;
@@ -126,7 +127,7 @@ void ad_mpi_ask_for_results(mpi_world *world, mpi_call *c) {
 
 /* ---- distributing a call's results ---- */
 
-/* Copies this rank's own block to its place in the output. */
+/* Copies this rank's own block to where it belongs in the output. */
 static void keep_own(const ad_call *call) {
   mpi_span from = ad_mpi_result_for(call, call->index), to = ad_mpi_result_from(call, call->index);
   if (call->op == AD_ALL_GATHER || call->op == AD_ALL_TO_ALL) copy(to.at, from.at, from.bytes);

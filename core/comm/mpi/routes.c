@@ -11,7 +11,8 @@ static int is_on_one_node(const uint32_t *node_of, uint32_t first, uint32_t coun
   return i == count;
 }
 
-/* Sets each member's `first` and `count`: the largest part of the tree that has the member and lies on one node. */
+/* Sets each member's `first` and `count`: the largest subtree of the summing tree that contains the member and is all
+ * on one node. */
 static void place_part(const uint32_t *node_of, uint32_t first, uint32_t count, mpi_place *places) {
   if (is_on_one_node(node_of, first, count)) {
     for (uint32_t i = first; i < first + count; i++)
@@ -23,7 +24,7 @@ static void place_part(const uint32_t *node_of, uint32_t first, uint32_t count, 
   place_part(node_of, first + lower, count - lower, places);
 }
 
-/* Lists the members of i's node, if `i` is the first of them. */
+/* Lists the members of i's node, unless they are listed already. */
 static void list_mates(mpi_routes *routes, uint32_t i, uint32_t *listed) {
   uint32_t start = *listed;
   if (routes->places[i].mates_count) return;

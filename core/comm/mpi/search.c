@@ -1,6 +1,7 @@
-/* Searches for circles of waits, by mail that follows the waits. A rank that waits for a call sends a search to the
- * members that have not made the call. A rank that gets a search and waits too forwards it to the ranks for which it
- * waits. If the search comes back to the rank that began it, no rank of the circle can continue. */
+/* Searches for circles of waits, by mail that goes from each waiting rank to the ranks that it waits for. A rank that
+ * waits for a call sends a search to the members that have not made the call. A rank that gets a search and waits too
+ * sends it on to the ranks that it waits for. If the search comes back to the rank that began it, no rank of the circle
+ * can continue. */
 #include "comm/mpi/channel.h"
 #include "comm/mpi/transfer.h"
 #include "comm/mpi/wait.h"
@@ -33,15 +34,15 @@ static void add_wait(ad_text *text, const mpi_world *world, const mpi_waited *w,
   ad_wait_words(text, world->rank, peer, w->sequence, &reported);
 }
 
-// Returns the receive in which this rank waits for one certain rank, or NULL if there is none. A receive from any
-// source is not followed here; see query.c.
+// Returns the receive in which this rank waits for one given rank, or NULL if there is none. Receives from any source
+// are the subject of query.c.
 static const shm_transfer *waited_receive(const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   if ((int)call->op != AD_OP_RECEIVE || call->peer == AD_ANY_SOURCE) return NULL;
   return ad_shm_waits_for_peer(world->shm, call->backend) ? call->backend : NULL;
 }
 
-// Sends a search to the rank whose message is awaited.
+// Sends a search to the rank whose message this rank waits for.
 static void send_search_for_message(mpi_world *world, uint32_t origin, uint64_t number, const char *words) {
   const shm_transfer *t = waited_receive(world);
   if (!t) return;
@@ -56,7 +57,7 @@ static void send_search_for_message(mpi_world *world, uint32_t origin, uint64_t 
   ad_mpi_send_mail(world, peer, &search, sizeof search, NULL, 0, NULL, 0);
 }
 
-// Sends a search to all awaited ranks. `words`: the waits so far.
+// Sends a search to all ranks that this rank waits for. `words` describes the waits so far.
 static void send_search(mpi_world *world, uint32_t origin, uint64_t number, const char *words) {
   if (ad_op_is_transfer(world->waiting.call->op)) {
     send_search_for_message(world, origin, number, words);
@@ -85,13 +86,13 @@ static void raise_circle(mpi_world *world, const char *waits) {
   ad_mpi_raise(world, AD_CYCLE, words);
 }
 
-// Returns 1 if this rank has already made the call, or sent or queued a message, for which the search's sender waits.
+// Returns 1 if this rank has already made the call, or sent or queued a message, that the search's sender waits for.
 static int has_done(mpi_world *world, const mail_search *search) {
   if (!search->is_message) return ad_mpi_has_made(world, &search->shape, search->sequence);
   return world->shm->transfers->sent[search->head.from] > search->sequence || world->shm->transfers->outbox;
 }
 
-// Returns 1 if this rank still waits for others.
+// Returns 1 if this rank still waits for other ranks.
 static int is_waiting(const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   return call && call->backend && (!ad_op_is_transfer(call->op) || waited_receive(world));

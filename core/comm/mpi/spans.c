@@ -17,7 +17,7 @@ mpi_span ad_mpi_span(const void *memory, size_t element, size_t start, size_t co
   return (mpi_span){(char *)(uintptr_t)memory + start * element, count * element};
 }
 
-// Member k's part of `memory`; in a small sum the full value.
+// Returns member k's part of `memory`; in a small all_reduce or broadcast, the full value.
 static mpi_span part(const ad_call *call, const void *memory, size_t element, uint32_t k) {
   size_t start = 0, count = ad_shm_part(call, k);
   if (ad_mpi_is_small(call) && is_sliced(call)) return ad_mpi_span(memory, element, 0, call->count);

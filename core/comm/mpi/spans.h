@@ -1,4 +1,5 @@
-/* Spans: which bytes of this rank's buffers a call sends to each member or receives from it. Arithmetic, no world. */
+/* Spans: which bytes of this rank's buffers a call sends to each member or receives from it. The functions only
+ * compute. */
 #ifndef COMM_MPI_SPANS_H
 #define COMM_MPI_SPANS_H
 #include "comm/call.h"
@@ -10,7 +11,7 @@ typedef struct mpi_span {
 
 /* Returns `count` elements of `memory` from element `start` on; an empty span if `memory` is NULL or `count` is 0. */
 mpi_span ad_mpi_span(const void *memory, size_t element, size_t start, size_t count);
-/* Member k's part of the input, or of the output. */
+/* Return member k's part of this rank's input, or of its output. */
 mpi_span ad_mpi_in_part(const ad_call *call, uint32_t k);
 mpi_span ad_mpi_out_part(const ad_call *call, uint32_t k);
 /* Returns 1 if the call is a sum: its value is cut into parts, and each member sums one. A broadcast is a sum with one
@@ -18,21 +19,24 @@ mpi_span ad_mpi_out_part(const ad_call *call, uint32_t k);
 int ad_mpi_has_parts(const ad_call *call);
 /* Returns 1 if member k has addends. */
 int ad_mpi_contributes(const ad_call *call, uint32_t k);
-/* This rank's addends of member k's part. */
+/* Returns this rank's addends of the part that member k sums. */
 mpi_span ad_mpi_addends_for(const ad_call *call, uint32_t k);
-/* The block or slice that this rank gives to member k; the place of the block or slice that member k gives it. */
+/* Return the block or slice that this rank sends to member k; and where, in this rank's output, the block or slice
+ * belongs that member k sends. */
 mpi_span ad_mpi_result_for(const ad_call *call, uint32_t k);
 mpi_span ad_mpi_result_from(const ad_call *call, uint32_t k);
-/* The place, in any member's output, of the value that member k gives to all members. Needs ad_mpi_is_for_all. */
+/* Returns where, in a member's output, the value belongs that member k sends to all members. May be called only if
+ * ad_mpi_is_for_all returns 1. */
 mpi_span ad_mpi_result_of(const ad_call *call, uint32_t k);
 /* Returns 1 if a block or slice of `bytes` bytes is sent in the mail that announces the call. */
 int ad_mpi_is_inline(const ad_call *call, size_t bytes);
-/* Returns 1 if member k gives the same to all members, by separate messages: its slice of a result, its block of an
- * all_gather. */
+/* Returns 1 if member k sends the same value to all members, by separate messages: its slice of a result, or its block
+ * of an all_gather. */
 int ad_mpi_is_for_all(const ad_call *call, uint32_t k);
-/* Bytes of an exchange's messages to member k. */
+/* Returns how many bytes of an exchange's messages this rank sends to member k. */
 size_t ad_mpi_sent_bytes(const ad_call *call, uint32_t k);
-/* Returns 1 if the values are so few that the mails that announce the call have them. Each member then computes all. */
+/* Returns 1 if the values are so few that the mails that announce the call contain them. Each member then computes all
+ * results itself. */
 int ad_mpi_is_small(const ad_call *call);
 
 #endif

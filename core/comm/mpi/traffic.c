@@ -1,7 +1,7 @@
 /* Sends and receives the values of calls, and sends receipts. */
 #include "comm/mpi/traffic.h"
 
-// Returns the request. If it is NULL, sets the world's error: there was no memory for it.
+// Returns the request. A NULL request means that there was no memory for it, which becomes the world's error.
 static void *noted(mpi_world *world, void *request) {
   if (!request) ad_mpi_raise_memory(world, "a message between nodes");
   return request;

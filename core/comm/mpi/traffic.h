@@ -15,7 +15,7 @@ void ad_mpi_add_request(mpi_call *c, void *request);
 /* Returns 1 if the request is done, or *request was NULL already; *request is then NULL. */
 int ad_mpi_is_done(mpi_world *world, void **request);
 int ad_mpi_all_done(mpi_world *world, mpi_call *c);
-/* Gives up all requests of the call. Returns 1 if MPI can no longer write to the call's memory. */
+/* Cancels all requests of the call. Returns 1 if MPI can no longer write to the call's memory. */
 int ad_mpi_cancel_all(mpi_world *world, mpi_call *c);
 /* Sends member k a receipt: this rank has read k's addends, or written into k's output, in the file. */
 void ad_mpi_send_receipt(mpi_world *world, const mpi_call *c, uint32_t k, mpi_receipt what);

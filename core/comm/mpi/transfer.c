@@ -1,9 +1,9 @@
 /* Transfers in a world of several nodes. Ranks of one node use the transfers of backend shm. Between nodes a message
  * comes as mail, with its bytes if they are few. Backend shm matches it like any other message (ad_shm_deliver), so a
  * receive from any source takes messages of all nodes. If the bytes are many, they stay with the sender until the
- * receiver has matched the message and asks for them by the message's number; then they move as one message on the data
- * lane. A sender that waits, and is not asked for a while, copies the bytes into its own memory and continues. It still
- * answers requests later: no rank leaves the world before all ranks do. */
+ * receiver has matched the message and asks for them by the message's number; then they are sent as one message on the
+ * data lane. A sender that waits, and is not asked for a while, copies the bytes into its own memory and continues. It
+ * still answers requests later: no rank leaves the world before all ranks do. */
 #include "comm/mpi/transfer.h"
 
 #include <string.h>
@@ -11,11 +11,12 @@
 #include "base/memory.h"
 #include "comm/shm/wait.h"
 
-// Nanoseconds: how long a sender waits for a request before it copies the bytes; how long between two tries to get
-// memory for the copy; how long bytes may be on their way after their sender has left.
+// Nanoseconds. patience: how long a sender waits for a request before it copies the bytes. retry_interval: how long it
+// waits after it found no memory for the copy. data_patience: how long bytes may be in flight after their sender has
+// left.
 static const int64_t patience = 1000000, retry_interval = 10000000, data_patience = 1000000000;
 
-/* A matched receive whose bytes are on their way. */
+/* A matched receive whose bytes are in flight. */
 typedef struct bringing {
   void *request;
   int64_t since;
@@ -30,7 +31,7 @@ static void write_message(const mpi_world *world, const ad_call *call, mail_mess
   ad_site_write(out->site, call->site);
 }
 
-// Frees complete sends. They are not freed earlier, because a wait may look at them until this rank continues.
+// Frees the records of complete sends. They are kept until the next send, since a wait in progress may still read them.
 static void free_spent(mpi_world *world) {
   while (world->spent) {
     mpi_send *next = world->spent->next;
@@ -39,7 +40,7 @@ static void free_spent(mpi_world *world) {
   }
 }
 
-// Makes the record of a large message, whose bytes stay here until its receiver asks for them.
+// Makes the record of a large message, whose bytes stay on this rank until the receiver asks for them.
 static ad_status make_send(mpi_world *world, ad_call *call, mpi_send **out) {
   mpi_send *send;
   free_spent(world);
@@ -109,7 +110,7 @@ void ad_mpi_progress_transfers(mpi_world *world) {
   }
 }
 
-// If nobody requests a message for a while, copies its bytes, if there is memory: its send is then complete.
+// Copies the bytes of a message that nobody has requested for a while, if there is memory; the send is then complete.
 static void copy_away(mpi_world *world, mpi_send *send) {
   int64_t now = ad_now();
   if (send->request || now - send->since < patience || now < send->retry) return;
@@ -213,8 +214,8 @@ void ad_mpi_transfers_begin(mpi_world *world) {
   world->shm->outside = &world->outside;
 }
 
-// Cancels a request. Returns 1 if MPI does not touch its memory any more, 0 if MPI still may: then the memory must not
-// be freed.
+// Cancels a request. Returns 1 if MPI no longer uses its memory; 0 if MPI still may, so that the memory must not be
+// freed.
 static int cancel(mpi_world *world, void *request) {
   if (!request) return 1;
   world->has_stray_requests = 1;

@@ -6,18 +6,18 @@
 
 /* A large message on its way to another node. */
 typedef struct mpi_send {
-  shm_transfer side;  // the transfer that waits look at
+  shm_transfer side;  // this transfer in the form that waits in backend shm use
   struct mpi_send *next;
   ad_call *call;    // NULL: the bytes were copied, and the call is complete
   uint64_t number;  // counts this rank's large messages
   uint32_t peer, tag;
   size_t bytes;
   void *copy;            // owned; NULL: the bytes are where the call has them
-  void *request;         // NULL: the receiver has not asked for it
+  void *request;         // NULL: the receiver has not asked for the bytes yet
   int64_t since, retry;  // by ad_now(): when it was posted; when copying is tried again
 } mpi_send;
 
-/* Lets backend shm take in messages that come from other nodes. */
+/* Lets backend shm receive messages that come from other nodes. */
 void ad_mpi_transfers_begin(mpi_world *world);
 /* Gives up all transfers in flight: after an error, or at the end. */
 void ad_mpi_abandon_transfers(mpi_world *world);
@@ -28,7 +28,7 @@ int ad_mpi_transfer_done(mpi_world *world, ad_call *call);
 int ad_mpi_is_sending(const mpi_world *world);
 /* Advances the bytes of large messages. */
 void ad_mpi_progress_transfers(mpi_world *world);
-/* Act on mail: on a message (takes ownership of it), and on a request for the bytes of a large message. */
+/* Act on two kinds of mail: a message (takes ownership of it), and a request for the bytes of a large message. */
 void ad_mpi_take_message(mpi_world *world, mail_message_to *message);
 void ad_mpi_take_request(mpi_world *world, const mail_request *asked);
 

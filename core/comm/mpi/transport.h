@@ -1,7 +1,8 @@
-/* What backend mpi needs from an MPI, as a table that a loaded module fills: libaddend itself links no MPI, and one
- * build runs under each implementation whose module is installed. The module knows nothing of addend but this file.
+/* What backend mpi needs from an MPI, as a table of functions that a loaded module fills. libaddend itself links no
+ * MPI, and one build runs under each implementation whose module is installed. The module knows nothing of addend but
+ * this file.
  *
- * An error inside MPI ends the job with MPI's own message (MPI_ERRORS_ARE_FATAL); so these functions return none. */
+ * The functions return no errors: an error inside MPI ends the job with MPI's own message (MPI_ERRORS_ARE_FATAL). */
 #ifndef COMM_MPI_TRANSPORT_H
 #define COMM_MPI_TRANSPORT_H
 #include <stddef.h>
@@ -10,10 +11,10 @@
 enum { AD_MPI_TRANSPORT_VERSION = 1 };
 #define AD_MPI_TRANSPORT_SYMBOL "ad_mpi_transport_table"
 
-/* Two separate kinds of messages: a message that is sent on one lane is never received on the other. */
+/* Two separate kinds of messages: a message that is sent on one lane is never received on the other lane. */
 typedef enum ad_mpi_lane { AD_LANE_MAIL, AD_LANE_DATA, AD_LANE_COUNT } ad_mpi_lane;
 
-/* This process's place in the job, and the largest message tag that MPI permits. */
+/* This process's rank, the number of ranks, and the largest message tag that MPI permits. */
 typedef struct ad_mpi_place {
   int rank, size;
   int tag_max;
@@ -32,9 +33,10 @@ typedef struct ad_mpi_transport {
   void *(*receive)(ad_mpi_lane lane, int peer, int tag, void *memory, size_t bytes);
   /* Returns 1 if the request is complete, and releases it then. Never blocks; moves bytes of all requests. */
   int (*test)(void *request);
-  /* Releases a request that is not complete. Returns 1 if MPI certainly does not use its memory again. */
+  /* Cancels and releases a request that is not complete. Returns 1 if MPI certainly does not use the request's memory
+   * again. */
   int (*cancel)(void *request);
-  /* Returns 1 if a message with tag 0 can be received on this lane; gives its sender and size. Never blocks. */
+  /* Returns 1 if a message with tag 0 can be received on this lane, and sets its sender and its size. Never blocks. */
   int (*probe)(ad_mpi_lane lane, int *peer, size_t *bytes);
   /* Ends all ranks of the job. */
   void (*abort)(int exit_status);

@@ -1,5 +1,5 @@
-/* Waiting in a world of several nodes: advances all calls meanwhile and, when a wait is long, finds out whether it can
- * end. */
+/* Waiting in a world of several nodes: advances all calls during the wait and, if the wait is long, finds out whether
+ * it can end. */
 #include "comm/mpi/wait.h"
 
 #include <sched.h>
@@ -12,8 +12,9 @@
 #include "mesh/group.h"
 
 static const uint32_t spins = 200, yields = 500;
-// Nanoseconds: the longest nap; between two looks at why a wait does not end; how long values may be on their way after
-// their sender has left; how long a wait still waits for mail after the world has failed.
+// Nanoseconds. nap_longest: the longest sleep. look_interval: time between two looks at why a wait does not end.
+// data_patience: how long values may be in flight after their sender has left. mail_patience: how long a wait
+// continues, to receive mail, after the world has an error.
 static const long nap_longest = 300000;
 static const int64_t look_interval = 200000000, data_patience = 1000000000, mail_patience = 50000000;
 
@@ -23,13 +24,13 @@ static ad_reported_call own_call(const mpi_call *c) {
 
 /* ---- looking for ranks that left ---- */
 
-// Sets the world's error if a member that the call needs has left.
+// Sets the world's error if a member that the call still needs has left.
 static void look_for_left(mpi_world *world, const mpi_call *c) {
   int64_t waited_for = ad_now() - world->waiting.since;
   for (uint32_t k = 0; k < c->channel->members; k++) {
     uint32_t rank = (uint32_t)ad_shape_rank(&c->channel->shape, k);
     const mpi_member *member = &c->members[k];
-    // The member may have completed the call before it left: its values may still be on their way.
+    // The member may have completed the call before it left; then its values may still be in flight.
     int gave_up = world->left[rank] == 2 && waited_for > data_patience;
     if (!world->left[rank] || (member->reported && !gave_up)) continue;
     char words[AD_MESSAGE_MAX];
@@ -42,8 +43,8 @@ static void look_for_left(mpi_world *world, const mpi_call *c) {
 
 /* ---- showing this rank's wait to other processes of the node ---- */
 
-// Adds the members that have not announced their call, as "ranks 2,3". If all have, adds that their values are on their
-// way.
+// Appends the members that have not announced the call, as "ranks 2,3"; "values of others" if all members have
+// announced it.
 static void add_missing(ad_text *text, const mpi_world *world, const mpi_waited *w) {
   char list[128] = "";
   ad_text ranks = ad_text_on(list, sizeof list);
@@ -101,8 +102,8 @@ static void nap(uint32_t turns) {
   nanosleep(&time, NULL);
 }
 
-// Returns 1 if the wait ends because of an error. It continues for a moment after the error: mail that was sent before
-// may still come and complete the call.
+// Returns 1 if the wait ends because of an error. A wait continues for a moment after the error, since mail that was
+// sent before the error may still come and complete the call.
 static int is_given_up(const mpi_world *world, int64_t *failed_at) {
   if (!ad_shm_failed(world->shm)) return 0;
   int64_t now = ad_now();
@@ -132,7 +133,7 @@ typedef struct local_wait {
   uint32_t turns;
 } local_wait;
 
-// For ad_shm_wait: advances all calls, and returns 1 if the awaited call on this node is complete.
+// For ad_shm_wait: advances all calls, and returns 1 if the call on this node that this rank waits for is complete.
 static int local_done(shm_world *shm, void *subject) {
   local_wait *wait = subject;
   mpi_world *world = wait->world;
@@ -142,7 +143,7 @@ static int local_done(shm_world *shm, void *subject) {
   return 0;
 }
 
-// For ad_shm_wait: advances all calls, and returns 1 if the awaited transfer is complete.
+// For ad_shm_wait: advances all calls, and returns 1 if the transfer that this rank waits for is complete.
 static int transfer_done(shm_world *shm, void *subject) {
   local_wait *wait = subject;
   mpi_world *world = wait->world;

@@ -21,7 +21,8 @@ mpi_waited ad_mpi_waited_call(const mpi_world *world);
 int ad_mpi_is_missing(const mpi_world *world, uint32_t member);
 /* Begins a search for a circle of waits with this rank in it. */
 void ad_mpi_search(mpi_world *world);
-/* Acts on a search that came: if this rank began it, there is a circle; else sends it on if this rank waits too. */
+/* Acts on a search that another rank sent to this rank. If this rank began the search, there is a circle; otherwise
+ * sends the search on if this rank waits too. */
 void ad_mpi_follow_search(mpi_world *world, const mail_search *search);
 
 /* ---- in query.c: asking other ranks what they wait for ---- */
@@ -30,7 +31,7 @@ void ad_mpi_follow_search(mpi_world *world, const mail_search *search);
 void ad_mpi_ask_all(mpi_world *world);
 void ad_mpi_take_query(mpi_world *world, const mail_query *query);
 
-/* ---- in progress.c: moving calls on while a rank waits ---- */
+/* ---- in progress.c: advancing calls while a rank waits ---- */
 
 /* Advances all calls in flight as far as is possible now, on the node and between nodes. */
 void ad_mpi_progress(mpi_world *world);

@@ -49,13 +49,14 @@ typedef struct mpi_channel {
 
 /* A call's data about one member. */
 typedef struct mpi_member {
-  mail_call *reported;                             // owned; NULL: not announced yet; for this rank itself: its own call
+  // owned: the call as the member announced it (for this rank itself: its own call); NULL: not announced yet
+  mail_call *reported;
   const void *addends;                             // for this rank's slice: the member's addends, or the sum of its
                                                    // part of the tree
   void *sending;                                   // request: this rank's addends of the member's slice, sent to the
                                                    // member that reads them
-  void *receiving, *arriving;                      // requests: the member's addends; its block or slice
-  uint32_t awaited[RECEIPTS], received[RECEIPTS];  // receipts from the member: how many are awaited; have come
+  void *receiving, *arriving;                      // requests that receive: the member's addends; its block or slice
+  uint32_t awaited[RECEIPTS], received[RECEIPTS];  // receipts from the member, by kind: awaited; received so far
   uint8_t receives_result;                         // 1: the member's block or slice is asked for, or none is needed
 } mpi_member;
 
@@ -86,9 +87,11 @@ typedef struct mpi_call {
   size_t space_bytes, space_used;
   mpi_partial *partials;
   uint32_t partial_count, partial_places;
-  uint32_t passed_on;  // counts members, from this rank's number on: their values were passed on to this node's members
-  uint32_t unasked;    // members from which this rank has not requested the block or slice yet
-  void **requests;     // requests in flight: addends for partial sums, then partial sums, blocks, slices, messages
+  // The values of the first passed_on - 1 members after this rank were passed on to this node's members, if this rank
+  // does that.
+  uint32_t passed_on;
+  uint32_t unasked;  // members from which this rank has not requested the block or slice yet
+  void **requests;   // requests in flight: addends for partial sums, then partial sums, blocks, slices, messages
   size_t request_count, request_places;
 } mpi_call;
 
@@ -126,9 +129,9 @@ struct mpi_world {
   shm_outside outside;
   mail_call **unknown;  // owned: calls that members announced on lists on which this rank has made no call yet
   size_t unknown_count;
-  uint32_t tags;                                    // how many different tags calls use, two message tags each
-  int reported_error, gave_up, has_stray_requests;  // 1: other nodes know the error; calls were given up; MPI may still
-                                                    // use requests that were given up
+  uint32_t tags;  // how many different tags calls use, two message tags each
+  // 1 if other nodes know the error; if calls were given up; if MPI may still use requests that were given up
+  int reported_error, gave_up, has_stray_requests;
   mpi_waiting waiting;
   uint64_t waits;             // number of waits that this rank has begun
   struct mpi_query *queries;  // owned: the last query of each rank; NULL: none has come yet

@@ -1,5 +1,5 @@
-/* Backend shm as the table of functions that comm.c calls. Keeps the list of calls in flight. Each call goes from
- * published to matched to complete. */
+/* Backend shm as the table of functions that comm.c calls. Keeps the list of calls in flight, each of which is first
+ * published, then matched, then complete. */
 #include "comm/shm/backend.h"
 
 #include <sched.h>
@@ -24,20 +24,20 @@ static void append(shm_world *world, shm_call *c) {
   world->last = &c->next;
 }
 
-// Takes out the call at *link.
+// Removes the call at *link from the list.
 static void take_out(shm_world *world, shm_call **link) {
   shm_call *c = *link;
   *link = c->next;
   if (world->last == &c->next) world->last = link;
 }
 
-// Frees a call's staging buffer and its place.
+// Returns a call's staging buffer, and its element of world->calls.
 static void return_call(shm_world *world, shm_call *c) {
   ad_shm_give_staging(world, c->staging);
   world->free_calls |= 1ull << (c - world->calls);
 }
 
-// Carries a call as far as is possible now. Returns 1 when the call is complete.
+// Advances a call as far as is possible now. Returns 1 when the call is complete.
 static int advance(shm_world *world, shm_call *c) {
   if (c->mode == SHM_UNMATCHED && !ad_shm_match(world, c)) return 0;
   if (c->mode == SHM_ALONE) return ad_shm_work_alone(world, c);
@@ -60,21 +60,23 @@ void ad_shm_progress(shm_world *world) {
   }
 }
 
-// Returns 1 if the call is complete. If it is not, first advances this rank's calls.
+// Returns 1 if the call is complete, after advancing this rank's calls if it was not.
 static int call_done(shm_world *world, void *subject) {
   ad_call *call = subject;
   if (call->backend) ad_shm_progress(world);
   return ad_op_is_transfer(call->op) ? ad_shm_transfer_done(world, call) : !call->backend;
 }
 
-// Returns 1 if the channel has a free slot for this rank's next call. If it has none, first advances this rank's calls.
+// Returns 1 if the channel has a free slot for this rank's next call. Advances this rank's calls if there is none at
+// first.
 static int ring_free(shm_world *world, void *subject) {
   if (ad_shm_ring_free(subject)) return 1;
   ad_shm_progress(world);
   return ad_shm_ring_free(subject);
 }
 
-// Waits until all members have consumed the oldest call in the ring: some member is SHM_RING calls behind this rank.
+// Waits until all members have consumed the oldest call in the ring, since some member is SHM_RING calls behind this
+// rank.
 static ad_status wait_for_ring(shm_world *world, shm_channel *channel, ad_call *call) {
   uint64_t oldest = channel->next_sequence - SHM_RING;
   shm_call behind = {.call = call, .channel = channel, .sequence = oldest, .mode = SHM_AHEAD};
@@ -107,8 +109,8 @@ static ad_status shm_test(void *backend_world, ad_call *call, int *done) {
   shm_world *world = backend_world;
   *done = call_done(world, call);
   if (*done) return AD_OK;
-  // A rank that tests in a loop is waiting. With more ranks than cores (spins is 0) it yields, since it would keep the
-  // core from the awaited ranks.
+  // A rank that tests in a loop is waiting. If there are more ranks than cores (spins is 0), it yields, to leave the
+  // core to the ranks that it waits for.
   if (++world->vain_tests % VAIN_TESTS == 0 && !world->spins) sched_yield();
   ad_shm_look_in_test(world, call->backend);
   return shm_health(world);

@@ -1,4 +1,4 @@
-/* A call in its channel: every member publishes its call and finds out whether all members' calls match. No values are
+/* A call in its channel: every member publishes its call and finds out whether all members' calls match. Nothing is
  * reduced here; only small inputs are copied, into the slot or a staging buffer. */
 #include "comm/shm/call.h"
 
@@ -13,13 +13,13 @@
 #include "comm/words.h"
 
 enum {
-  SHM_INLINE_IN_FILE = 512,  // an input of at most so many bytes is copied into the slot although it lies in the file
-  SHM_PULL_MIN = 16 * 1024   // least bytes of a piece that are worth reading from a peer; see is_worth_pulling
+  SHM_INLINE_IN_FILE = 512,  // an input of at most so many bytes is copied into the slot even if it is in the file
+  SHM_PULL_MIN = 16 * 1024   // least bytes of a piece that is worth reading from a peer; see is_worth_pulling
 };
 
 /* ---- publishing this rank's call in its slot ---- */
 
-// Bytes that this member sends to others.
+// Returns how many bytes this member sends to others.
 static size_t sent_bytes(const ad_call *call) {
   if (call->op != AD_EXCHANGE) return call->in_bytes;
   size_t bytes = 0;
@@ -28,7 +28,7 @@ static size_t sent_bytes(const ad_call *call) {
   return bytes;
 }
 
-// Returns 1 if the buffers of all messages that an exchange sends (`sends` 1) or receives (0) lie in the file.
+// Returns 1 if the buffers of all messages that an exchange sends (`sends` 1) or receives (0) are in the file.
 static int messages_in_file(const shm_world *world, const ad_call *call, int sends) {
   for (size_t i = 0; i < call->message_count; i++) {
     const ad_message *message = &call->messages[i];
@@ -45,7 +45,7 @@ static int input_in_file(const shm_world *world, const ad_call *call) {
 }
 
 // Returns the offset of the output, or 0 if it is not in the file. An empty output counts as in the file, since nothing
-// has to be written elsewhere.
+// has to be written outside the file.
 static uint64_t place_output(const shm_world *world, const ad_call *call) {
   if (call->op == AD_EXCHANGE) return messages_in_file(world, call, 0) ? world->control->regions_start : 0;
   return call->out_bytes ? ad_shm_offset(world, call->out, call->out_bytes) : world->control->regions_start;
@@ -60,19 +60,20 @@ static size_t pieces(const ad_call *call) {
   return call->members * ad_call_parts(call);
 }
 
-// Returns 1 if reading an input of `bytes` from its process is faster than passing it through staging, as measured with
-// 2 to 8 ranks on 2 cores. If several ranks share a core, staging costs less: the staging and the fetching rank share a
-// cache. An all_reduce is never pulled. It would have to pull twice, the second time into cache lines that a peer has
-// just read. In place, that was slower than staging up to 1 MiB, and at every size if several ranks share a core.
+// Returns 1 if reading an input of `bytes` bytes from its process is faster than passing it through staging, as
+// measured with 2 to 8 ranks on 2 cores. If several ranks share a core, staging costs less, since the rank that stages
+// and the rank that fetches share a cache. An all_reduce is never pulled. It would have to pull twice, the second time
+// into cache lines that a peer has just read; in place, that was slower than staging up to 1 MiB, and at every size if
+// several ranks share a core.
 static int is_worth_pulling(const shm_world *world, const ad_call *call, size_t bytes) {
   size_t least = !world->crowded ? 1 : ad_op_reduces(call->op) ? 16 : 8;
   return call->op != AD_ALL_REDUCE && bytes / pieces(call) >= least * SHM_PULL_MIN;
 }
 
 // Decides where the other members find this member's input. If all inputs are in the slots, the call is complete as
-// soon as all members have published it, but every member reads all inputs. Measured on 2 to 8 ranks, this is faster up
-// to SHM_INLINE_IN_FILE bytes. If the input or the output lies outside the file, it is faster for every input that fits
-// into the slot, since the alternative is staging.
+// soon as all members have published it, but every member reads all inputs. Measured with 2 to 8 ranks, this is faster
+// up to SHM_INLINE_IN_FILE bytes. If the input or the output is outside the file, it is faster for every input that
+// fits into the slot, since the alternative is staging.
 static shm_place place_input(const shm_world *world, const ad_call *call, const shm_offer *offer, size_t bytes) {
   int in_file = input_in_file(world, call);
   if (bytes <= (in_file && offer->out ? SHM_INLINE_IN_FILE : SHM_PAYLOAD)) return SHM_INLINE;
@@ -80,22 +81,22 @@ static shm_place place_input(const shm_world *world, const ad_call *call, const 
   return is_worth_pulling(world, call, bytes) && world->pulls ? SHM_PULLED : SHM_STAGED;
 }
 
-// Returns 1 if the call needs a staging buffer. A reduction that pulls reads its inputs into the staging buffer first.
+// Returns 1 if the call needs a staging buffer. A reduction of pulled inputs reads them into a staging buffer first.
 static int needs_staging(const ad_call *call, const shm_offer *offer) {
   return offer->place == SHM_STAGED || (offer->place == SHM_PULLED && ad_op_reduces(call->op));
 }
 
-// Returns the offer's `in`: the input's offset in the file or, if the input is pulled, its address. `copy`: the copy of
-// the whole input, for SHM_INLINE.
+// Returns the offer's `in`: the input's offset in the file or, if the input is pulled, its address. `copy` is the copy
+// of the whole input, if the place is SHM_INLINE.
 static uint64_t input_at(const shm_world *world, const shm_call *c, shm_place place, const void *copy) {
   if (place == SHM_PULLED) return (uint64_t)(uintptr_t)c->call->in;
   const void *in = place == SHM_INLINE ? copy : place == SHM_STAGED ? c->staging : c->call->in;
   return (uint64_t)((const char *)in - world->base);
 }
 
-// If an operation that only copies would pass its input through staging in at most SHM_STAGING / SHM_STAGE rounds,
-// gives a staging buffer for the whole input. The caller fills the buffer before it publishes the call, so the readers
-// need not wait for rounds.
+// Sets *out to a staging buffer for the whole input, if an operation that only copies would otherwise pass its input
+// through staging in at most SHM_STAGING / SHM_STAGE rounds; else to NULL. The caller fills the buffer before it
+// publishes the call, so the readers need not wait for rounds.
 static ad_status stage_at_once(shm_world *world, const shm_call *c, size_t bytes, shm_offer *offer, void **out) {
   *out = NULL;
   if (ad_op_reduces(c->call->op) || offer->place != SHM_STAGED || bytes > SHM_STAGING) return AD_OK;
@@ -104,7 +105,8 @@ static ad_status stage_at_once(shm_world *world, const shm_call *c, size_t bytes
   return AD_OK;
 }
 
-// Gives memory for the call's table: in the slot if the table fits, else in the file until the slot is used again.
+// Sets *out to memory for the call's table: in the slot if the table fits, else in the file until the slot is used
+// again.
 static ad_status place_table(shm_world *world, shm_call *c, shm_slot *slot, size_t bytes, void **out) {
   void **kept = &c->channel->tables[c->sequence % SHM_RING];
   if (*kept) ad_shm_free(world, *kept);
@@ -123,8 +125,8 @@ static void fill_inline(const shm_call *c, size_t bytes, unsigned char *to) {
     ad_copy_shared(to, c->call->in, bytes);
 }
 
-/* Publishes the slot. The other members watch the cache line with `offer` and `published`, so it is written last and in
- * one go: if a member reads the line between two writes, this rank has to fetch it back. */
+/* Publishes the slot. The other members watch the cache line with `offer` and `published`, so this line is written last
+ * and without a pause: if a member reads the line between two writes, this rank has to fetch it back. */
 static void publish(const shm_call *c, shm_slot *slot, const shm_offer *offer) {
   const memory_order relaxed = memory_order_relaxed;
   atomic_store_explicit(&slot->claimed, 0, relaxed);
@@ -145,13 +147,14 @@ static void record_last(shm_world *world, const shm_call *c) {
   atomic_store_explicit(&record->calls, atomic_load_explicit(&record->calls, relaxed) + 1, memory_order_release);
 }
 
-// Bytes that pass through this member's staging buffer if the input is staged: in an all_to_all not the own block.
+// Returns how many bytes pass through this member's staging buffer if the input is staged. In an all_to_all that
+// excludes the member's block for itself.
 static size_t stream_bytes(const ad_call *call, size_t sent) {
   if (call->op != AD_ALL_TO_ALL) return sent;
   return sent - (ad_call_in_start(call, call->index + 1) - ad_call_in_start(call, call->index)) * call->element;
 }
 
-// Puts the input and the table where the other members find them, and writes their places into *offer.
+// Makes the input and the table available to the other members, and writes to *offer where they are.
 static ad_status make_offer(shm_world *world, shm_call *c, shm_slot *slot, size_t bytes, shm_offer *offer) {
   const ad_call *call = c->call;
   size_t table_bytes = ad_shm_table_bytes(call);
@@ -176,7 +179,7 @@ ad_status ad_shm_publish(shm_world *world, shm_call *c) {
   size_t bytes = sent_bytes(call);
   shm_offer offer = {.signature = ad_signature_of(call), .entries = (uint32_t)call->message_count};
   AD_TRY(make_offer(world, c, slot, bytes, &offer));
-  slot->chunks = ad_shm_chunks(call);  // also if this input is inline: other members' inputs may not be
+  slot->chunks = ad_shm_chunks(call);  // also if this input is inline, since other members' inputs may not be
   slot->stream = stream_bytes(call, bytes);
   slot->number = call->number;
   slot->axes = call->axes;
@@ -256,7 +259,8 @@ int ad_shm_match(shm_world *world, shm_call *c) {
   return 1;
 }
 
-// Returns 1 if this rank still waits for the member in this call: to consume it, to publish it, or to do its part.
+// Returns 1 if this rank still waits for the member in this call: until the member publishes it, does its part, or (in
+// mode SHM_AHEAD) consumes it.
 static int is_missing(const shm_call *c, uint32_t member) {
   if (c->mode == SHM_AHEAD) return atomic_load(&c->channel->consumed[member].calls) <= c->sequence;
   if (!has_published(c, member)) return 1;

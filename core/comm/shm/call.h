@@ -22,19 +22,20 @@ typedef struct shm_call {
   uint32_t seen;          // how many members were seen to have published the call
   uint32_t complete;      // how many members were seen to have done their part
   shm_mode mode;
-  // Each is 1 if it is true of some member: its input is staged; its input is pulled; its output is not in the file;
-  // its input is not inline; it published a table.
+  // Each flag is 1 if at least one member's input is staged; input is pulled; output is not in the file; input is not
+  // inline; or if at least one member published a table.
   uint8_t any_staged, any_pulled, any_elsewhere, any_not_inline, any_table;
   uint8_t past;       // 1: outputs are written by stores that bypass the caches
-  uint32_t patience;  // how many more times this rank looks whether the others are done before it takes their chunks
+  uint32_t patience;  // how many more times this rank waits for the other members before it takes their chunks
   void *staging;
-  // Only in a call in rounds. The first line counts all rounds, the rounds in which this member stages its input, and
-  // the rounds in which it fetches results. The second line: next round to stage, to reduce, to fetch or copy.
+  // Only in a call in rounds. rounds: how many there are; own_rounds: in how many this member stages its input;
+  // out_rounds: in how many it fetches results. next_in, next_reduce, next_out: the round that it stages, reduces, and
+  // fetches or copies next.
   uint32_t rounds, own_rounds, out_rounds;
   uint32_t next_in, next_reduce, next_out;
-  uint8_t started, finished;  // in a call in rounds: whether this member's part is started, is finished
-  uint32_t next_segment;      // the next segment to copy, of the segments that need no staging
-  size_t reduced;             // elements of the own part that are reduced, where inputs are pulled
+  uint8_t started, finished;  // in a call in rounds: 1 if this member's part is started; 1 if it is finished
+  uint32_t next_segment;      // the next segment to copy, counting only those that need no staging
+  size_t reduced;             // if inputs are pulled: how many elements of this member's part are reduced
   int64_t gone_since;         // by ad_now(): when a source's process was first found to be gone; 0: none is gone
 } shm_call;
 

@@ -1,5 +1,5 @@
-/* The channels of groups: the first member that calls makes the channel in the file, the others find it. call.c writes
- * what members publish there. */
+/* The channels of groups: the first member that makes a call on a group makes its channel in the file, and the other
+ * members find it. call.c writes what members publish in a channel. */
 #include "comm/shm/channel.h"
 
 #include <sched.h>
@@ -19,8 +19,8 @@ static uint64_t hash_shape(const ad_group_shape *shape) {
   return hash ^ hash >> 32;
 }
 
-// This rank is the first to call on the group and owns the entry: it makes the group's channel. The slots are zero, as
-// all of a new file is.
+// Makes the group's channel: this rank is the first with a call on the group, and so owns the entry. The slots are
+// zero, like all of a new file.
 static ad_status write_entry(shm_world *world, shm_entry *entry, const ad_call *call) {
   ad_status status = ad_shm_take_channel(world, ad_shm_channel_bytes(call->members), &entry->channel);
   if (status) {
@@ -71,7 +71,7 @@ ad_group_shape ad_shm_entry_shape(shm_control *control, const shm_entry *entry) 
   return shape;
 }
 
-// Returns the place of the group's channel in this rank's hash table, or the free place where it belongs.
+// Returns the element of this rank's hash table with the group's channel, or the free element where that belongs.
 static shm_channel **place_in_table(shm_world *world, const ad_group_shape *shape, uint64_t hash) {
   for (uint64_t i = hash;; i++) {
     shm_channel **place = &world->channels[i % world->channel_slots];
@@ -79,7 +79,7 @@ static shm_channel **place_in_table(shm_world *world, const ad_group_shape *shap
   }
 }
 
-// Makes this rank's hash table of channels larger, so that at most half of its places are used.
+// Makes this rank's hash table of channels larger, so that at most half of its elements are used.
 static ad_status grow_table(shm_world *world) {
   shm_channel **old = world->channels;
   uint32_t old_slots = world->channel_slots, slots = old_slots ? 2 * old_slots : 32;
@@ -107,7 +107,7 @@ static ad_status make_channel(const shm_world *world, const ad_call *call, const
 
 // Finds this rank's channel of a list of ranks, or makes it.
 static ad_status find_channel_of_list(shm_world *world, const ad_call *call, shm_channel **out) {
-  shm_list *list = world->control->lists;  // replaced when the list's entry is found
+  shm_list *list = world->control->lists;  // replaced when the list is found
   shm_channel *channel = world->lists;
   while (channel && channel->shape.list != call->shape.list) channel = channel->next;
   if (!channel) {

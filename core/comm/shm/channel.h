@@ -38,7 +38,7 @@ static inline int ad_shm_is_over(const shm_channel *channel) {
 static inline uint64_t ad_shm_channel_bytes(uint64_t members) {
   return members * (sizeof(shm_consumed) + SHM_RING * sizeof(shm_slot));
 }
-/* The shape of the entry's group. The shape of a list borrows the list's ranks from the file. */
+/* Returns the shape of the entry's group. If the group is a list, the shape borrows the list's ranks from the file. */
 ad_group_shape ad_shm_entry_shape(shm_control *control, const shm_entry *entry);
 /* Returns the entry of the group whose channel starts at offset `channel`, or NULL if there is none. */
 const shm_entry *ad_shm_entry(const shm_control *control, uint64_t channel);

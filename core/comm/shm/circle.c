@@ -1,7 +1,7 @@
 /* Finds out whether ranks wait for each other, so that none of them can continue. A rank in a call of a group needs
  * every member that has not made the call. A rank in a transfer needs its peer. A rank that receives from any source
- * needs one of several ranks, so it is stuck only if all of these are stuck. A rank that does not wait, or has
- * something to look at, is not stuck. */
+ * needs one of several ranks, so it is stuck only if all of these are stuck. A rank that does not wait, or that has
+ * unread or unsent messages, is not stuck. */
 #include <string.h>
 #include "base/memory.h"
 #include "comm/shm/channel.h"
@@ -41,25 +41,25 @@ static int is_empty(const rank_set *set) {
 typedef struct long_wait {
   uint64_t epoch;
   ad_group_shape shape;   // the group of the call
-  const shm_slot *slots;  // the slots of the call's channel; NULL: the rank waits for a transfer
+  const shm_slot *slots;  // the slots of the call's channel; NULL: a transfer
   uint64_t sequence;
-  int needs_one;   // 1: one of the ranks in `needs` is enough; 0: it needs all
+  int needs_one;   // 1: one of the ranks in `needs` is enough; 0: all of them are needed
   rank_set needs;  // ranks that the rank waits for
 } long_wait;
 
 typedef struct circle {
   uint32_t ranks[SHM_RANKS_MAX], count;  // the ranks of the circle, each waiting for the next
   rank_set stuck, seen;                  // ranks that cannot continue; ranks that were examined
-  long_wait *waits;                      // owned: for each rank in `seen` that waits, its wait
+  long_wait *waits;                      // owned: for each rank in `stuck`, its wait
 } circle;
 
-/* ---- whom one waiting rank waits for ---- */
+/* ---- which ranks a waiting rank waits for ---- */
 
 static const shm_slot *slot_in(const long_wait *wait, uint32_t member) {
   return &wait->slots[(size_t)member * SHM_RING + wait->sequence % SHM_RING];
 }
 
-// Records the members that have not made the call.
+// Adds the members that have not made the call to the ranks that the waiting rank needs.
 static void look_at_call(const shm_world *world, const shm_entry *group, long_wait *out) {
   const shm_consumed *consumed = ad_shm_at(world, group->channel);
   out->slots = (const shm_slot *)(consumed + group->members);
@@ -69,7 +69,7 @@ static void look_at_call(const shm_world *world, const shm_entry *group, long_wa
       add_rank(&out->needs, (uint32_t)ad_shape_rank(&out->shape, i));
 }
 
-// Records that the rank needs one of the other members that have not left.
+// Records that the rank needs any one of the other members that have not left.
 static void need_any_other(const shm_world *world, uint32_t rank, const ad_group_shape *shape, uint32_t members,
                            long_wait *out) {
   out->needs_one = 1;
@@ -79,7 +79,7 @@ static void need_any_other(const shm_world *world, uint32_t rank, const ad_group
   }
 }
 
-// Records the ranks that a rank waiting for a transfer needs. Returns 0 if there are none.
+// Records which ranks a rank needs that waits for a transfer. Returns 0 if it needs none.
 static int look_at_transfer(const shm_world *world, uint32_t rank, long_wait *out) {
   const shm_record *record = &world->records[rank];
   uint64_t peer = atomic_load(&record->waits_peer), parcel = atomic_load(&record->waits_parcel);
@@ -96,12 +96,12 @@ static int look_at_transfer(const shm_world *world, uint32_t rank, long_wait *ou
   return 1;
 }
 
-// Returns 1 if the rank has messages to look at, or messages that wait for room in a queue.
+// Returns 1 if the rank has unread messages in its queue, or messages to send for which a queue had no room.
 static int is_busy(const shm_world *world, uint32_t rank) {
   return atomic_load(&world->records[rank].backlog) || !ad_shm_queue_empty(&ad_shm_queues(world->control)[rank]);
 }
 
-// Reads a rank's wait. Returns 0 if the rank is in no long wait, or if its wait changes meanwhile.
+// Reads a rank's wait. Returns 0 if the rank is in no long wait, or if its wait changes during the reading.
 static int look_at(const shm_world *world, uint32_t rank, long_wait *out) {
   const shm_record *record = &world->records[rank];
   *out = (long_wait){.epoch = atomic_load(&record->epoch)};
@@ -117,9 +117,10 @@ static int look_at(const shm_world *world, uint32_t rank, long_wait *out) {
   return atomic_load(&record->epoch) == out->epoch;
 }
 
-/* ---- whether waiting ranks can go on, and the circle if not ---- */
+/* ---- whether waiting ranks can continue, and the circle if they cannot ---- */
 
-// Looks at this rank, at the ranks that it waits for, at the ranks that these wait for, and so on; notes which wait.
+// Looks at this rank, at the ranks that it waits for, at the ranks that these wait for, and so on. Adds those that wait
+// to `stuck`.
 static void look_around(const shm_world *world, circle *found) {
   uint32_t ranks[SHM_RANKS_MAX], count = 0;
   add_rank(&found->seen, world->rank);
@@ -142,7 +143,7 @@ static int can_go_on(const circle *found, uint32_t rank) {
   return wait->needs_one ? !has_all_of(&found->stuck, &wait->needs) : !has_one_of(&found->stuck, &wait->needs);
 }
 
-// Takes ranks out of `stuck` that can go on because the ranks they need are not stuck, until no more can be taken out.
+// Removes ranks from `stuck` that can continue because the ranks they need are not stuck, until no rank can be removed.
 static void find_stuck(const shm_world *world, circle *found) {
   for (int changed = 1; changed;) {
     changed = 0;
@@ -154,14 +155,14 @@ static void find_stuck(const shm_world *world, circle *found) {
   }
 }
 
-// Returns a stuck rank that `rank` needs; if there is none, the number of ranks.
+// Returns a stuck rank that `rank` needs, or the number of ranks if there is none.
 static uint32_t next_of(const shm_world *world, const circle *found, uint32_t rank) {
   uint32_t next = 0;
   while (next < world->ranks && !(has_rank(&found->waits[rank].needs, next) && has_rank(&found->stuck, next))) next++;
   return next;
 }
 
-// Goes from this rank to a rank for which it waits, and so on. Returns 1 if the way led back to this rank: the circle
+// Goes from this rank to a stuck rank that it needs, and so on. Returns 1 if this leads back to this rank: the circle
 // is then in *found. Returns 0 if the circle consists of other ranks, which will find it too.
 static int walk(const shm_world *world, circle *found) {
   uint32_t rank = world->rank;
@@ -173,8 +174,8 @@ static int walk(const shm_world *world, circle *found) {
   return rank == world->rank;
 }
 
-// Returns 1 if all stuck ranks are still in the wait in which they were found, with nothing to look at. Then none of
-// them has published or sent anything meanwhile, so the circle still exists.
+// Returns 1 if all stuck ranks are still in the wait in which they were found, and have no unread or unsent messages.
+// Then none of them has published or sent anything since, so the circle still exists.
 static int still_waiting(const shm_world *world, const circle *found) {
   for (uint32_t rank = 0; rank < world->ranks; rank++) {
     if (!has_rank(&found->stuck, rank)) continue;
@@ -185,7 +186,7 @@ static int still_waiting(const shm_world *world, const circle *found) {
 
 /* ---- the error about a circle of waits ---- */
 
-// Adds a sentence on the wait of number i of the circle's ranks.
+// Appends a sentence on the wait of rank number i of the circle.
 static void add_wait(const shm_world *world, ad_text *text, const circle *found, uint32_t i) {
   uint32_t rank = found->ranks[i], member = 0;
   const long_wait *wait = &found->waits[rank];
@@ -209,7 +210,7 @@ static void raise_circle(shm_world *world, const circle *found) {
 
 void ad_shm_look_for_circle(shm_world *world) {
   circle found = {.count = 0};
-  if (ad_new(world->ranks, &found.waits)) return;  // no memory now; the next look may have some
+  if (ad_new(world->ranks, &found.waits)) return;  // no memory now; a later look may find some
   look_around(world, &found);
   find_stuck(world, &found);
   if (has_rank(&found.stuck, world->rank) && walk(world, &found) && still_waiting(world, &found))

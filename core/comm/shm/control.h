@@ -42,7 +42,7 @@ enum {
   SHM_PAIR = 128,
   SHM_CHANNELS = 4096,  // most groups in which a world's ranks make calls; a power of two
   SHM_RANKS_MAX = 512,
-  SHM_WORDS = 384,  // bytes of a sentence in a record
+  SHM_WORDS = 384,  // bytes of waits_words in a record
   SHM_CORES_MAX = 1024
 };
 #define SHM_ANY_RANK UINT64_MAX
@@ -56,8 +56,8 @@ typedef struct shm_record {
   _Atomic int32_t pid;
   uint32_t variant;  // the widest kernels it has
   uint32_t trait;    // ad_trait_own
-  // epoch is odd while the rank is in a long wait and has nothing to look at. The next two fields give the awaited
-  // call: its channel and its sequence number (channel 0: a transfer or a call that spans nodes; see waits_words).
+  // epoch is odd while the rank is in a long wait and can advance nothing. The next two fields give the awaited call:
+  // its channel and its sequence number (channel 0: a transfer or a call that spans nodes; see waits_words).
   _Atomic uint64_t epoch;
   _Atomic uint64_t waits_channel, waits_sequence;
   // If the rank waits for a transfer: the peer's rank + 1 or SHM_ANY_RANK (0: it waits for no peer); the channel offset
@@ -65,12 +65,13 @@ typedef struct shm_record {
   _Atomic uint64_t waits_peer, waits_list, waits_parcel;
   _Atomic uint32_t backlog;  // 1: the rank has messages to send for which the queues had no room yet
   int32_t exit_status;       // exit status of a rank that left without closing; else 0
-  // A word that the other ranks try to read: its address in the rank's process (0: they may not read), and its value.
+  // A word that the other ranks try to read: its address in this rank's process (0: they are not permitted to), its
+  // value.
   uint64_t probe_at, probe_holds;
   // For the watchdog: how many calls the rank has published; channel and sequence number of its last call.
   _Alignas(SHM_LINE) _Atomic uint64_t calls;
   _Atomic uint64_t last_channel, last_sequence;
-  // The last transfer or call that spans nodes (its channel is 0). waits_words: a sentence on the rank's wait.
+  // The rank's last transfer or call that spans nodes (channel 0). waits_words: a sentence on what the rank waits for.
   uint32_t last_op;
   char last_site[AD_SITE_MAX], waits_words[SHM_WORDS];
 } shm_record;
@@ -100,10 +101,11 @@ typedef struct shm_control {
   _Alignas(SHM_LINE) _Atomic uint32_t failed;  // 0: no error; 1: an error is being written; 2: fail_* are valid
   _Atomic uint32_t sleepers;
   _Alignas(SHM_LINE) _Atomic uint32_t joined;
-  _Atomic uint32_t tried, unreadable;          // ranks that tried to read all others' memory; 1: some rank failed to
+  // how many ranks tried to read all others' memory; 1: some rank could not read it
+  _Atomic uint32_t tried, unreadable;
   _Atomic uint64_t cores[SHM_CORES_MAX / 64];  // bit i: some rank may run on core i
   _Atomic uint64_t channels_used;
-  _Atomic uint64_t promised;         // bytes that ranks are making pages for and have not made yet
+  _Atomic uint64_t promised;         // bytes of pages that ranks have begun to make and have not made yet
   uint32_t fail_status, fail_cause;  // ad_status: what calls return; what the failing rank gave as its reason
   int32_t fail_rank;
   char fail_text[AD_MESSAGE_MAX];

@@ -56,8 +56,8 @@ static const shm_message *messages_of(const shm_world *world, const shm_call *c,
   return ad_shm_at(world, ad_shm_slot(c, member)->offer.table);
 }
 
-// Returns the first of the table's sends (or receives) whose peer is `peer` or a later member. Tables are sorted: sends
-// first, then by peer.
+// Returns the index of the table's first send (or receive) whose peer is `peer` or a later member. Tables have sends
+// first, and are then sorted by peer.
 static uint32_t first_entry(const shm_message *table, uint32_t entries, int sends, uint32_t peer) {
   uint32_t first = 0, end = entries;
   while (first < end) {
@@ -71,7 +71,8 @@ static uint32_t first_entry(const shm_message *table, uint32_t entries, int send
   return first;
 }
 
-// Returns the index of message number n that `member` sends to (or receives from) `peer`, or -1 if there are fewer.
+// Returns the index of message number n that `member` sends to (or receives from) `peer`, or -1 if there are fewer
+// messages.
 static int64_t find_message(const shm_world *world, const shm_call *c, uint32_t member, uint32_t peer, int sends,
                             uint32_t n) {
   const shm_message *table = messages_of(world, c, member);
@@ -87,7 +88,7 @@ static ad_reported_block reported_block(const shm_call *c, uint32_t member, uint
                              ad_shm_reported_call(ad_shm_slot(c, member), shape)};
 }
 
-// Returns 1 if in an all_to_all each member sends to each other as many elements as the receiver expects.
+// Returns 1 if in an all_to_all each member sends to each other member as many elements as the receiver expects.
 static int starts_match(const shm_world *world, const shm_call *c, ad_text *words) {
   for (uint32_t i = 0; i < c->channel->members; i++) {
     for (uint32_t j = 0; j < c->channel->members; j++) {
@@ -102,7 +103,7 @@ static int starts_match(const shm_world *world, const shm_call *c, ad_text *word
   return 1;
 }
 
-// Describes message number n of a member's table, for error messages; n < 0: there is none.
+// Describes message number n of a member's table, for error messages; n < 0: the member has no such message.
 static ad_reported_message reported_message(const shm_world *world, const shm_call *c, uint32_t member, int64_t n) {
   ad_reported_message reported = {.rank = ad_shape_rank(&c->channel->shape, member),
                                   .site = ad_shm_slot(c, member)->site};
@@ -114,8 +115,8 @@ static ad_reported_message reported_message(const shm_world *world, const shm_ca
   return reported;
 }
 
-// Compares the two sides of message number n from i to j. Returns 1 if they match, 0 if not, -1 if neither side has
-// such a message.
+// Compares the two sides of message number n from member i to member j. Returns 1 if they match, 0 if not, -1 if
+// neither side has such a message.
 static int pair_matches(const shm_world *world, const shm_call *c, uint32_t i, uint32_t j, uint32_t n, ad_text *words) {
   int64_t sent = find_message(world, c, i, j, 1, n), received = find_message(world, c, j, i, 0, n);
   if (sent < 0 && received < 0) return -1;
@@ -145,15 +146,14 @@ int ad_shm_tables_match(const shm_world *world, const shm_call *c, ad_text *word
 
 /* ---- the segments that one member reads ---- */
 
-// Turns `at`, from a member's offer or table, into an address, or NULL if the bytes pass through staging. If the bytes
-// are pulled, this is an address in the member's process: do not follow it here.
+// Returns the address for `at`, which is from a member's offer or table; NULL if the bytes pass through staging. If the
+// bytes are pulled, it is an address in the member's process, which must not be dereferenced here.
 static const char *offered_address(const shm_world *world, const shm_slot *slot, uint64_t at) {
   if (slot->offer.place == SHM_STAGED) return NULL;
   return slot->offer.place == SHM_PULLED ? (const char *)(uintptr_t)at : ad_shm_at(world, at);
 }
 
-// Returns where this rank finds a member's input. For this rank itself that is the call's buffer, which need not lie in
-// the file.
+// Returns where this rank finds a member's input. Its own input is the call's buffer, which need not be in the file.
 static const char *input_of(const shm_world *world, const shm_call *c, uint32_t member) {
   const shm_slot *slot = ad_shm_slot(c, member);
   if (member == c->channel->index) return c->call->in;
@@ -166,8 +166,9 @@ static char *output_of(const shm_world *world, const shm_call *c, uint32_t membe
 
 static const char *plus(const char *start, uint64_t bytes) { return start ? start + bytes : NULL; }
 
-// The stream of an all_to_all begins with the block for the member after the sender, continues round the members, and
-// leaves out the sender's own block. So members do not all send to the same member first.
+// Returns the segment from `source` to `destination`. The stream of an all_to_all begins with the block for the member
+// after the sender, continues with the next members round to the first, and leaves out the sender's own block. So
+// members do not all send to the same member first.
 static shm_segment all_to_all_segment(const shm_world *world, const shm_call *c, uint32_t destination,
                                       uint32_t source) {
   size_t element = c->call->element, equal = c->call->count;
@@ -228,7 +229,8 @@ static shm_segment find_segment(const shm_world *world, const shm_call *c, uint3
   if (c->call->op == AD_BROADCAST) return broadcast_segment(world, c, destination);
   if (c->call->op == AD_EXCHANGE) return exchange_segment(world, c, destination, n);
   // All members copy from the same source first: one member fetches the bytes into the shared cache, and the others
-  // find them there. Measured: 16 MiB take three quarters of the time needed if each member starts with another source.
+  // find them there. Measured: 16 MiB take three quarters of the time that they take if each member starts with another
+  // source.
   uint32_t parts = (uint32_t)ad_call_parts(c->call), source = n / parts;
   if (c->call->op == AD_ALL_GATHER) return all_gather_segment(world, c, destination, source, n % parts);
   return all_to_all_segment(world, c, destination, source);
@@ -242,7 +244,8 @@ shm_segment ad_shm_segment(const shm_world *world, const shm_call *c, uint32_t d
 
 /* ---- copying this member's blocks through the staging buffer ---- */
 
-// Copies those of the stream's bytes [start, start + bytes) that are in `from`, which is at `from_start` in the stream.
+// Copies those of the stream's bytes [start, start + bytes) that `from` contains; `from` begins at byte `from_start` of
+// the stream.
 static void copy_part(const char *from, uint64_t from_start, uint64_t from_bytes, uint64_t start, size_t bytes,
                       char *to) {
   uint64_t first = start > from_start ? start : from_start;
@@ -250,7 +253,8 @@ static void copy_part(const char *from, uint64_t from_start, uint64_t from_bytes
   if (first < end) ad_copy_shared(to + (first - start), from + (first - from_start), end - first);
 }
 
-// Copies part of the stream of an exchange: the stream is all messages that this member sends, one after another.
+// Copies bytes [start, start + bytes) of the stream of an exchange, which is all messages that this member sends, one
+// after another.
 static void copy_messages(const ad_call *call, uint64_t start, size_t bytes, char *to) {
   uint64_t at = 0;
   for (size_t i = 0; i < call->message_count; i++) {

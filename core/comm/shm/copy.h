@@ -18,13 +18,14 @@ typedef struct shm_segment {
   size_t bytes;
   uint64_t stream;  // offset in the source's stream (all bytes that pass through the source's staging buffer, in order)
 } shm_segment;
-/* How many segments `destination` receives. */
+/* Returns how many segments `destination` receives. */
 uint32_t ad_shm_segments(const shm_world *world, const shm_call *c, uint32_t destination);
-/* Returns number n of the segments that `destination` receives. */
+/* Returns segment number n of those that `destination` receives. */
 shm_segment ad_shm_segment(const shm_world *world, const shm_call *c, uint32_t destination, uint32_t n);
 /* Copies bytes [start, start + bytes) of this member's stream to `to`. */
 void ad_shm_copy_stream(const shm_call *c, uint64_t start, size_t bytes, char *to);
-/* Bytes of the table that this member publishes with its call: counts of an all_to_all, messages of an exchange. */
+/* Returns the size in bytes of the table that this member publishes with its call: counts of an all_to_all, messages of
+ * an exchange. */
 size_t ad_shm_table_bytes(const ad_call *call);
 /* Fills the table that this member publishes with its call. */
 void ad_shm_fill_table(const shm_world *world, const shm_call *c, const shm_offer *offer, void *table);

@@ -1,5 +1,6 @@
-/* Finds out by a descriptor (pidfd_open) that a process has ended. The descriptor still means the same process when the
- * process's number is reused, and also reports a process whose parent has not collected its exit status yet. */
+/* Finds out by a descriptor (pidfd_open) that a process has ended. The descriptor stays with that process even if
+ * another process later gets the same pid, and also shows the end of a process whose parent has not collected its exit
+ * status yet. */
 #include "comm/shm/deaths.h"
 
 #include <errno.h>
@@ -10,7 +11,7 @@
 #include "base/text.h"
 #include "comm/shm/error.h"
 
-enum { UNWATCHED = -1, ENDED = -2 };  // in place of a descriptor
+enum { UNWATCHED = -1, ENDED = -2 };  // values that are no descriptor
 
 static int watch(int32_t pid) {
   int fd = (int)syscall(SYS_pidfd_open, pid, 0);
@@ -51,7 +52,7 @@ static void raise_dead(shm_world *world, uint32_t rank, int has_joined) {
 void ad_shm_look_for_dead(shm_world *world) {
   for (uint32_t rank = 0; rank < world->ranks; rank++) {
     if (!has_ended(world->processes[rank])) continue;
-    // The state is read after the process ended, so that the process's last change of it is seen.
+    // The state is read after the end of the process was seen, so that it is the last state that the process set.
     uint32_t state = atomic_load(&world->records[rank].state);
     if (state == SHM_JOINED || state == SHM_ABSENT) raise_dead(world, rank, state == SHM_JOINED);
   }

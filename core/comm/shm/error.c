@@ -1,4 +1,4 @@
-/* The first error of the world: the first rank to set it wins, and all ranks get it. */
+/* The first error of the world: the first rank to set the error determines it, and all ranks get it. */
 #include "comm/shm/error.h"
 
 #include <stdio.h>
@@ -24,7 +24,7 @@ void ad_shm_raise_own(shm_world *world, ad_status cause) {
   ad_shm_raise(world->control, world->rank, AD_PEER_FAILED, cause, words);
 }
 
-// Waits for the words of an error that is being written, but at most 500 ms: the writer may have died meanwhile.
+// Waits while another rank writes the error's text, but at most 500 ms, since that rank may have died.
 ad_status ad_shm_error(const shm_control *control) {
   const struct timespec millisecond = {.tv_nsec = 1000000};
   for (int i = 0; i < 500 && atomic_load_explicit(&control->failed, memory_order_acquire) == 1; i++)

@@ -17,20 +17,21 @@
 #define AD_SHM_VERSION AD_VERSION
 #endif
 static const uint64_t page = 4096, huge_page = 2u << 20;
-static const uint64_t mapping_max = 1ull << 44;  // bytes, out of 2^47 that a process can address
+static const uint64_t mapping_max = 1ull << 44;  // bytes; a process can address 2^47
 
 static uint64_t round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
 
 static uint64_t machine_memory(void) { return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE); }
 
-// A number that differs between versions and between layouts of the file.
+// Returns a number that differs between versions of addend and between layouts of the file.
 static uint64_t magic(void) {
   uint64_t layout =
       (sizeof(shm_control) << 40) + (sizeof(shm_slot) << 20) + sizeof(shm_record) + SHM_RING + sizeof(shm_queue);
   return ad_random_bits(ad_random_stream("addend " AD_SHM_VERSION), layout, 0);
 }
 
-// Lays out the file. `plan` must be zero; it is on the heap, since its tables are too large for a stack.
+// Computes the layout of the file. `plan` must be zero; it is on the heap, since its tables are too large for the
+// stack.
 static void plan_file(uint32_t ranks, size_t region_bytes, shm_control *plan) {
   plan->magic = magic();
   plan->ranks = plan->joining = ranks;
@@ -38,7 +39,8 @@ static void plan_file(uint32_t ranks, size_t region_bytes, shm_control *plan) {
   plan->records_start = round_up(sizeof(shm_control), page);
   plan->queues_start = round_up(plan->records_start + ranks * sizeof(shm_record), page);
   plan->channels_start = round_up(plan->queues_start + ranks * sizeof(shm_queue), page);
-  uint64_t given = ad_environment_number("ADDEND_ADDRESSES", 0) << 30, channels = 64ull << 30;  // sparse
+  // A sparse file: only pages that are touched take memory.
+  uint64_t given = ad_environment_number("ADDEND_ADDRESSES", 0) << 30, channels = 64ull << 30;
   plan->channels_bytes = given && given / 4 < channels ? given / 4 : channels;
   plan->regions_start = round_up(plan->channels_start + plan->channels_bytes, huge_page);
   uint64_t most = (given ? given - plan->channels_bytes : mapping_max) / ranks / huge_page * huge_page;
@@ -96,7 +98,7 @@ void ad_shm_unmake(int fd, shm_control *control) {
   close(fd);
 }
 
-// Reads the head of a file and checks that this version of addend made it.
+// Reads the head of a file and checks that this version of addend made the file.
 static ad_status read_head(int fd, shm_control *head) {
   struct stat file;
   size_t bytes = offsetof(shm_control, failed);

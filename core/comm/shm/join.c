@@ -1,5 +1,5 @@
-/* Joining a world, and opening it: the world for which a launcher of addend started this process, or a new world of
- * this process alone. */
+/* Joins a world and opens it: the world for which a launcher of addend started this process, or a new world of this
+ * process alone. */
 #include "comm/shm/join.h"
 
 #include <errno.h>
@@ -32,7 +32,7 @@ static int all_tried(shm_world *world, void *subject) {
   return atomic_load_explicit(&world->control->tried, memory_order_acquire) == world->control->joining;
 }
 
-// Chooses the kernels and the trait that all ranks have, since all ranks of a sum must use the same.
+// Chooses the kernels and the trait that every rank has, since all ranks must compute a sum in the same way.
 static void agree_on_kernels(const shm_world *world) {
   uint32_t least = ad_kernels_best();
   uint32_t trait = ad_trait_own();
@@ -46,7 +46,8 @@ static void agree_on_kernels(const shm_world *world) {
   ad_trait_choose(trait);
 }
 
-// Adds the cores that this rank may run on to the world's cores. Each rank may be bound to one core, so all add theirs.
+// Adds the cores on which this rank may run to the world's set. Each rank may be bound to one core, so all ranks add
+// theirs.
 static void show_cores(const shm_world *world) {
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof cores, &cores)) return;
@@ -54,7 +55,7 @@ static void show_cores(const shm_world *world) {
     if (CPU_ISSET(i, &cores)) atomic_fetch_or(&world->control->cores[i / 64], 1ull << i % 64);
 }
 
-// Lets ranks spin and wait only if there are as many cores as ranks.
+// Lets ranks spin and be patient only if there are as many cores as ranks.
 static void choose_patience(shm_world *world) {
   uint32_t count = 0;
   for (int i = 0; i < SHM_CORES_MAX / 64; i++)
@@ -64,7 +65,7 @@ static void choose_patience(shm_world *world) {
   world->patience = world->crowded ? 0 : 40;
 }
 
-// Enters this rank in its record, unless another process has done so.
+// Registers this process in the rank's record, unless another process has done so.
 static ad_status take_place(shm_world *world) {
   shm_record *record = &world->records[world->rank];
   uint32_t absent = SHM_ABSENT;
@@ -100,7 +101,7 @@ static ad_status join_world(shm_world *world) {
   return AD_OK;
 }
 
-/* Fills in what a rank knows about its world before it meets the other ranks. */
+/* Sets the fields of *world that are known before this rank has joined. */
 static void describe_world(int fd, shm_control *control, uint32_t rank, shm_world *world) {
   world->control = control;
   world->base = (char *)control;
@@ -113,7 +114,7 @@ static void describe_world(int fd, shm_control *control, uint32_t rank, shm_worl
   world->sleep_longest = 50000000;
 }
 
-/* Opens all that a rank needs of its world, and meets the other ranks. `pids`: see ad_shm_join. */
+/* Opens what a rank needs to take part in its world, and waits for the other ranks. `pids` is that of ad_shm_join. */
 static ad_status begin_world(shm_world *world, const int32_t *pids) {
   AD_TRY(ad_shm_map_begin(world));
   AD_TRY(ad_shm_transfers_begin(world));
@@ -124,7 +125,7 @@ static ad_status begin_world(shm_world *world, const int32_t *pids) {
   return AD_OK;
 }
 
-/* Closes what begin_world opened before it failed. */
+/* Closes what begin_world opened; begin_world may have failed half way. */
 static void end_world(shm_world *world) {
   ad_shm_deaths_end(world);
   ad_watchdog_close(world->dog);
@@ -207,7 +208,8 @@ ad_status ad_shm_open(ad_comm **out) {
   uint32_t rank = 0;
   shm_control *control = NULL;
   AD_TRY(map_inherited(&fd, &rank, &control));
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a shell may stand between launcher and rank; its children do not inherit this
+  // Also if a shell is between launcher and rank. The rank's children do not inherit this.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   fcntl(fd, F_SETFD, FD_CLOEXEC);
   return open_world(fd, control, rank, out);
 }

@@ -1,4 +1,4 @@
-/* Whether a rank has left the world, and the error if a rank still needs one that has left. */
+/* Whether a rank has left the world, and the error if another rank still needs it. */
 #include "base/text.h"
 #include "comm/shm/channel.h"
 #include "comm/shm/error.h"

@@ -1,7 +1,7 @@
 /* The channels of groups that are lists of ranks, in a table that all ranks share. Each list in use has an entry. When
- * all members have released a list, its channel is cleared, and another list of equally many ranks can have the entry.
- * Making and releasing lists is rare, so both look through the table under one lock. A list on which no call was made
- * gets its entry when a member releases it, so that the table counts the releases of all members. What each rank keeps
+ * all members have released a list, its channel is cleared, and the entry is free for another list of equally many
+ * ranks. Making and releasing lists is rare, so both search the table under one lock. A list on which no call was made
+ * gets its entry when a member releases it, so that the entry counts the releases of all members. What each rank keeps
  * about its lists is in channel.c and release.c. */
 #include "comm/shm/list.h"
 
@@ -40,7 +40,7 @@ static int64_t *ranks_of(const shm_world *world, const shm_entry *entry) {
   return ad_shm_at(world, entry->channel + ad_shm_channel_bytes(entry->members));
 }
 
-// Returns the list's entry, or else a free entry that the list can have, or NULL if the table is full.
+// Returns the list's entry, or else a free entry that fits the list, or NULL if the table is full.
 static shm_list *find_place(const shm_world *world, const ad_group_shape *shape) {
   shm_control *control = world->control;
   uint32_t used = atomic_load(&control->lists_used);
@@ -54,7 +54,7 @@ static shm_list *find_place(const shm_world *world, const ad_group_shape *shape)
   return free || used == SHM_CHANNELS ? free : &control->lists[used];
 }
 
-// Makes the channel of a new entry, and room for the list's ranks after the channel.
+// Makes the channel of a new entry, with memory for the list's ranks after the channel.
 static ad_status make_channel(const shm_world *world, shm_list *list, uint32_t members) {
   shm_control *control = world->control;
   uint64_t list_bytes = (members * sizeof(int64_t) + SHM_PAIR - 1) / SHM_PAIR * SHM_PAIR;
@@ -64,7 +64,7 @@ static ad_status make_channel(const shm_world *world, shm_list *list, uint32_t m
   return AD_OK;
 }
 
-// Gives a free entry to a list.
+// Makes a free entry the entry of a list.
 static ad_status begin_list(const shm_world *world, shm_list *list, const ad_group_shape *shape) {
   uint32_t members = (uint32_t)ad_shape_members(shape);
   if (!list->entry.channel) AD_TRY(make_channel(world, list, members));
@@ -77,7 +77,7 @@ static ad_status begin_list(const shm_world *world, shm_list *list, const ad_gro
   return AD_OK;
 }
 
-// Finds the list's entry, or makes it. The caller holds the lock.
+// Finds the list's entry, or makes one. The caller has locked the table.
 static ad_status find_list(const shm_world *world, const ad_group_shape *shape, shm_list **out) {
   shm_list *list = find_place(world, shape);
   if (!list) return ad_fail(AD_MEMORY, "more than %d lists of ranks in one world; release some", SHM_CHANNELS);
@@ -96,7 +96,7 @@ ad_status ad_shm_find_list(const shm_world *world, const ad_group_shape *shape, 
 /* ---- leaving a channel ---- */
 
 // Clears a channel that is no longer used: every member has released the list, and none has a call in flight. All
-// members have made the same calls, so they used the first slots of the ring or all of them.
+// members have made the same calls, so they used the first slots of the ring, or all of them.
 static void clear_channel(const shm_world *world, shm_list *list) {
   uint32_t members = list->entry.members;
   shm_consumed *consumed = ad_shm_at(world, list->entry.channel);

@@ -1,13 +1,14 @@
-/* Mapping the pages of peers' large buffers before they are read. In each step, chance decides which rank takes which
- * chunk and so reads which page. Every reader therefore maps the whole buffer immediately: then no later step has to
- * map new pages, and the memory that the kernel counts for each rank is the same in every run. Small buffers are not
- * mapped in advance. */
+/* Maps the pages of peers' large buffers before they are read. In each step, chance decides which rank takes which
+ * chunk and so reads which page. Every reader therefore maps the whole buffer before its first use: then no later step
+ * has to map new pages, and the memory that the kernel counts for each rank is the same in every run. Small buffers are
+ * not mapped in advance. */
 #include <sys/mman.h>
 #include "base/memory.h"
 #include "comm/shm/memory.h"
 #include "comm/shm/parts.h"
 
-// Bytes of a piece; for each piece a bit records whether it is mapped. Large blocks start at a multiple of this.
+// Bytes of a piece of the file; a bit for each piece records whether it is mapped. Large blocks start at a multiple of
+// this.
 static const uint64_t granule = 2u << 20;
 
 ad_status ad_shm_map_begin(shm_world *world) {
@@ -23,7 +24,7 @@ static int is_first_time(shm_world *world, uint64_t number) {
   return first;
 }
 
-// Maps the pages of part of the file. Where the kernel cannot do it (before Linux 5.14), each page is mapped when it is
+// Maps the pages of part of the file. If the kernel cannot do that (before Linux 5.14), each page is mapped when it is
 // first read.
 static void map_pages(const shm_world *world, uint64_t start, uint64_t end) {
 #ifdef MADV_POPULATE_READ
@@ -38,7 +39,7 @@ void ad_shm_map_shared(const shm_world *world, const void *memory, size_t bytes)
   map_pages(world, start, start + bytes);
 }
 
-// Maps the pages of a large buffer, in pieces that were not mapped before.
+// Maps those pieces of a large buffer that are not mapped yet.
 static void map_buffer(shm_world *world, uint64_t start, uint64_t bytes) {
   uint64_t end = start + bytes, next;
   if (bytes < granule || end > world->control->file_bytes) return;

@@ -1,5 +1,5 @@
-/* Each rank's own region of the file: a first-fit list of blocks, kept in private memory. Pages are made when a block
- * is allocated, so that missing memory is an error here and not a signal later. */
+/* Each rank's own region of the file: a first-fit list of blocks, which is kept in private memory. Pages are made when
+ * a block is allocated, so that lack of memory is an error here and not a signal later. */
 #include "comm/shm/memory.h"
 
 #include <errno.h>
@@ -12,19 +12,19 @@
 #include "base/process.h"
 
 struct shm_block {
-  shm_block *next;  // the next block by address; it begins where this block ends
+  shm_block *next;  // the next block by address; begins where this one ends
   uint64_t start, bytes;
   int used;
-  int dirty;  // was used before, so not zero
+  int dirty;  // 1: was used before, so it may not be zero
 };
 
 // Memory that several ranks share. It lies in the region of the rank that made it, until all ranks have freed it.
 struct shm_shared {
   shm_shared *next;
   void *memory;
-  _Atomic uint32_t *holders;  // in the file: how many ranks have not freed the memory
+  _Atomic uint32_t *holders;  // in the file: how many ranks have not freed the memory yet
   int owned;                  // 1: this rank made it
-  int freed;                  // 1: this rank freed it, others may still use it
+  int freed;                  // 1: this rank has freed it; other ranks may still use it
 };
 
 static const uint64_t unit = 64, large = 2u << 20;  // bytes: alignment of small blocks, and of large ones
@@ -53,8 +53,8 @@ static ad_status no_room(size_t bytes, const char *why) {
   return ad_fail(AD_MEMORY, "no memory for %zu bytes that ranks share: %s", bytes, why);
 }
 
-// The kernel promises more memory than it has and, when memory runs out, ends some process. So a large request is first
-// compared with the memory left, minus the bytes that ranks are still making pages for (`promised`).
+// The kernel promises more memory than it has, and kills some process when memory runs out. So a large request is first
+// compared with the memory left, minus the bytes of pages that ranks have begun to make and not made yet (`promised`).
 static ad_status promise(shm_world *world, uint64_t bytes) {
   ad_memory_room room;
   ad_process_memory_room("", &room);
@@ -77,8 +77,8 @@ static int make_piece(const shm_world *world, uint64_t start, uint64_t bytes) {
   return !fallocate(world->fd, 0, (off_t)start, (off_t)bytes);
 }
 
-// Makes the pages in pieces: while a piece is made, its bytes count twice, as promised and as used, so only a piece's
-// worth is counted too much. A block this large starts at the start of a page.
+// Makes the pages piece by piece. While a piece is made, its bytes count twice, as promised and as used; small pieces
+// keep this error small. A block this large starts at the start of a page.
 static ad_status make_many_pages(shm_world *world, uint64_t start, uint64_t bytes) {
   uint64_t made = 0, next = 0, piece = 64u << 20;
   AD_TRY(promise(world, bytes));
@@ -91,7 +91,7 @@ static ad_status make_many_pages(shm_world *world, uint64_t start, uint64_t byte
   if (made == bytes) return AD_OK;
   ad_status status = no_room(bytes, strerror(errno));
   atomic_fetch_sub(&world->control->promised, bytes - made);
-  uint64_t touched = made + next == bytes ? bytes - 4096 : made + next;  // the last page may be the next block's too
+  uint64_t touched = made + next == bytes ? bytes - 4096 : made + next;  // the last page may also be the next block's
   (void)fallocate(world->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)start, (off_t)touched);
   return status;
 }
@@ -105,7 +105,7 @@ static ad_status make_pages(shm_world *world, const shm_block *block) {
 
 /* ---- allocating and freeing blocks ---- */
 
-// Cuts `block` in two at `start`; *out is the part that starts there.
+// Splits `block` at `start`; *out is the part that begins there.
 static ad_status cut(shm_block *block, uint64_t start, shm_block **out) {
   if (start == block->start) {
     *out = block;
@@ -133,11 +133,11 @@ static shm_block *find_room(shm_world *world, uint64_t bytes) {
   return NULL;
 }
 
-// Joins free blocks that follow each other.
+// Joins free blocks that are adjacent.
 static void join_free(shm_world *world) {
   shm_block *block = world->blocks, *next;
   while (block && (next = block->next)) {
-    // Blocks that were never used are not joined with used ones: they are zero already.
+    // A block that was never used is not joined with a used one, since it is known to be zero.
     if (block->used || next->used || block->dirty != next->dirty) {
       block = next;
       continue;
@@ -148,7 +148,7 @@ static void join_free(shm_world *world) {
   }
 }
 
-// Cuts a block of `bytes` bytes out of a free one and makes its pages.
+// Takes a block of `bytes` bytes out of a free one, and makes its pages.
 static ad_status take_block(shm_world *world, uint64_t bytes, shm_block **out) {
   shm_block *block, *rest;
   AD_TRY(first_block(world));
@@ -173,7 +173,8 @@ static void free_block(shm_world *world, const void *memory) {
     }
 }
 
-// Frees this rank's shared memory that all ranks have freed, and the records of shared memory that this rank has freed.
+// Frees memory that this rank shared and all ranks have freed, and the records of other ranks' memory that this rank
+// has freed.
 static void sweep_shared(shm_world *world) {
   for (shm_shared **link = &world->shared; *link;) {
     shm_shared *shared = *link;
@@ -272,7 +273,7 @@ void ad_shm_give_staging(shm_world *world, void *staging) {
   if (staging) world->stagings[world->staging_count++] = staging;
 }
 
-// Frees kept staging buffers that are no longer read.
+// Returns those kept staging buffers that no member reads any more to the free ones.
 void ad_shm_look_at_kept(shm_world *world) {
   uint32_t left = 0;
   for (uint32_t i = 0; i < world->kept_count; i++) {

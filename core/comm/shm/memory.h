@@ -9,20 +9,21 @@ enum {
   SHM_STAGING = 4 * SHM_STAGE  // bytes of a staging buffer
 };
 
-/* The offset of a buffer in the file; 0 if it lies elsewhere or is empty. */
+/* Returns the offset of a buffer in the file; 0 if the buffer is outside the file or empty. */
 uint64_t ad_shm_offset(const shm_world *world, const void *memory, size_t bytes);
 ad_status ad_shm_alloc(shm_world *world, size_t bytes, void **out) AD_CHECKED;
 void ad_shm_free(shm_world *world, void *memory);
 /* The backend's share and attach; ad_shm_free frees the memory of both. */
 ad_status ad_shm_share(shm_world *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) AD_CHECKED;
 ad_status ad_shm_attach(shm_world *world, size_t bytes, const ad_shared_token *token, void **out) AD_CHECKED;
-/* Staging buffers: values that lie outside the file pass through them. Each has two halves of SHM_STAGE bytes for
- * inputs, then two for results. */
+/* Take and return a staging buffer, through which values pass that are outside the file. It has two halves of SHM_STAGE
+ * bytes for inputs, then two for results. */
 ad_status ad_shm_take_staging(shm_world *world, void **out) AD_CHECKED;
 void ad_shm_give_staging(shm_world *world, void *staging);
-/* Takes a staging buffer and keeps it until all members have consumed the call. *out is NULL if too many are kept. */
+/* Takes a staging buffer that is returned after all members have consumed the call. *out is NULL if too many are
+ * kept. */
 ad_status ad_shm_keep_staging(shm_world *world, const shm_call *c, void **out) AD_CHECKED;
-/* Frees kept staging buffers that are no longer read. */
+/* Returns those kept staging buffers that no member reads any more. */
 void ad_shm_look_at_kept(shm_world *world);
 /* Frees this rank's records of its memory, and stops sharing the memory that it shares with other ranks. */
 void ad_shm_free_all(shm_world *world);

@@ -1,7 +1,7 @@
-/* Calls in which each member does its own part. In small calls all inputs lie in the slots. In the others some buffers
- * lie outside the file: they are read from their processes, or pass through staging in rounds. Rounds use the two
- * halves of the staging buffer in turn, so round p overwrites the values of round p - 2. Three counters in each slot
- * give the number of rounds that the slot's member has finished: staged, reduced, copied. */
+/* Calls in which each member does its own part. In small calls all inputs are in the slots. In other calls some buffers
+ * are outside the file: they are read from their processes, or pass through staging in rounds. Even and odd rounds use
+ * different halves of the staging buffer, so round p overwrites the values of round p - 2. Three counters in each slot
+ * say how many rounds the slot's member has finished: staged, reduced, copied. */
 #include "kernels/kernels.h"
 #include "comm/shm/copy.h"
 #include "comm/shm/error.h"
@@ -18,7 +18,7 @@ static shm_slot *own_slot(const shm_call *c) { return ad_shm_slot(c, c->channel-
 // Returns the offset, in a staging buffer, of the half that a round uses.
 static uint64_t half(uint32_t round) { return (round & 1) * (uint64_t)SHM_STAGE; }
 
-/* ---- all inputs in the slots: this member computes its outputs from them immediately ---- */
+/* ---- all inputs are in the slots: this member computes its outputs from them without waiting ---- */
 
 // Reduces the full value, or this member's block of it, from the inputs in the slots.
 static void reduce_alone(const shm_world *world, const shm_call *c) {
@@ -41,9 +41,9 @@ static uint32_t rank_of(const shm_call *c, uint32_t member) {
   return (uint32_t)ad_shape_rank(&c->channel->shape, member);
 }
 
-// Copies a segment. Returns 0 if its bytes lie in another process and could not be read.
+// Copies a segment. Returns 0 if its bytes are in another process and could not be read.
 static int copy_segment(shm_world *world, shm_call *c, const shm_segment *segment) {
-  // Not compared with `to`: the same address in another process is another place.
+  // `from` is not compared with `to` here: the same address in another process is other memory.
   if (segment->pulled)
     return ad_shm_pull(world, c, rank_of(c, segment->source), (uint64_t)(uintptr_t)segment->from, segment->to,
                        segment->bytes);
@@ -52,7 +52,8 @@ static int copy_segment(shm_world *world, shm_call *c, const shm_segment *segmen
   return 1;
 }
 
-// Copies all segments that do not pass through staging. Returns 0 if one could not be read; the next call tries again.
+// Copies all segments that do not pass through staging. Returns 0 if one could not be read; the next call of this
+// function continues with that one.
 static int copy_unstaged(shm_world *world, shm_call *c) {
   uint32_t own = c->channel->index, segments = ad_shm_segments(world, c, own);
   for (; c->next_segment < segments; c->next_segment++) {
@@ -70,14 +71,14 @@ int ad_shm_work_alone(shm_world *world, shm_call *c) {
   return 1;
 }
 
-/* ---- rounds: when this member may start the next one ---- */
+/* ---- rounds: when this member may start the next round ---- */
 
-// The value of a member's counter after its last round: no rank waits for the member any more.
+// A member's counter has this value after its last round, so that no rank waits for the member any more.
 static const uint32_t all_rounds = UINT32_MAX;
 
 static uint32_t divide_up(uint64_t n, uint64_t by) { return (uint32_t)((n + by - 1) / by); }
 
-// Returns 1 if every other member's counter, which lies `counter` bytes into its slot, is past `round`.
+// Returns 1 if every other member's counter, which is at byte `counter` of its slot, is larger than `round`.
 static int others_past(const shm_call *c, size_t counter, int64_t round) {
   for (uint32_t i = 0; i < c->channel->members; i++) {
     const char *slot = (const char *)ad_shm_slot(c, i);
@@ -91,7 +92,7 @@ static int staged_past(const shm_call *c, int64_t round) { return others_past(c,
 static int reduced_past(const shm_call *c, int64_t round) { return others_past(c, offsetof(shm_slot, reduced), round); }
 static int copied_past(const shm_call *c, int64_t round) { return others_past(c, offsetof(shm_slot, copied), round); }
 
-// Signals to the other members that this member has finished `rounds` of its `last` rounds.
+// Publishes that this member has finished `rounds` of its `last` rounds.
 static void advance(shm_world *world, const shm_call *c, _Atomic uint32_t *counter, uint32_t rounds, uint32_t last) {
   atomic_store_explicit(counter, rounds < last ? rounds : all_rounds, memory_order_release);
   ad_shm_wake(world, c->channel);
@@ -103,7 +104,8 @@ static uint32_t stream_rounds(const shm_slot *slot) {
   return slot->offer.place == SHM_STAGED ? divide_up(slot->stream, SHM_STAGE) : 0;
 }
 
-// Stages the next round of this member's stream. Returns 0 if none is left, or the round's half buffer is not free yet.
+// Stages the next round of this member's stream. Returns 0 if no round is left, or if the round's half of the buffer is
+// not free yet.
 static int stage_stream(shm_world *world, shm_call *c) {
   shm_slot *slot = own_slot(c);
   uint32_t round = c->next_in;
@@ -114,7 +116,7 @@ static int stage_stream(shm_world *world, shm_call *c) {
   return 1;
 }
 
-// Copies the bytes of a staged segment that pass through staging in this round.
+// Copies those bytes of a staged segment that pass through staging in this round.
 static void copy_staged(const shm_world *world, const shm_call *c, const shm_segment *segment, uint32_t round) {
   uint64_t start = (uint64_t)round * SHM_STAGE, end = start + SHM_STAGE;
   uint64_t from = segment->stream > start ? segment->stream : start;
@@ -124,7 +126,8 @@ static void copy_staged(const shm_world *world, const shm_call *c, const shm_seg
   ad_shm_copy_out(c, segment->to + (from - segment->stream), staging + (from - start), to - from);
 }
 
-// Copies the next round of bytes that others staged for this member. Returns 0 if none is left, or not all have staged.
+// Copies the next round of bytes that other members staged for this one. Returns 0 if no round is left, or if not all
+// have staged it.
 static int pull(shm_world *world, shm_call *c) {
   uint32_t round = c->next_out, own = c->channel->index, segments = ad_shm_segments(world, c, own);
   if (round >= c->rounds || !staged_past(c, round)) return 0;
@@ -137,7 +140,7 @@ static int pull(shm_world *world, shm_call *c) {
 }
 
 static int copy_in_rounds(shm_world *world, shm_call *c) {
-  stage_stream(world, c);  // first, since the others wait for it
+  stage_stream(world, c);  // first, since the other members wait for it
   if (!copy_unstaged(world, c)) return 0;
   while (stage_stream(world, c) | pull(world, c)) continue;
   return c->next_in >= c->own_rounds && c->next_out >= c->rounds;
@@ -153,14 +156,15 @@ static void start_copies(shm_call *c) {
 
 /* ---- reductions: member k reduces part k, a piece of it each round ---- */
 
-// Elements of each part that pass in one round: half a staging buffer holds a piece of every part.
+// Returns how many elements of each part pass in one round: half a staging buffer has room for such a piece of every
+// part.
 static size_t piece(const shm_call *c) {
   const ad_call *call = c->call;
   size_t element = call->element > call->out_element ? call->element : call->out_element;
   return SHM_STAGE / c->channel->members / SHM_LINE * SHM_LINE / element;
 }
 
-// Returns how many elements of part k pass in this round; *at is the first of them.
+// Returns how many elements of part k pass in this round; *at is set to the first of them.
 static size_t piece_at(const shm_call *c, uint32_t k, uint32_t round, size_t *at) {
   size_t count = ad_shm_part(c->call, k);
   *at = round * piece(c);
@@ -168,7 +172,8 @@ static size_t piece_at(const shm_call *c, uint32_t k, uint32_t round, size_t *at
   return count - *at < piece(c) ? count - *at : piece(c);
 }
 
-// Returns how many elements of part k in [at, end) are contiguous in the full value, and their start there in *whole.
+// Returns how many elements of part k, from `at` on and before `end`, are contiguous in the full value; *whole is set
+// to where they start there.
 static size_t run_at(const shm_call *c, uint32_t k, size_t at, size_t end, size_t *whole) {
   size_t n = ad_shm_run(c->call, k, at, whole);
   return n < end - at ? n : end - at;
@@ -184,7 +189,8 @@ static void stage_piece(const shm_call *c, uint32_t k, uint32_t round) {
   }
 }
 
-// Stages this member's addends of the next round. Returns 0 if none is left, or the half buffer is not free yet.
+// Stages this member's addends of the next round. Returns 0 if no round is left, or if the half of the buffer is not
+// free yet.
 static int stage_pieces(shm_world *world, shm_call *c) {
   uint32_t round = c->next_in;
   if (round >= c->own_rounds || !reduced_past(c, (int64_t)round - 2)) return 0;
@@ -194,7 +200,7 @@ static int stage_pieces(shm_world *world, shm_call *c) {
   return 1;
 }
 
-// Returns where `member` has its addends of a run of this rank's part. The run starts `inside` elements into the
+// Returns where the addends of `member` for a run of this rank's part are. The run starts `inside` elements into the
 // round's piece, and at element `whole` of the full value.
 static const void *run_of(const shm_world *world, const shm_call *c, uint32_t member, uint32_t round, size_t inside,
                           size_t whole) {
@@ -206,7 +212,8 @@ static const void *run_of(const shm_world *world, const shm_call *c, uint32_t me
   return ad_shm_at(world, slot->offer.in + whole * element);
 }
 
-// Lists the addresses to which the sum of a run is written: in all outputs that this rank can write, its own first.
+// Lists the addresses to which the sum of a run is written: in all outputs that this rank can write, its own output
+// first.
 static size_t find_outs(const shm_world *world, const shm_call *c, size_t at, size_t whole, void **outs) {
   const ad_call *call = c->call;
   size_t count = 0, element = call->out_element;
@@ -220,7 +227,7 @@ static size_t find_outs(const shm_world *world, const shm_call *c, size_t at, si
   return count;
 }
 
-// Copies the sum of a run into staging. Members with outputs outside the file fetch it there.
+// Copies the sum of a run into staging, from where members with outputs outside the file fetch it.
 static void stage_sum(const shm_world *world, const shm_call *c, uint32_t round, size_t inside, const void *sum,
                       size_t n) {
   size_t element = c->call->out_element;
@@ -243,7 +250,7 @@ static void reduce_runs(const shm_world *world, const shm_call *c, uint32_t roun
   }
 }
 
-// Reduces the next round's piece. Returns 0 if none is left, or not all members are ready.
+// Reduces the next round's piece. Returns 0 if no round is left, or if not all members are ready.
 static int reduce_piece(shm_world *world, shm_call *c) {
   uint32_t round = c->next_reduce;
   if (round >= c->rounds || !staged_past(c, round) || !copied_past(c, (int64_t)round - 2)) return 0;
@@ -252,7 +259,8 @@ static int reduce_piece(shm_world *world, shm_call *c) {
   return 1;
 }
 
-// Copies the other members' sums of a round to this rank's output. Only in an all_reduce: there each part is one run.
+// Copies the other members' sums of a round to this rank's output. Only in an all_reduce, where each part is
+// contiguous.
 static int fetch_pieces(shm_world *world, shm_call *c) {
   const ad_call *call = c->call;
   uint32_t round = c->next_out;
@@ -263,7 +271,8 @@ static int fetch_pieces(shm_world *world, shm_call *c) {
     ad_shm_run(call, k, at, &whole);
     char *to = (char *)call->out + whole * element;
     const char *sum = ad_shm_at(world, ad_shm_slot(c, k)->result + half(round));
-    // In place, the output was just read to be staged: its lines are still in a cache, so they are not bypassed.
+    // In place, the output was just read to be staged, so its lines are in a cache and writing does not bypass the
+    // caches.
     if (call->in == call->out)
       ad_copy(to, sum, n * element);
     else
@@ -273,15 +282,17 @@ static int fetch_pieces(shm_world *world, shm_call *c) {
   return 1;
 }
 
-/* ---- a reduce_scatter of pulled inputs: no rounds; each member reads the inputs of its part, block by block ---- */
+/* ---- a reduce_scatter of pulled inputs: each member reads the inputs of its part block by block, without rounds
+ * ---- */
 
-// Returns how many elements are reduced at a time: the staging buffer has room for so many from each member.
+// Returns how many elements are reduced at a time; the staging buffer has room for so many elements of each member.
 static size_t block(const shm_call *c) {
   size_t bytes = 4 * (size_t)SHM_STAGE / c->channel->members;
   return (bytes < SHM_BLOCK ? bytes : SHM_BLOCK) / SHM_LINE * SHM_LINE / c->call->element;
 }
 
-// Returns `n` elements of a member's input, read from its process if necessary, or NULL if they could not be read.
+// Returns `n` elements of a member's input from element `whole` on, read from its process if necessary; NULL if they
+// could not be read.
 static const void *pulled_run(shm_world *world, shm_call *c, uint32_t member, size_t whole, size_t n) {
   const shm_slot *slot = ad_shm_slot(c, member);
   size_t element = c->call->element;
@@ -291,7 +302,8 @@ static const void *pulled_run(shm_world *world, shm_call *c, uint32_t member, si
   return ad_shm_pull(world, c, rank_of(c, member), slot->offer.in + whole * element, to, n * element) ? to : NULL;
 }
 
-// Reduces this member's part, block after block. Returns 0 if an input could not be read; the next call tries again.
+// Reduces this member's part, block after block. Returns 0 if an input could not be read; the next call of this
+// function continues there.
 static int reduce_pulled(shm_world *world, shm_call *c) {
   const void *sources[SHM_RANKS_MAX];
   void *outs[SHM_RANKS_MAX + 1];
@@ -322,7 +334,7 @@ static ad_status start_reduction(shm_world *world, shm_call *c) {
   }
   c->own_rounds = slot->offer.place == SHM_STAGED ? c->rounds : 0;
   if (c->call->op != AD_ALL_REDUCE || !c->any_elsewhere) return AD_OK;
-  // Some output lies outside the file: every member also copies its sums into staging.
+  // Some output is outside the file: every member also copies its sums into staging.
   c->out_rounds = slot->offer.out ? 0 : c->rounds;
   if (!c->staging) AD_TRY(ad_shm_take_staging(world, &c->staging));
   slot->result = (uint64_t)((char *)c->staging - world->base) + 2 * SHM_STAGE;
@@ -331,7 +343,7 @@ static ad_status start_reduction(shm_world *world, shm_call *c) {
 
 /* ---- carrying out any call in rounds ---- */
 
-// Prepares this member's part. Returns 0 if there is no memory for it, which becomes the world's error.
+// Prepares this member's part. If there is no memory, returns 0 and sets the world's error.
 static int start(shm_world *world, shm_call *c) {
   ad_status status = AD_OK;
   if (ad_op_reduces(c->call->op))

@@ -1,4 +1,5 @@
-/* Parcels: the sender's memory for messages that are on their way. They are made many at a time and kept. */
+/* Parcels: the sender's memory for messages in flight. They are allocated several at a time and kept for later
+ * messages. */
 #include <string.h>
 #include "comm/shm/memory.h"
 #include "comm/shm/transfer.h"
@@ -12,7 +13,7 @@ static void put_back(shm_world *world, shm_parcel *parcel) {
   world->transfers->parcels = parcel;
 }
 
-// Frees the parcels whose messages were received.
+// Frees those parcels whose messages were received.
 static void look_at_them(shm_world *world) {
   for (shm_parcel **link = &world->transfers->on_the_way; *link;) {
     shm_parcel *parcel = *link;
@@ -25,7 +26,7 @@ static void look_at_them(shm_world *world) {
   }
 }
 
-// Allocates several parcels: gives one, and keeps the others as free ones.
+// Allocates several parcels: *out is one, and the others are kept as free ones.
 static ad_status make_parcels(shm_world *world, shm_parcel **out) {
   void *memory;
   AD_TRY(ad_shm_alloc(world, (PARCELS_AT_ONCE + 1) * sizeof(shm_parcel), &memory));

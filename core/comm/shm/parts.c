@@ -3,7 +3,7 @@
 
 #include "comm/shm/control.h"
 
-// Sets the elements [start, end) that member k reduces in an all_reduce.
+// Sets *start and *end: member k reduces elements [start, end) in an all_reduce.
 static void all_reduce_part(const ad_call *call, uint32_t k, size_t *start, size_t *end) {
   // Parts begin at cache lines, so that no two members write to the same line.
   size_t element = call->element < call->out_element ? call->element : call->out_element;

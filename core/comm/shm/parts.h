@@ -1,9 +1,9 @@
-/* Which member reduces which part of a reduction: arithmetic, without a world. */
+/* Which member reduces which part of a reduction. The functions only compute. */
 #ifndef COMM_SHM_PARTS_H
 #define COMM_SHM_PARTS_H
 #include "comm/call.h"
 
-/* How many elements member k reduces: the size of its part. */
+/* Returns how many elements member k reduces: the size of its part. */
 size_t ad_shm_part(const ad_call *call, uint32_t k);
 /* Returns how many elements, from element `at` of member k's part on, are contiguous in the full value; *whole is
  * where they start in the full value. ad_call_run does the same for blocks. */

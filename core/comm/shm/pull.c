@@ -1,5 +1,5 @@
-/* Reads bytes in the memory of a peer's process: one copy, no rounds. When the ranks of a node join, they try whether
- * they may do this. Other files decide which bytes a call needs. */
+/* Reads bytes in the memory of a peer's process: one copy, no rounds. When the ranks of a node join, they find out
+ * whether they can do this. Other files decide which bytes a call needs. */
 #include "comm/shm/pull.h"
 
 #include <errno.h>
@@ -19,17 +19,17 @@
 // Bytes read with one system call. The kernel first pins all pages of a read, then copies, so long reads are slower:
 // reading 4 MiB in one call took a fifth longer per byte.
 static const size_t slice = 1u << 20;
-// Nanoseconds that the launcher has to report a death before this rank does.
+// Nanoseconds that this rank waits for the launcher to report a death before it reports the death itself.
 static const int64_t patience = 1000000000;
 
 static int staging_is_wanted(void) { return ad_environment_number("ADDEND_STAGING", 0) != 0; }
 
 /* ---- whether ranks may read each other's memory ---- */
 
-// Permits process `reader` and its descendants to read this rank's memory; 0: no process. Needed only where the Yama
-// security module restricts reading. `reader` is an ancestor of all ranks: their launcher, or an MPI launcher's daemon.
-// Ranks without a common ancestor use staging. PR_SET_PTRACER_ANY is not used: it would open the rank to every process
-// of the user.
+// Permits process `reader` and its descendants to read this rank's memory; 0 ends the permission. Needed only if the
+// Yama security module restricts reading. `reader` is an ancestor of all ranks: their launcher, or an MPI launcher's
+// daemon. Ranks without a common ancestor use staging. PR_SET_PTRACER_ANY is not used, since it would open the rank to
+// every process of the user.
 static void name_reader(const shm_world *world, pid_t reader) {
 #ifdef PR_SET_PTRACER
   if (world->control->joining > 1 && world->probe) prctl(PR_SET_PTRACER, (unsigned long)reader, 0ul, 0ul, 0ul);
@@ -40,7 +40,7 @@ void ad_shm_pull_allow(shm_world *world) {
   shm_record *record = &world->records[world->rank];
   if (staging_is_wanted()) return;
   // In another namespace the pid may belong to another process. The word depends on time and rank, so that a process
-  // that was read by mistake hardly has the same word there.
+  // that is read by mistake is unlikely to have the same word there.
   world->probe = (uint64_t)ad_now() << 16 | (world->rank + 1);
   record->probe_at = (uint64_t)(uintptr_t)&world->probe;
   record->probe_holds = world->probe;
@@ -94,7 +94,8 @@ static void raise_death(shm_world *world, const shm_call *c, uint32_t rank) {
   ad_shm_raise(world->control, rank, AD_RANK_DIED, AD_RANK_DIED, words);
 }
 
-// The launcher reports deaths, since it knows the signal. This rank reports one only if the launcher takes too long.
+// Reports a death only if the launcher has not done so within `patience`: the launcher's report is better, since it
+// knows the signal.
 static void wait_for_death(shm_world *world, shm_call *c, uint32_t rank) {
   int64_t now = ad_now();
   if (!c->gone_since) c->gone_since = now;
@@ -138,7 +139,8 @@ int ad_shm_pull(shm_world *world, shm_call *c, uint32_t rank, uint64_t from, voi
     }
     at += (size_t)got;
   }
-  // A peer that left, or learned of an error, may have reused its buffer before the bytes were read: they do not count.
+  // A peer that left, or noticed an error, may have reused its buffer before the bytes were read. So the bytes do not
+  // count.
   if (ad_shm_failed(world)) return 0;
   if (atomic_load(&record->state) == SHM_JOINED) return 1;
   explain(world, c, rank, bytes, ESRCH);

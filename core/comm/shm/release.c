@@ -1,11 +1,11 @@
-/* Releases lists of ranks: what this rank kept for a list is freed when all members have released it. */
+/* Releases lists of ranks: what this rank keeps for a list is freed when all members have released the list. */
 #include "base/memory.h"
 #include "comm/shm/list.h"
 #include "comm/shm/memory.h"
 #include "comm/shm/transfer.h"
 
-// For lists that all members have released: frees what this rank kept for them, and drops their messages that this rank
-// has not received. Nothing more comes on such lists.
+// For lists that all members have released: frees what this rank kept, and drops messages that this rank has not
+// received. No more messages come on such lists.
 static void sweep(shm_world *world) {
   ad_shm_progress_transfers(world);
   ad_shm_look_at_kept(world);
@@ -23,7 +23,7 @@ static void sweep(shm_world *world) {
   }
 }
 
-// Takes the list's channel out of world->lists. Returns NULL if this rank has made no call on the list.
+// Removes the list's channel from world->lists and returns it; returns NULL if this rank has made no call on the list.
 static shm_channel *take_channel(shm_world *world, uint64_t id) {
   shm_channel **link = &world->lists;
   while (*link && (*link)->shape.list != id) link = &(*link)->next;
@@ -33,9 +33,10 @@ static shm_channel *take_channel(shm_world *world, uint64_t id) {
   return channel;
 }
 
-// Keeps the channel of a list that this rank has released, until all members have released the list.
+// Keeps the channel of a list that this rank has released until all members have released the list.
 static void put_away(shm_world *world, shm_channel *channel, const shm_list *list, uint64_t id) {
-  if (!channel && ad_new(1, &channel)) return;  // no memory: the list's unreceived messages stay until the world ends
+  // If there is no memory, unreceived messages of the list stay until the world ends.
+  if (!channel && ad_new(1, &channel)) return;
   channel->shape.list = id;
   channel->list = list;
   channel->next = world->released;

@@ -12,14 +12,14 @@ enum {
 
 /* Where the other members find a member's input. */
 typedef enum shm_place {
-  SHM_INLINE,  // copied into the member's slot, or all of it into a staging buffer
+  SHM_INLINE,  // copied as a whole: into the member's slot, or into a staging buffer
   SHM_SHARED,  // read in place, since it lies in the shared file
   SHM_STAGED,  // copied into the member's staging buffer piece after piece, in rounds
   SHM_PULLED   // read by the other members from the memory of the member's process
 } shm_place;
 
-/* What a member publishes about its call. The offer and `published` fill one cache line: every member has to look only
- * at this line. */
+/* What a member publishes about its call. The offer and `published` fill one cache line: another member has to read
+ * only this line. */
 typedef struct shm_offer {
   ad_signature signature;
   uint64_t in;       // offset of the input or its staging buffer; if pulled, the address in the member's process
@@ -30,7 +30,7 @@ typedef struct shm_offer {
 } shm_offer;
 
 /* One call of one member. The member fills the slot and sets `published` last. The slot stays as it is until all
- * members have consumed the call: consumed means that a member needs nothing more from the call. */
+ * members have consumed the call; a member consumes the call when it needs nothing more from it. */
 typedef struct shm_slot {
   _Alignas(SHM_PAIR) _Atomic uint64_t published;  // sequence + 1 of the call in this slot
   shm_offer offer;

@@ -1,5 +1,5 @@
-/* Posts, matches and moves transfers. What they look like in the file, and the path of one message, is in envelope.h.
- * The states of a parcel are tried in every order by core/tests/comm/test_parcel.c. */
+/* Posts, matches and carries out transfers. envelope.h describes them in the file, and the path of one message.
+ * core/tests/comm/test_parcel.c tries the states of a parcel in every order. */
 #include "comm/shm/transfer.h"
 
 #include <string.h>
@@ -10,8 +10,8 @@
 #include "comm/shm/pull.h"
 #include "comm/shm/wait.h"
 
-// Nanoseconds: a waiting sender copies its message when nobody has taken it for so long; if there was no memory for the
-// copy, the sender tries again after so long.
+// Nanoseconds. patience: a waiting sender copies its message if nobody has taken it for so long. retry_interval: if
+// there was no memory for the copy, the sender tries again after so long.
 static const int64_t patience = 50000, retry_interval = 10000000;
 
 /* ---- lists of this rank's transfers ---- */
@@ -147,7 +147,8 @@ static int enqueue_transfer(shm_world *world, shm_transfer *t) {
   return 1;
 }
 
-// Puts the envelopes of the outbox into queues, for each peer in the order of posting, until the peer's queue is full.
+// Puts the envelopes of the outbox into their peers' queues, in the order of posting. Stops for a peer whose queue is
+// full.
 static void empty_outbox(shm_world *world) {
   shm_transfers *all = world->transfers;
   uint8_t is_full[SHM_RANKS_MAX] = {0};
@@ -166,7 +167,7 @@ static void empty_outbox(shm_world *world) {
   atomic_store(&world->records[world->rank].backlog, all->outbox != NULL);
 }
 
-/* ---- sending: choosing where the message's bytes lie ---- */
+/* ---- sending: choosing where the message's bytes are ---- */
 
 // Decides where the receiver finds the bytes of a message, and copies them there if they are few.
 static ad_status choose_place(shm_world *world, shm_transfer *t) {
@@ -194,7 +195,7 @@ static ad_status choose_place(shm_world *world, shm_transfer *t) {
   return status;
 }
 
-// Fills the envelope of a send, and puts it into the peer's queue or, while the queue is full, into the outbox.
+// Fills the envelope of a send, and puts it into the peer's queue or, if the queue is full, into the outbox.
 static ad_status post_send(shm_world *world, shm_transfer *t) {
   const ad_call *call = t->under.call;
   shm_envelope *envelope = &t->envelope;
@@ -219,7 +220,7 @@ static int wants(const shm_transfer *receive, const shm_envelope *envelope) {
          (call->peer == AD_ANY_SOURCE || call->peer == envelope->sender);
 }
 
-// Returns 1 if message and receive have the same size and dtype; else sets the world's error.
+// Returns 1 if message and receive have the same size and dtype; otherwise sets the world's error and returns 0.
 static int agrees(shm_world *world, const shm_transfer *t) {
   const ad_call *call = t->under.call;
   const shm_envelope *envelope = &t->envelope;
@@ -235,7 +236,8 @@ static int agrees(shm_world *world, const shm_transfer *t) {
   return 0;
 }
 
-// Reads a message from the sender's buffer. Returns 0 if it could not be read: the world has an error or will have one.
+// Reads a message from the sender's buffer. Returns 0 if it could not be read; the world then has an error, or will
+// soon have one.
 static int read_posted(shm_world *world, shm_transfer *t) {
   const shm_envelope *envelope = &t->envelope;
   void *to = t->under.call->out;
@@ -253,7 +255,7 @@ static void report_done(shm_world *world, const shm_transfer *t, shm_parcel *par
   ad_shm_wake_rank(world, t->envelope.sender);
 }
 
-// Reads the bytes of a message that is too long for its envelope. Returns 0 if they cannot be read yet, or at all.
+// Reads the bytes of a message that is too long for its envelope. Returns 0 if the bytes cannot be read yet, or never.
 static int read_parcel(shm_world *world, shm_transfer *t, shm_parcel *parcel) {
   uint32_t posted = SHM_POSTED;
   if (!t->is_mine) t->is_mine = (uint8_t)atomic_compare_exchange_strong(&parcel->state, &posted, SHM_TAKEN);
@@ -269,7 +271,7 @@ static int read_parcel(shm_world *world, shm_transfer *t, shm_parcel *parcel) {
   return 1;
 }
 
-// Brings the bytes of a matched message to the receive's buffer. Returns 0 if that is not possible yet.
+// Copies the bytes of a matched message to the receive's buffer. Returns 0 if that is not possible yet.
 static int bring(shm_world *world, shm_transfer *t) {
   const shm_envelope *envelope = &t->envelope;
   if (ad_shm_failed(world)) return 0;
@@ -284,7 +286,7 @@ static int bring(shm_world *world, shm_transfer *t) {
   return 1;
 }
 
-// Gives a message to a receive that is in no list, and completes the receive if the bytes can be read now.
+// Matches a message with a receive, which must be in no list, and completes the receive if the bytes can be read now.
 static void match(shm_world *world, shm_transfer *t, const shm_envelope *envelope) {
   t->envelope = *envelope;
   t->is_matched = 1;
@@ -296,7 +298,7 @@ static void match(shm_world *world, shm_transfer *t, const shm_envelope *envelop
   world->transfers->matched = t;
 }
 
-// Keeps a message until a receive matches it.
+// Keeps a message until a receive for it is posted.
 static ad_status keep_message(shm_world *world, const shm_envelope *envelope, uint32_t bucket) {
   shm_transfers *all = world->transfers;
   shm_message_kept *kept = all->free_messages;
@@ -325,7 +327,7 @@ ad_status ad_shm_deliver(shm_world *world, const shm_envelope *envelope) {
   return keep_message(world, envelope, bucket);
 }
 
-// Gives the receive the oldest kept message that it matches, or lets the receive wait for one.
+// Matches the receive with the oldest kept message that fits, or puts the receive into the list of those that wait.
 static void post_receive(shm_world *world, shm_transfer *t) {
   shm_transfers *all = world->transfers;
   const ad_call *call = t->under.call;
@@ -343,7 +345,8 @@ static void post_receive(shm_world *world, shm_transfer *t) {
   append(&all->receives_end[bucket], t);
 }
 
-// Gives up a message that will not be received. Returns 0 if its sender is just copying it, so its parcel is in use.
+// Drops a message that will not be received. Returns 0 if its sender is copying it at this moment, so that the parcel
+// is in use.
 static int give_up(shm_parcel *parcel) {
   uint32_t state = SHM_POSTED;
   if (atomic_compare_exchange_strong(&parcel->state, &state, SHM_TAKEN) || state == SHM_COPIED)
@@ -371,8 +374,8 @@ void ad_shm_drop_messages(shm_world *world, uint64_t group) {
 
 /* ---- making progress on all posted transfers ---- */
 
-// Takes all envelopes out of this rank's queue. An envelope leaves the queue only when it is matched or kept: so if the
-// queue is empty, there is nothing new.
+// Takes all envelopes out of this rank's queue. An envelope leaves the queue only after it is matched or kept, so an
+// empty queue means that there is nothing new.
 static void empty_queue(shm_world *world) {
   shm_queue *queue = &ad_shm_queues(world->control)[world->rank];
   uint64_t number = atomic_load_explicit(&queue->drained, memory_order_relaxed);
@@ -388,7 +391,7 @@ static void empty_queue(shm_world *world) {
   }
 }
 
-// Tries again to bring the bytes of matched messages that could not be read before.
+// Tries again to copy the bytes of matched messages that could not be read before.
 static void try_matched(shm_world *world) {
   for (shm_transfer **link = &world->transfers->matched; *link;) {
     shm_transfer *t = *link;
@@ -433,9 +436,9 @@ ad_status ad_shm_post_transfer(shm_world *world, ad_call *call) {
   return status;
 }
 
-/* ---- sending: when a send is complete, and ending it ---- */
+/* ---- sending: finding out whether a send is complete, and ending it ---- */
 
-// Copies a message that was not taken for a while, if there is memory, so that this rank's send is complete.
+// Copies a message that was not taken for a while, if there is memory, which completes this rank's send.
 static void copy_away(shm_world *world, shm_transfer *t) {
   int64_t now = ad_now();
   if (now - t->since < patience || now < t->retry) return;

@@ -8,9 +8,9 @@ enum { SHM_BUCKETS = 64 };
 
 /* One side of a transfer. */
 typedef struct shm_transfer {
-  shm_call under;                       // the call that waits look at: must come first, its mode is SHM_TRANSFER
+  shm_call under;                       // the fields that all calls have; must come first; mode is SHM_TRANSFER
   struct shm_transfer *next;            // the next transfer in the list that has this one
-  shm_envelope envelope;                // of a send: its own; of a matched receive: the envelope of its message
+  shm_envelope envelope;                // a send's own envelope; in a matched receive: the envelope of its message
   shm_parcel *parcel;                   // a send's parcel; NULL: the envelope has all bytes
   int64_t since, retry;                 // for a send, by ad_now(): when its envelope was put; when copying is retried
   uint8_t is_put, is_matched, is_mine;  // its envelope is in the queue; a message was found; the receiver took it
@@ -33,7 +33,7 @@ typedef struct shm_transfers {
   shm_transfer *matched;               // receives whose messages could not be read yet
   shm_transfer *free;
   shm_message_kept *free_messages;
-  shm_parcel *parcels, *on_the_way;  // free parcels; parcels of messages that may not be received yet
+  shm_parcel *parcels, *on_the_way;  // free parcels; parcels of messages that may not have been received yet
   uint64_t *sent, *got;              // for each rank: messages put into its queue; messages that came from it
 } shm_transfers;
 
@@ -58,9 +58,9 @@ void ad_shm_drop_messages(shm_world *world, uint64_t group);
 int ad_shm_waits_for_peer(const shm_world *world, const shm_transfer *t);
 /* Shows this rank's wait to the other ranks. */
 void ad_shm_show_transfer(shm_world *world, const shm_call *c);
-/* Sets the world's error if the other side of the transfer has left and the call needs it. */
+/* Sets the world's error if the rank of the transfer's other side has left and the call still needs it. */
 void ad_shm_look_for_left_peer(shm_world *world, const shm_call *c);
-/* Describes the transfer for error messages; `signature` is room for its signature. */
+/* Describes the transfer for error messages. Fills *signature, to which the result points. */
 static inline ad_reported_call ad_shm_reported_transfer(const shm_transfer *t, ad_signature *signature) {
   const ad_call *call = t->under.call;
   *signature = ad_signature_of(call);
@@ -71,7 +71,8 @@ static inline ad_reported_call ad_shm_reported_transfer(const shm_transfer *t, a
 
 /* Takes a free parcel, in state POSTED. */
 ad_status ad_shm_take_parcel(shm_world *world, shm_parcel **out) AD_CHECKED;
-/* Gives up a parcel whose message was copied or received; the parcel becomes free when its message is received. */
+/* Ends the sender's use of a parcel whose message was copied or received; the parcel becomes free when its message is
+ * received. */
 void ad_shm_leave_parcel(shm_world *world, shm_parcel *parcel);
 /* Copies a message into memory of the file. AD_MEMORY: the parcel is as it was. */
 ad_status ad_shm_copy_into_parcel(shm_world *world, shm_parcel *parcel, const void *from, size_t bytes) AD_CHECKED;

@@ -1,4 +1,4 @@
-/* Waits for the other side of a transfer: shows such a wait to the other ranks, and finds out whether it can end. */
+/* Waiting for the other side of a transfer: shows the wait to the other ranks, and finds out whether it can end. */
 #include <string.h>
 #include "comm/shm/envelope.h"
 #include "comm/shm/error.h"
@@ -13,7 +13,7 @@ int ad_shm_waits_for_peer(const shm_world *world, const shm_transfer *t) {
 }
 
 // Returns the offset of the channel of the call's list; 0: any rank of the world could send. In a world of several
-// nodes this is also 0, since the file of a node has no channel of a list that spans nodes.
+// nodes also returns 0, since the file of a node has no channel for a list that spans nodes.
 static uint64_t list_of(shm_world *world, const ad_call *call) {
   shm_channel *channel;
   if (!call->shape.list || world->outside || ad_shm_channel(world, call, &channel)) return 0;
@@ -38,13 +38,13 @@ void ad_shm_show_transfer(shm_world *world, const shm_call *c) {
   atomic_store(&record->waits_channel, 0);
   atomic_store(&record->waits_list, is_any ? list_of(world, call) : 0);
   atomic_store(&record->waits_parcel, t->parcel ? t->envelope.parcel : 0);
-  // If the message of a receive is on its way, the receive needs no rank that could be waiting for this rank.
+  // If the message of a receive is in flight, the receive needs no rank that could be waiting for this rank.
   atomic_store(&record->waits_peer, !ad_shm_waits_for_peer(world, t) ? 0
                                     : is_any                         ? SHM_ANY_RANK
                                                                      : (uint64_t)call->peer + 1);
 }
 
-// Returns 1 if all other members of the group have left; *one is one of them.
+// Returns 1 if all other members of the group have left; *one is then one of them.
 static int all_others_left(const shm_world *world, const ad_call *call, uint32_t *one) {
   for (uint32_t i = 0; i < call->members; i++) {
     uint32_t rank = (uint32_t)ad_shape_rank(&call->shape, i);
@@ -61,7 +61,7 @@ void ad_shm_look_for_left_peer(shm_world *world, const shm_call *c) {
   uint32_t rank = (uint32_t)call->peer;
   if (!ad_shm_waits_for_peer(world, t)) return;
   if (call->peer == AD_ANY_SOURCE ? !all_others_left(world, call, &rank) : !ad_shm_has_left(world, rank)) return;
-  // Looks again: the peer may have sent, or received, just before it left.
+  // The peer may have sent, or received, just before it left: looks once more.
   ad_shm_progress_transfers(world);
   if (ad_shm_waits_for_peer(world, t)) ad_shm_raise_left(world, c, rank);
 }

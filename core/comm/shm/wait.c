@@ -1,5 +1,6 @@
-/* Waits: spins, yields, sleeps. When a wait is long, finds out whether it can end: whether a needed rank has left, or
- * ranks wait for each other in a circle. The launcher watches for deaths and makes them the world's error. */
+/* Waits: spins, yields, sleeps. If a wait is long, finds out whether it can end: whether a rank that it needs has left,
+ * or ranks wait for each other in a circle. Deaths of ranks are found by the launcher, which makes them the world's
+ * error. */
 #include "comm/shm/wait.h"
 
 #include <linux/futex.h>
@@ -24,11 +25,11 @@ static const int64_t sleep_first = 1000000, check_interval = 100000000;  // nano
 
 /* ---- finding out why a long wait does not end ---- */
 
-// Sets the world's error if a member that the call needs has left.
+// Sets the world's error if a member that the call still needs has left.
 static void look_for_left(shm_world *world, const shm_call *c) {
   for (int64_t member = -1; (member = ad_shm_missing(c, (uint32_t)(member + 1))) >= 0;) {
     uint32_t rank = (uint32_t)ad_shape_rank(&c->channel->shape, member);
-    // Looks again whether anything of the member is missing: it may have done its part just before it left.
+    // Checks once more whether the member is missing in the call, since it may have done its part just before it left.
     if (!ad_shm_has_left(world, rank) || ad_shm_missing(c, (uint32_t)member) != member) continue;
     ad_shm_raise_left(world, c, rank);
   }
@@ -37,7 +38,7 @@ static void look_for_left(shm_world *world, const shm_call *c) {
 // Sets the world's error if a rank has left while this rank waits for all ranks to join.
 static void look_for_absent(shm_world *world) {
   for (uint32_t rank = 0; rank < world->ranks; rank++) {
-    // Looks again whether all have joined: if so, the rank left after joining, which is no error here.
+    // Checks once more whether all ranks have joined: then the rank left after joining, which is no error here.
     if (!ad_shm_has_left(world, rank) || atomic_load(&world->control->tried) == world->control->joining) continue;
     char words[AD_MESSAGE_MAX];
     ad_text text = ad_text_on(words, sizeof words);
@@ -47,7 +48,7 @@ static void look_for_absent(shm_world *world) {
   }
 }
 
-// Looks for ranks that the call needs but that left, and, if no launcher watches for deaths, for ranks that died.
+// Looks for ranks that left although the call needs them and, if no launcher watches for deaths, for ranks that died.
 static void look_for_gone(shm_world *world, const shm_call *blocking) {
   if (world->processes) ad_shm_look_for_dead(world);
   if (!blocking)
@@ -95,7 +96,7 @@ static void show(shm_world *world, const shm_call *blocking) {
   atomic_fetch_or(&record->epoch, 1);
 }
 
-// Begins a long wait: this rank sleeps from now on, and others can see which call it waits for.
+// Begins a long wait: this rank sleeps from now on, and shows the other ranks which call it waits for.
 static void enter_long(shm_world *world, waiting *w, const shm_call *blocking) {
   w->is_long = 1;
   w->sleep = sleep_first < world->sleep_longest ? sleep_first : world->sleep_longest;
@@ -127,7 +128,8 @@ static void pause_once(void) {
 #endif
 }
 
-// One turn of a wait: spins, then yields, then sleeps and sometimes finds out why the wait does not end.
+// One iteration of a wait: first iterations spin, then yield, then sleep and sometimes find out why the wait does not
+// end.
 static void pass_time(shm_world *world, waiting *w, int (*ready)(shm_world *, void *), void *subject,
                       const shm_call *blocking) {
   uint32_t turn = w->turns++;
@@ -139,7 +141,7 @@ static void pass_time(shm_world *world, waiting *w, int (*ready)(shm_world *, vo
     if (!w->is_long)
       enter_long(world, w, blocking);
     else if (blocking)
-      show(world, blocking);  // again, after ad_shm_pause_long
+      show(world, blocking);  // ad_shm_pause_long may have hidden the wait
     sleep_once(world, w, ready, subject);
     int64_t now = ad_now();
     if (now < w->next_check) return;

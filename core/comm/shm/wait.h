@@ -3,15 +3,15 @@
 #define COMM_SHM_WAIT_H
 #include "comm/shm/world.h"
 
-/* Waits until ready(world, subject) is true: spins, then yields, then sleeps. ready() itself moves calls on. `blocking`
- * is the call that is waited for; NULL: the wait is for all ranks to join. AD_OK, or the error of the world. */
+/* Waits until ready(world, subject) is true: spins, then yields, then sleeps. ready() also advances calls. `blocking`
+ * is the awaited call; NULL: the wait is for all ranks to join. Returns AD_OK, or the error of the world. */
 ad_status ad_shm_wait(shm_world *world, int (*ready)(shm_world *world, void *subject), void *subject,
                       const shm_call *blocking) AD_CHECKED;
-/* For a rank that tests a call in a loop instead of waiting for it: finds out ten times a second, as a wait does,
- * whether ranks that the call needs have died or left. */
+/* For a rank that tests a call in a loop instead of waiting: finds out ten times a second, as a wait does, whether
+ * ranks that the call needs have died or left. */
 void ad_shm_look_in_test(shm_world *world, const shm_call *tested);
-/* Called when this rank has something to look at, so that the wait that it shows to the other ranks may end. Until it
- * sleeps again, the other ranks then see it in no long wait. */
+/* Called when this rank may be able to advance: the other ranks no longer see it in a long wait, until it sleeps
+ * again. */
 static inline void ad_shm_pause_long(const shm_world *world) {
   _Atomic uint64_t *epoch = &world->records[world->rank].epoch;
   if (atomic_load_explicit(epoch, memory_order_relaxed) & 1) atomic_fetch_add(epoch, 1);

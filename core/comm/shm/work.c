@@ -1,6 +1,6 @@
-/* Calls whose buffers all lie in the file. The work is cut into parts, one for each member, and each part into chunks
- * that fit the caches. A member that is inside a call takes chunks of its own part, then of the other members' parts.
- * So nobody has to wait for a member that computes or is not scheduled. */
+/* Calls whose buffers are all in the file. The work is divided into parts, one for each member, and each part into
+ * chunks that fit the caches. A member that is inside a call takes chunks of its own part, then of the other members'
+ * parts. So no member has to wait for one that computes or is not scheduled. */
 #include "comm/shm/work.h"
 
 #include "kernels/kernels.h"
@@ -12,7 +12,8 @@ static const size_t chunk_min = 32 << 10, chunk_max = 128 << 10, copy_chunk_max 
 
 /* ---- chunks of reductions ---- */
 
-// Bytes of a chunk of a reduction or a copy: about a quarter of the part, but neither tiny nor larger than the caches.
+// Returns the size in bytes of a chunk of a reduction or a copy: about a quarter of the part, but neither tiny nor
+// larger than the caches.
 static size_t chunk_bytes(size_t part_bytes, size_t most) {
   size_t bytes = (part_bytes / 4 + SHM_LINE - 1) / SHM_LINE * SHM_LINE;
   return bytes < chunk_min ? chunk_min : bytes > most ? most : bytes;
@@ -51,7 +52,7 @@ static void run_reduce_chunk(const shm_world *world, const shm_call *c, uint32_t
   }
 }
 
-/* ---- chunks of copies: each segment has its own, the last may be short ---- */
+/* ---- chunks of copies: each segment has its own chunks, and the last may be short ---- */
 
 static uint32_t segment_chunks(size_t bytes) {
   size_t chunk = chunk_bytes(bytes, copy_chunk_max);
@@ -70,14 +71,14 @@ static void run_copy_chunk(const shm_world *world, const shm_call *c, uint32_t k
   ad_shm_copy_out(c, segment.to + start, segment.from + start, bytes);
 }
 
-/* ---- counting chunks: each member counts those of its own part, from its own call ---- */
+/* ---- counting chunks: each member counts the chunks of its own part, from its own call ---- */
 
 static uint32_t reduce_chunks(const ad_call *call) {
   size_t count = ad_shm_part(call, call->index), chunk = reduce_chunk(call, count);
   return (uint32_t)((count + chunk - 1) / chunk);
 }
 
-// The number of chunks of what this member receives.
+// Returns the number of chunks of what this member receives.
 static uint32_t copy_chunks(const ad_call *call) {
   uint32_t chunks = 0;
   if (call->op == AD_BROADCAST) return segment_chunks(call->out_bytes);
@@ -98,7 +99,7 @@ uint32_t ad_shm_chunks(const ad_call *call) {
 
 /* ---- working on chunks until none is left ---- */
 
-// Takes chunks of member k's part, and does their work, until none is left.
+// Takes chunks of member k's part and carries them out, until no chunk is left.
 static void work_on(shm_world *world, shm_call *c, uint32_t k) {
   shm_slot *slot = ad_shm_slot(c, k);
   uint32_t chunks = slot->chunks, number, finished = 0;
@@ -126,8 +127,8 @@ int ad_shm_work_chunks(shm_world *world, shm_call *c) {
   uint32_t members = c->channel->members, own = c->channel->index;
   if (!c->next_reduce++) work_on(world, c, own);
   if (all_done(c)) return 1;
-  // Members that are running finish their parts soon by themselves, and taking their chunks immediately would only move
-  // cache lines between cores. So this rank first looks a few times.
+  // Members that are running will soon finish their parts; to take their chunks immediately would only move cache lines
+  // between cores. So this rank first waits a little.
   if (c->patience) {
     c->patience--;
     return 0;

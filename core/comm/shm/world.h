@@ -52,12 +52,12 @@ struct shm_world {
   shm_kept kept[SHM_KEPT];
   uint64_t *mapped;         // bit i: this rank has mapped the pages of piece i of the file; see map.c
   uint64_t probe;           // the word that other ranks try to read; see shm_record
-  int pulls;                // all ranks of this node can read each other's memory
-  int crowded;              // there are more ranks than cores that they may run on
+  int pulls;                // 1: all ranks of this node can read each other's memory
+  int crowded;              // 1: there are more ranks than cores that they may run on
   struct ad_watchdog *dog;  // owned; NULL: the launcher watches
   // In a world of several nodes: brings messages of other nodes, and knows which ranks have left; else NULL.
   struct shm_outside *outside;
-  int *processes;  // owned: a pidfd of each rank's process; NULL: the launcher sees to deaths. See deaths.h
+  int *processes;  // owned: a pidfd of each rank's process; NULL: the launcher watches the processes. See deaths.h
 };
 
 static inline void *ad_shm_at(const shm_world *world, uint64_t offset) { return world->base + offset; }

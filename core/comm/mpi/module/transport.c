@@ -1,5 +1,5 @@
-/* The loadable module: wraps an MPI implementation as backend mpi's table of functions. It is compiled once with each
- * implementation's compiler wrapper, and its source is the same for all. */
+/* The loadable module: wraps an MPI implementation as backend mpi's table of functions. Its source is the same for all
+ * implementations, and is compiled once with each implementation's compiler wrapper. */
 #include <limits.h>
 #include <mpi.h>
 #include <stdlib.h>
