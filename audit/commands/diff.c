@@ -84,7 +84,7 @@ static int parse_threads(const char *argument, struct argp_state *state) {
   return (int)threads;
 }
 
-/* The default number of threads: as many as the processors that this process may use, up to THREADS_UNASKED. */
+/* Returns the default number of threads: as many as the processors that this process may use, up to THREADS_UNASKED. */
 static int threads_unasked(void) {
   cpu_set_t own;
   int count = sched_getaffinity(0, sizeof own, &own) ? 1 : CPU_COUNT(&own);

@@ -46,14 +46,14 @@ int64_t ad_box_offset(const ad_shape *shape, const ad_box *box, int64_t flat) {
   return offset;
 }
 
-/* 64-bit FNV-1a hash. */
+/* Returns the 64-bit FNV-1a hash of the name. */
 uint64_t ad_sample_hash(const char *name) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (; *name; name++) hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
   return hash;
 }
 
-/* The finalizer of the splitmix64 random number generator. */
+/* Returns a hash of z: one step of the splitmix64 random number generator. */
 static uint64_t mix(uint64_t z) {
   z += 0x9e3779b97f4a7c15u;
   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;

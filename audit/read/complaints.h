@@ -18,7 +18,7 @@ typedef struct ad_complaints {
 /* Adds the last error message if `status` is an error. AD_MEMORY is returned instead of added, so that the caller
  * stops. */
 ad_status ad_complaints_add(ad_complaints *complaints, ad_status status) AD_CHECKED;
-/* Returns AD_OK if nothing was collected; else fails with all messages, one a line. */
+/* Returns AD_OK if no error was added; else fails with all messages, one a line. */
 ad_status ad_complaints_end(const ad_complaints *complaints) AD_CHECKED;
 
 #endif

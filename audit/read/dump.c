@@ -19,14 +19,14 @@ static int is_safetensors(const char *path) {
   return length >= own && !strcmp(path + length - own, ending);
 }
 
-/* Warns of a link or special file in a folder, which is skipped, since a link may lead to a file that is listed
- * already. The warning is for users who put it there in place of a file. */
+/* Warns of a link or special file in a folder. Such entries are skipped, since a link may lead to a file that is listed
+ * already; but the user may have put one there in place of a file. */
 void ad_dump_report_passed(const char *path, const char *what) {
   if (is_safetensors(path))
     ad_log(AD_LOG_WARNING, "%s: is %s, which is not read in a folder: give its own path to have it read", path, what);
 }
 
-/* A path of a file is added, whatever the file's name. From a folder, only files named *.safetensors are added. */
+/* Adds a file whatever its name is; from a folder, adds only files named *.safetensors. */
 ad_status ad_dump_list(ad_file_list *list, const char *path) {
   struct stat found;
   size_t kept = list->count, before = kept;

@@ -10,19 +10,19 @@ typedef struct ad_dump_param {
   const char *name; /* owned by the first file that has it */
   ad_shape shape;   /* shape of the full parameter */
   int64_t numel;
-  int64_t sample;              /* number of the parameter's elements that the files have; all if it equals numel */
+  int64_t sample;              /* how many of the parameter's elements the files have; numel if they have all */
   int is_sampled;              /* 1: `sample` is smaller than numel */
   ad_type types[AD_DUMP_AXES]; /* R, I or S(d), for each axis */
-  uint32_t summed;             /* bit set of the axes of type R, over which addends are summed */
-  uint32_t partial;            /* bit set of axes along which the ranks' sums still have to be added */
-  uint32_t assumed;            /* bit set of the axes whose type the files assume, because no file states it */
-  /* expected factor between the sum and its addends */
+  uint32_t summed;             /* bit set of the axes of type R: addends are summed over these axes */
+  uint32_t partial;            /* bit set of the axes along which the ranks' sums must still be added up */
+  uint32_t assumed;            /* bit set of the axes whose type the files only assume, since the job states none */
+  /* by which factor the job is expected to multiply the sum of the addends */
   double expect;
-  ad_dtype reduce;      /* dtype in which the job reduced; 0: unknown */
-  const char *unjudged; /* why this parameter cannot be judged; NULL: it can */
+  ad_dtype reduce;      /* dtype in which the job summed the gradient; 0: unknown */
+  const char *unjudged; /* why this parameter cannot be judged; NULL: it can be judged */
 } ad_dump_param;
 
-/* One parameter's tensor in one file, and its box of the full array. */
+/* One parameter's tensor in one file, and the box of the full parameter that the tensor fills. */
 typedef struct ad_piece {
   const ad_safetensor *tensor;
   ad_box box;
@@ -38,11 +38,11 @@ typedef struct ad_dump {
   ad_dump_mesh mesh;
   int64_t step;                      /* -1: the files do not give it */
   int64_t microbatches;              /* 0: there are no addend files */
-  int64_t sample;                    /* number K of samples a parameter; 0: full tensors */
+  int64_t sample;                    /* how many elements of each parameter are sampled (K); 0: full tensors */
   int32_t (*position)[AD_DUMP_AXES]; /* [rank][axis]: position in the mesh */
   const ad_dump_file **addends;      /* [rank][microbatch]: the addend file */
   const ad_dump_file **sums;         /* [rank]: the sum file */
-  const ad_dump_file *reference;     /* NULL: there is none */
+  const ad_dump_file *reference;     /* NULL: there is no reference file */
   ad_dump_param *params;             /* sorted by name */
   size_t param_count;
   int unchecked; /* 1: values of parameters were not checked for NaN and infinity yet; ad_parts_create checks them */
@@ -50,7 +50,7 @@ typedef struct ad_dump {
 
 typedef void (*ad_dump_progress)(void *context, const char *what, int64_t done, int64_t of);
 
-/* How ad_dump_open checks values, and where it reports its progress. */
+/* Settings of ad_dump_open: which values are checked when, and who is informed of the progress. */
 typedef struct ad_dump_opening {
   ad_dump_progress progress; /* called as files are read; NULL: not wanted */
   void *context;
@@ -66,9 +66,10 @@ ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference
                        ad_dump *out) AD_CHECKED;
 /* Opens what --reference names: a file of full gradients, or another dump, of which only the sums are kept. */
 ad_status ad_dump_open_reference(const char *const *paths, size_t count, int threads, ad_dump *out) AD_CHECKED;
-/* Warns that the folder's entry `path` is skipped; `what`: the kind of entry, such as "a link". */
+/* Warns that an entry of a folder, `path`, is skipped. `what` is the kind of the entry, such as "a link". */
 void ad_dump_report_passed(const char *path, const char *what);
-/* Adds a file, or the files of a folder that are named *.safetensors. AD_INVALID: the folder has none. */
+/* Adds a file; if `path` is a folder, adds the files in it that are named *.safetensors. Returns AD_INVALID if the
+ * folder has none. */
 ad_status ad_dump_list(ad_file_list *list, const char *path) AD_CHECKED;
 void ad_dump_close(ad_dump *dump);
 /* Finds the box of the full parameter that the tensor of `param` in `file` fills; *there = 0 if the file has no such
@@ -76,8 +77,8 @@ void ad_dump_close(ad_dump *dump);
  * opened. */
 ad_status ad_dump_piece(const ad_dump *dump, const ad_dump_param *param, const ad_dump_file *file, ad_piece *out,
                         int *there) AD_CHECKED;
-/* Returns a number that is the same for two ranks if and only if their positions differ on `axes` only. */
+/* Returns a key that two ranks share if and only if their positions are the same on all axes except `axes`. */
 int64_t ad_dump_key(const ad_dump *dump, int64_t rank, uint32_t axes);
-const ad_dump_param *ad_dump_find(const ad_dump *dump, const char *name); /* NULL: there is none */
+const ad_dump_param *ad_dump_find(const ad_dump *dump, const char *name); /* NULL: the dump has no such parameter */
 
 #endif

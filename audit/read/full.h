@@ -1,4 +1,4 @@
-/* A reference's values of one parameter: one tensor with all elements, or the sums of another dump, put together. */
+/* A reference's values of one parameter: one tensor with all elements, or the sums of another dump. */
 #ifndef DIFF_FULL_H
 #define DIFF_FULL_H
 #include "read/part.h"

@@ -48,8 +48,8 @@ int ad_addends_are_zero(const ad_parts *parts) {
   return 1;
 }
 
-/* Returns 1 if the addend has so many significant bits that an equal addend is no coincidence. Zeros do not count: all
- * zero addends are equal, and their counts do not matter. */
+/* Returns 1 if the addend has so many significant bits that it equals another addend hardly by chance. Zeros do not
+ * count: all zero addends are equal, and their counts do not matter. */
 static int says_something(const ad_safetensor *tensor) {
   size_t size = ad_dtype_size(tensor->dtype), numel = tensor->bytes / size;
   double bits = 0, each = -log2(ad_unit_roundoff(tensor->dtype));

@@ -1,4 +1,5 @@
-/* Addends of one sum that are bit-identical: how often each was counted is unknown, only the total is known. */
+/* Finds bit-identical addends of one sum: how often each was counted cannot be known, only the total of their
+ * counts. */
 #ifndef DIFF_IDENTICAL_H
 #define DIFF_IDENTICAL_H
 #include <jansson.h>
@@ -6,7 +7,7 @@
 
 /* Which addends of one parameter are bit-identical. */
 typedef struct ad_identical {
-  unsigned char *cells; /* [world][microbatches]: 1 where the addend equals another addend of the same sum */
+  unsigned char *cells; /* [world][microbatches]: 1 if the addend equals another addend of the same sum */
   unsigned char *ranks; /* [world]: 1 for each rank that holds such an addend */
   json_t *who;          /* keys such as "ranks 2 and 3 hold the same addend", one for each set of equal addends */
 } ad_identical;

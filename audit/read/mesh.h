@@ -5,12 +5,12 @@
 #include <stdint.h>
 #include "addend/status.h"
 
-/* AD_DUMP_AXES: the most axes. AD_DUMP_NAME: bytes of an axis' name, with its 0. */
+/* AD_DUMP_AXES is the most axes of a mesh; AD_DUMP_NAME is the most bytes of an axis' name, with its final 0. */
 enum { AD_DUMP_AXES = 8, AD_DUMP_NAME = 48 };
 enum { AD_DUMP_RANKS = 1 << 16 }; /* the most ranks */
 
 typedef struct ad_dump_mesh {
-  int count; /* number of axes; axis 0 is the slowest */
+  int count; /* number of axes; ranks are numbered row-major, so axis 0 varies slowest */
   char name[AD_DUMP_AXES][AD_DUMP_NAME];
   int64_t size[AD_DUMP_AXES];
   /* number of ranks */
@@ -30,14 +30,14 @@ ad_status ad_dump_mesh_coord(const ad_dump_mesh *mesh, const char *text, int32_t
 void ad_dump_mesh_position(const ad_dump_mesh *mesh, int64_t rank, int32_t position[AD_DUMP_AXES]);
 /* Prints a bit set of axes as "dp_shard,tp"; returns buffer. */
 const char *ad_dump_axes_print(const ad_dump_mesh *mesh, uint32_t axes, char *buffer, size_t size);
-/* Prints ranks as "rank 3", "ranks 2 and 3" or "ranks 0, 1, 2, ... (12 of 16)". `ranks`: [world], 1 for each rank
- * to print. Returns buffer. */
+/* Prints ranks as "rank 3", "ranks 2 and 3" or "ranks 0, 1, 2, ... (12 of 16)". `ranks` ([world] bytes) is 1 for each
+ * rank to print. Returns buffer. */
 const char *ad_dump_ranks_print(const ad_dump_mesh *mesh, const unsigned char *ranks, char *buffer, size_t size);
-int64_t ad_dump_axes_size(const ad_dump_mesh *mesh, uint32_t axes); /* number of ranks along these axes together */
+int64_t ad_dump_axes_size(const ad_dump_mesh *mesh, uint32_t axes); /* product of the axes' sizes */
 /* Returns those of `axes` that have more than one rank. */
 uint32_t ad_large_axes(const ad_dump_mesh *mesh, uint32_t axes);
-/* Lists every set of axes, each larger than 1, that together have `size` ranks: sets of fewer axes first; among sets of
- * equally many axes, subsets of `first` first. Returns the number of sets. */
+/* Lists every set of axes whose sizes are all larger than 1 and have the product `size`. Sets of fewer axes come first;
+ * among sets of equally many axes, subsets of `first` come first. Returns the number of sets. */
 enum { AD_DUMP_SETS = 1 << AD_DUMP_AXES };
 size_t ad_dump_axes_of_size(const ad_dump_mesh *mesh, double size, uint32_t first, uint32_t sets[AD_DUMP_SETS]);
 

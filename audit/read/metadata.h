@@ -1,4 +1,5 @@
-/* One file of a dump and its metadata, each key checked by itself. dump.h checks that the files agree. */
+/* One file of a dump and its metadata. Each key is checked by itself here; dump.h checks that the files agree with each
+ * other. */
 #ifndef DIFF_METADATA_H
 #define DIFF_METADATA_H
 #include <jansson.h>
@@ -17,7 +18,7 @@ typedef struct ad_dump_file {
   int64_t step;                  /* -1: not given */
   int64_t sample;                /* number of samples a parameter; 0: full tensors */
   double divisor, norm;          /* NaN: not given */
-  const char *mesh, *coord;      /* `coord` NULL: the position follows from the rank */
+  const char *mesh, *coord;      /* `coord` NULL: the position in the mesh is computed from the rank */
   json_t *types, *shapes, *held; /* maps by name; NULL: not given */
   json_t *sharding, *partial;    /* DCP_SHARDING_INFO and addend.partial: maps by name */
   json_t *assumed;               /* addend.assumed: map from names to axes; NULL: not given */
@@ -27,13 +28,13 @@ typedef struct ad_dump_file {
   int repeats;                   /* 1: its metadata on parameters is the same as in the previous file of its kind */
 } ad_dump_file;
 
-/* Reads a file's metadata and takes ownership of `tensors`, also on failure. AD_INVALID names file and key. `plain`: a
- * file without addend.kind is a reference. `like`: NULL, or the file with which `tensors` shares its header
- * (ad_safetensors_open_like); the JSON that it parsed is then shared too. */
+/* Reads a file's metadata and takes ownership of `tensors`, also on failure. The message of AD_INVALID names file and
+ * key. If `plain` is 1, a file without addend.kind is a reference. `like` is the file with which `tensors` shares its
+ * header (ad_safetensors_open_like), or NULL; JSON that was parsed for `like` is then shared too. */
 ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, const ad_dump_file *like, ad_dump_file *out) AD_CHECKED;
 void ad_dump_file_close(ad_dump_file *file);
-/* Returns what `value` gives for the parameter `name`. A number or text is given for all parameters; in a map the last
- * pattern that matches the name decides. NULL: no pattern matches. */
+/* Returns what `value` gives for the parameter `name`. A number or text is for all parameters; in a map, the last
+ * pattern that matches the name decides. Returns NULL if no pattern matches. */
 const json_t *ad_dump_choose(const json_t *value, const char *name);
 
 #endif

@@ -1,5 +1,6 @@
-/* Splits a dump of several modules, each with its own mesh and sums, by the name that reducers put before "rank":
- * "encoder" in "encoder.rank00003.sum.safetensors". Files with other names belong to no module in particular. */
+/* Splits a dump of several modules, each with its own mesh and sums, by the module's name, which is before "rank" in
+ * the names that reducers give their files: "encoder" in "encoder.rank00003.sum.safetensors". Files with other names
+ * belong to every module. */
 #ifndef DIFF_MODULES_H
 #define DIFF_MODULES_H
 #include "addend/status.h"
@@ -7,7 +8,7 @@
 
 typedef struct ad_dump_module {
   char *name;
-  const char **files; /* the module's files, and all files with other names: a reference may be for all modules */
+  const char **files; /* the module's files, and all files with other names, since a reference may be for all modules */
   size_t count;
 } ad_dump_module;
 

@@ -395,7 +395,7 @@ static ad_status check_piece(const ad_dump *dump, const ad_dump_param *param, co
 /* Checks the parameter's tensor in every file. If the parameter is not sharded, a file with the same metadata as the
  * previous file has the same box, and is checked only if the previous file failed. */
 static ad_status check_pieces(const ad_dump *dump, const ad_dump_param *param, ad_complaints *complaints) {
-  int is_sharded = is_sharded_in(dump, param), failed[] = {0, 0}; /* `failed`: for AD_DUMP_ADDEND and AD_DUMP_SUM */
+  int is_sharded = is_sharded_in(dump, param), failed[] = {0, 0}; /* failed[kind]: for AD_DUMP_ADDEND and AD_DUMP_SUM */
   for (size_t i = 0; i < dump->count; i++) {
     const ad_dump_file *file = &dump->files[i];
     size_t before = complaints->count;

@@ -4,7 +4,7 @@
 #include "read/complaints.h"
 #include "read/dump.h"
 
-/* Fills dump->params. Errors in the files go to `complaints`; only AD_MEMORY is returned. */
+/* Fills dump->params. Errors in the files are added to `complaints`; the only error that is returned is AD_MEMORY. */
 ad_status ad_dump_params_read(ad_dump *dump, ad_complaints *complaints) AD_CHECKED;
 
 #endif

@@ -74,7 +74,7 @@ static double inside_of(const ad_parts *parts, const ad_members *members) {
   return terms * size;
 }
 
-/* Returns the box that all members' addends have, or NULL if boxes differ or there are no addends. */
+/* Returns the box that the addends of all members have, or NULL if boxes differ or there are no addends. */
 static const ad_box *common_box(const ad_parts *parts, const ad_members *members) {
   for (size_t i = 1; i < members->count; i++)
     if (!ad_box_equal(&parts->param->shape, &members->columns[i].piece.box, &members->columns[0].piece.box))
@@ -98,14 +98,14 @@ void ad_members_measure(const ad_parts *parts, ad_members *members) {
 
 enum { AHEAD = 4 }; /* how many files ahead of their use data is prefetched */
 
-/* Prefetches, in three stages, what is needed to search the files after `at`. */
+/* Prefetches, in three stages, what is needed to find tensors in the files after files[at]. */
 static void expect_files(const ad_dump_file *const *files, size_t at, size_t count) {
   if (at + 3 * AHEAD < count) __builtin_prefetch(files[at + 3 * AHEAD], 0, 2);
   if (at + 2 * AHEAD < count) ad_safetensors_expect(files[at + 2 * AHEAD]->tensors);
   if (at + AHEAD < count) ad_safetensors_expect_tensors(files[at + AHEAD]->tensors);
 }
 
-/* Lists the addends of all ranks with the members' key. */
+/* Lists the addends of all ranks that have the key of these members. */
 static ad_status fill_members(ad_parts *parts, ad_members *members) {
   const ad_dump *dump = parts->dump;
   size_t all = (size_t)(dump->mesh.world * dump->microbatches);

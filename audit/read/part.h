@@ -7,30 +7,30 @@
 /* The addend of one rank and microbatch. */
 typedef struct ad_column {
   ad_piece piece;
-  double divisor; /* the rank's divisor of this microbatch's loss; NaN: not given */
+  double divisor; /* the number by which the rank divided this microbatch's loss; NaN: not given */
 } ad_column;
 
 /* Ranks whose addends should be summed together: their positions differ on axes of type R only. */
 typedef struct ad_members {
-  /* ad_parts_key of these ranks */
+  /* what ad_parts_key returns for each of these ranks */
   int64_t key;
-  ad_column *columns; /* the addends that exist, by rank, then microbatch */
-  int32_t *ranks;     /* [count]: rank of each column, for loops that need nothing else */
+  ad_column *columns; /* the addends that exist, sorted by rank, then by microbatch */
+  int32_t *ranks;     /* [count]: the rank of each column, so that some loops need only this array */
   size_t count;
-  const ad_box *box; /* the box of all columns; NULL: they differ, or there are none */
+  const ad_box *box; /* the box that all columns have; NULL: boxes differ, or there are no columns */
   /* The addends may have several dtypes: the largest of their unit roundoffs, and the largest of their smallest
    * positive numbers. */
   double unit, smallest;
   double inside; /* error of sums inside the addends, before they are rounded, as a multiple of the unit roundoff */
 } ad_members;
 
-/* Elements of a sum that have the same bits on one or several ranks; these ranks have the same members. */
+/* A part of a sum: elements that have the same bits on one or several ranks. These ranks have the same members. */
 typedef struct ad_part {
   ad_box box;
-  size_t members; /* index in ad_parts' members */
+  size_t members; /* index in the array `members` of ad_parts */
   uint64_t bits;  /* checksum of the values */
   size_t count;   /* number of elements */
-  /* the samples in the box; NULL: not sampled */
+  /* the samples in the box; NULL: the parameter is not sampled */
   const ad_sampled *sampled;
   const ad_piece *terms; /* tensors that add up to the sum; more than one if the sum is partial */
   size_t term_count;
@@ -39,10 +39,10 @@ typedef struct ad_part {
   size_t holder_count;
 } ad_part;
 
-/* The first AD_FIRSTS elements of a part's addends: a quick test that rejects most counts. */
+/* The first AD_FIRSTS elements of a part's addends, kept for a quick test that rejects most wrong counts. */
 enum { AD_FIRSTS = 8 };
 typedef struct ad_firsts {
-  double *values; /* [addend][AD_FIRSTS]; NULL: none were read yet */
+  double *values; /* [addend][AD_FIRSTS]; NULL: no elements were read yet */
   size_t members; /* `members` and `box` of the part to which the values belong */
   ad_box box;
 } ad_firsts;
@@ -55,35 +55,35 @@ typedef struct ad_parts {
   size_t member_count;
   ad_part *parts;
   size_t count;
-  ad_piece *terms; /* the terms of all parts, which point into this array */
-  /* the holders of all parts, which point into this array */
+  ad_piece *terms; /* the terms of all parts; each part points into this array */
+  /* the holders of all parts; each part points into this array */
   int64_t *holders;
   ad_sampled_lists sampled;
   size_t checked; /* number of tensors whose values were checked */
-  double *buffer; /* scratch: AD_ROWS values */
-  double *rows;   /* scratch: 4 * AD_ROWS, for one test at a time */
+  double *buffer; /* scratch memory: AD_ROWS values */
+  double *rows;   /* scratch memory: 4 * AD_ROWS values, for one test at a time */
   ad_firsts *firsts;
 } ad_parts;
 
 enum { AD_ROWS = 4096 }; /* elements that are processed at a time */
 
-/* Finds the members and parts of a parameter. AD_INVALID: a sum has elements that an addend of its members does not
- * have, or, in a dump that is `unchecked`, a value of this parameter is not finite. */
+/* Finds the members and parts of a parameter. Returns AD_INVALID if a sum has elements that an addend of its members
+ * does not have; also, in a dump that is `unchecked`, if a value of this parameter is not finite. */
 ad_status ad_parts_create(const ad_dump *dump, const ad_dump_param *param, ad_parts *out) AD_CHECKED;
 void ad_parts_destroy(ad_parts *parts);
 /* Prefetches the first elements of a piece, which will be read soon. */
 void ad_piece_expect(const ad_piece *piece, size_t elements);
-/* Reads elements [begin, end) of a part, as f64, from a tensor whose box contains the part's. */
+/* Reads elements [begin, end) of a part, as f64, from a tensor whose box contains the box of the part. */
 void ad_part_read(const ad_parts *parts, const ad_part *part, const ad_piece *piece, size_t begin, size_t end,
                   double *out);
 /* Returns where the part's elements from `begin` on lie in the mapped file, if they are contiguous and aligned floats
  * that need no copy; else NULL. */
 const float *ad_part_floats(const ad_parts *parts, const ad_part *part, const ad_piece *piece, size_t begin);
-/* Reads elements [begin, end) of a part's sum, adding its terms. At most AD_ROWS elements. */
+/* Reads elements [begin, end) of a part's sum: adds up its terms. At most AD_ROWS elements. */
 void ad_part_read_sum(const ad_parts *parts, const ad_part *part, size_t begin, size_t end, double *out);
 /* Returns the flat index, in the full parameter, of element `element` of the part. */
 int64_t ad_part_flat(const ad_parts *parts, const ad_part *part, size_t element);
-/* Computes the members' fields that depend on all of their addends: box, unit, smallest, inside. */
+/* Computes the fields of *members that depend on all addends: box, unit, smallest, inside. */
 void ad_members_measure(const ad_parts *parts, ad_members *members);
 /* Returns a key of the rank's position: the same for ranks whose positions differ on axes of type R only. */
 int64_t ad_parts_key(const ad_parts *parts, int64_t rank);

@@ -12,7 +12,7 @@ typedef struct ad_sampled_lists {
 ad_status ad_sampled_find(ad_sampled_lists *lists, const ad_dump_param *param, const ad_box *box,
                           const ad_sampled **out) AD_CHECKED;
 void ad_sampled_clear(ad_sampled_lists *lists);
-/* Returns the index in the list of sample k, or of the first sample after k. */
+/* Returns the index in the list of sample k or, if the list does not have it, of the first sample after k. */
 size_t ad_sample_place(const ad_sampled *list, int64_t k);
 
 #endif

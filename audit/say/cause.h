@@ -19,9 +19,9 @@ typedef enum ad_cause_kind {
 } ad_cause_kind;
 AD_INTERNAL const char *ad_cause_name(ad_cause_kind kind);
 
-#define AD_MICROBATCHES "microbatches" /* `place` of a cause whose text names the microbatches */
+#define AD_MICROBATCHES "microbatches" /* the field `place` of a cause whose text names the microbatches */
 
-/* Why a cause names no axis: a word for documents, and a clause for people that follows "no axis:". */
+/* Why a cause names no axis. X(code, word for documents, clause for people); the clause follows "no axis:". */
 #define AD_NO_AXIS_LIST(X)                                                                           \
   X(AD_AXIS_IS_NAMED, "axis_is_named", "")                                                           \
   X(AD_NO_AXIS_NOT_SHOWN, "not_shown", "nothing that was measured shows which")                      \
@@ -54,15 +54,15 @@ typedef struct ad_cause {
   ad_no_axis no_axis; /* why there are no axes; 0: there are axes, or kind or place already says why */
 } ad_cause;
 
-/* All causes that explain the numbers, the simplest first. Lives in memory that processes share, so it has no
- * pointers. */
+/* All causes that explain the numbers, the simplest first. The struct is in memory that processes share, so it contains
+ * no pointers. */
 enum { AD_CAUSES = 24 }; /* 6 axes have at most 20 sets of one size; causes beyond this many are dropped */
 typedef struct ad_causes {
   int count; /* 0: nothing is wrong */
   ad_cause list[AD_CAUSES];
 } ad_causes;
 
-/* Adds a cause; its text is formatted as by printf. Returns the cause, which is scratch memory if the list is full. */
+/* Adds a cause, whose text is formatted as by printf. Returns the cause, or scratch memory if the list is full. */
 AD_INTERNAL ad_cause *ad_causes_add(ad_causes *causes, ad_cause_kind kind, ad_axes axes, double factor,
                                     const char *format, ...) AD_PRINTF(5, 6);
 /* Copies only the entries of `causes` that are used. */
@@ -74,9 +74,9 @@ AD_INTERNAL void ad_causes_copy(ad_causes *out, const ad_causes *causes);
  * finite, become null. */
 AD_INTERNAL json_t *ad_cause_document(const char *kind, const char *axes, double factor, const char *text,
                                       const char *place);
-/* Sets the keys `cause` and `possible_causes` of a document from an array of cause documents, whose reference it takes.
- * A single cause becomes `cause`, and `possible_causes` is []. Several become `possible_causes`, and `cause` is
- * null. */
+/* Sets the keys `cause` and `possible_causes` of a document from an array of cause documents, and takes ownership of
+ * the array. A single cause becomes `cause`, and `possible_causes` is []. Several causes become `possible_causes`, and
+ * `cause` is null. */
 AD_INTERNAL void ad_cause_set(json_t *document, json_t *causes);
 /* Returns 1 if a document names a cause or possible causes. */
 AD_INTERNAL int ad_cause_is_reported(const json_t *document);

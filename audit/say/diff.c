@@ -57,8 +57,8 @@ static const char *print_others(const json_t *names, char *buffer, size_t size) 
   return buffer;
 }
 
-/* Adds messages about parameters of which only samples were dumped: samples do not show whether a sum goes over an axis
- * on which the parameter is sharded. */
+/* Adds messages about sampled parameters: a sample does not show whether a sum goes over an axis on which the parameter
+ * is sharded. */
 static void report_untried(ad_diff_run *run) {
   const char *axes;
   json_t *names;

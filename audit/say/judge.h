@@ -9,17 +9,18 @@
 typedef struct ad_judge {
   const ad_dump *dump;
   const ad_dump *reference; /* NULL: there is none */
-  ad_known *known;          /* counts that explained parameters before this one */
-  int allow_identical;      /* 1: bit-identical addends are meant to be so */
+  ad_known *known;          /* counts that explained earlier parameters */
+  int allow_identical;      /* 1: bit-identical addends are expected (--allow-identical) */
 } ad_judge;
 
 /* The result of judging one parameter. */
 typedef struct ad_finding {
   ad_answer answer;
   json_t *document;
-  json_t *messages;  /* NULL: there is none */
-  json_t *identical; /* `who` of ad_identical; NULL: the addends were not compared */
-  /* bit sets of axes; parameters with the same axes share one message. `retyped`: type I was assumed, but R is right */
+  json_t *messages;  /* NULL: there are no messages */
+  json_t *identical; /* the field `who` of ad_identical; NULL: the addends were not compared with each other */
+  /* Bit sets of axes, which are for messages that parameters with the same axes share. `retyped`: type I was assumed,
+   * but R is right. */
   uint32_t untried, unlike, unequal, retyped;
   int unfitted; /* 1: the sum is wrong, and its counts were not fitted */
   ad_norm_term norm;

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { AD_MICROBATCHES_REPORTED = 256 }; /* the counts of more microbatches are not printed one by one */
+enum { AD_MICROBATCHES_REPORTED = 256 }; /* with more microbatches, counts are not printed one by one */
 
 /* Prints "microbatch 0 counts 1, microbatches 1 and 2 count 1/4": one item for each distinct count. Text that does not
  * fit is truncated. */

@@ -162,7 +162,7 @@ static void add_params(const ad_norm *norm, ad_norm_causes *causes) {
   double left = norm->reported * norm->reported - norm->square;
   for (size_t p = 0; p < norm->dump->param_count; p++) {
     const char *name = norm->dump->params[p].name;
-    /* + 0.0 turns -0 into 0 */
+    /* adding 0.0 turns -0 into 0 */
     double square = norm->terms[p].square, count = 1 + left / square, whole = round(count) + 0.0;
     char text[160];
     if (!(square > 2 * norm->tolerance) || whole < 0 || whole == 1 || whole > (double)norm->dump->mesh.world ||

@@ -6,9 +6,9 @@
 
 /* One parameter's share in the squared norm. */
 typedef struct ad_norm_term {
-  double square;       /* sum of squares, every distinct element once; of a sample, scaled up to the full tensor */
+  double square;       /* sum of squares, with every distinct element once; if sampled, scaled up to all elements */
   double variance;     /* variance of `square`, if `square` is estimated from a sample */
-  uint32_t replicated; /* bit set of the axes along which ranks hold replicas */
+  uint32_t replicated; /* bit set of the axes along which ranks have replicas */
 } ad_norm_term;
 
 /* Computes a parameter's share from the ranks' sums. */

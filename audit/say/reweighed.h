@@ -1,5 +1,5 @@
-/* Tests whether the reference is made of the dump's addends with other weights: each microbatch is right except for one
- * factor of its own. */
+/* Tests whether the dump differs from the reference only in the weights of microbatches: each microbatch is right
+ * except for a factor of its own. */
 #ifndef DIFF_REWEIGHED_H
 #define DIFF_REWEIGHED_H
 #include "read/full.h"

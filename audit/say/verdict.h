@@ -1,11 +1,11 @@
-/* The verdict on a parameter: turns the counts of its addends into a kind, a cause and a sentence. */
+/* The verdict on a parameter: a kind, a cause and a sentence, which are derived from the counts of the addends. */
 #ifndef DIFF_VERDICT_H
 #define DIFF_VERDICT_H
 #include <jansson.h>
 #include "solve/explain.h"
 
-/* The kinds of verdict: X(code, name). All mean a wrong sum, except `right`, `identical_addends` (only the total of the
- * counts is known, and right), `not_observed` (all addends are zero) and `not_judged`. */
+/* The kinds of verdict: X(code, name). All kinds mean a wrong sum, except `right`, `identical_addends` (only the total
+ * of the counts is known, and it is right), `not_observed` (all addends are zero) and `not_judged`. */
 #define AD_VERDICT_LIST(X)                                      \
   X(AD_VERDICT_RIGHT, "right")                                  \
   X(AD_VERDICT_AVERAGED, "averaged")                            \
@@ -48,10 +48,10 @@ typedef struct ad_verdict {
   ad_verdict_kind kind;
   uint32_t axes;          /* bit set of the axes concerned; 0: no axis, or it is not certain which axes */
   double factor;          /* measured factor on the expected sum; NaN: no single factor */
-  unsigned char *ranks;   /* [world], the caller's: 1 for each rank concerned */
+  unsigned char *ranks;   /* [world], the caller's memory: 1 for each rank concerned */
   const ad_judged *shown; /* the part whose counts the document shows; NULL: none */
   char text[AD_VERDICT_TEXT];
-  /* JSON documents of the causes that fit, the simplest first; empty where the sum is right or cannot be judged */
+  /* JSON documents of the causes that fit, the simplest first; empty if the sum is right or cannot be judged */
   json_t *causes;
 } ad_verdict;
 

@@ -4,7 +4,7 @@
 #define DIFF_VERDICT_CASE_H
 #include "say/verdict.h"
 
-/* One parameter while its verdict is searched. */
+/* One parameter while its verdict is searched for. */
 typedef struct ad_case {
   const ad_parts *parts;
   const ad_dump *dump;
@@ -34,14 +34,14 @@ void ad_case_mark_holders(const ad_case *c, int wrong); /* marks ranks that hold
 const char *ad_case_axes(const ad_case *c, uint32_t axes, char *buffer, size_t size);
 const char *ad_case_ranks(const ad_case *c, char *buffer, size_t size); /* prints the marked ranks */
 
-/* Writes a verdict from the counts of the first wrong part (verdict_counts.c); always finds one. */
+/* Writes a verdict from the counts of the first wrong part (verdict_counts.c). There is always one. */
 void ad_case_report_counts(ad_case *c);
 
-/* Patterns relative to the position of the rank that holds the sum (verdict_places.c). */
-int ad_case_try_local(ad_case *c);   /* the sum was not formed over some axes */
-int ad_case_try_group(ad_case *c);   /* the sum was formed over other axes than its types say */
+/* Patterns that depend on the position of the rank that holds the sum (verdict_places.c). */
+int ad_case_try_local(ad_case *c);   /* tries: the sum was not formed over some axes */
+int ad_case_try_group(ad_case *c);   /* tries: the sum was formed over other axes than its types say */
 void ad_case_add_groups(ad_case *c); /* appends the causes that try_group finds, without writing a verdict */
-int ad_case_try_some(ad_case *c);    /* each part has the addends of some ranks only, and not all of the same ranks */
+int ad_case_try_some(ad_case *c);    /* tries: each part has the addends of some ranks only, not of the same */
 
 /* Looks for patterns in sums that no counts give (verdict_patterns.c). */
 int ad_case_try_patterns(ad_case *c);
@@ -52,6 +52,6 @@ void ad_case_report_replicas(ad_case *c);
 /* If one replica is right and all others are wrong: appends the cause that the sum was made for one rank alone, prints
  * this rank to `who`, and returns 1. */
 int ad_case_add_one_rank(ad_case *c, char *who, size_t size);
-int ad_case_try_missing(ad_case *c); /* some ranks have no replica of a replicated sum */
+int ad_case_try_missing(ad_case *c); /* tries: some ranks have no replica of a replicated sum */
 
 #endif

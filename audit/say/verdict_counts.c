@@ -33,7 +33,7 @@ static int is_microbatches(const ad_case *c, double size) {
   return c->dump->microbatches > 1 && fabs((double)c->dump->microbatches - size) <= 1e-4 * size;
 }
 
-/* Finds what the sum may have been divided by: a group of 1 / factor ranks, or the number of microbatches. */
+/* Tries the verdict that the sum was divided by a group of 1 / factor ranks, or by the number of microbatches. */
 static int try_averaged(ad_case *c, double factor) {
   char names[AD_VERDICT_TEXT / 4], fact[160];
   uint32_t sets[AD_DUMP_SETS];
@@ -48,7 +48,7 @@ static int try_averaged(ad_case *c, double factor) {
   return ad_case_settle(c, factor, fact);
 }
 
-/* Finds where the sum may have been formed twice, or not divided: over `factor` ranks, or over the microbatches. */
+/* Tries the verdict that the sum was formed twice, or not divided, over `factor` ranks or over the microbatches. */
 static int try_doubled(ad_case *c, double factor) {
   char names[AD_VERDICT_TEXT / 4], fact[80];
   uint32_t sets[AD_DUMP_SETS];
@@ -72,7 +72,7 @@ static int try_doubled(ad_case *c, double factor) {
 /* Returns 1 if the factor is a power of two, as loss scales are, and at least 2^4 or at most 2^-4. Smaller powers of
  * two may also be sizes of groups. */
 static int is_power_of_two(double factor) {
-  enum { LEAST = 4 }; /* exponent of 2 */
+  enum { LEAST = 4 }; /* an exponent of 2 */
   double power = log2(factor);
   return factor > 0 && fabs(power) >= LEAST && fabs(power - round(power)) < 1e-4;
 }

@@ -120,7 +120,7 @@ static void report_wrong_replicas(ad_case *c, const char *names) {
     snprintf(c->out->text, sizeof c->out->text, "replicas differ along %s, and none is right", names);
 }
 
-/* Writes the verdict that one replica of the sum is right and all others are wrong, if that is so. */
+/* Tries the verdict that one replica of the sum is right and all others are wrong. */
 static int try_one_rank(ad_case *c, uint32_t axes, const char *names) {
   char who[64], ranks[AD_VERDICT_TEXT / 4], fact[AD_VERDICT_TEXT / 2];
   if (!c->first || !ad_case_some_hold(c) || !ad_case_add_one_rank(c, who, sizeof who)) return 0;

@@ -1,15 +1,15 @@
-/* Tests whether a part of a dumped sum is a given combination of its addends. Every element is compared; its error may
- * be as large as rounding allows. */
+/* Tests whether a part of a dumped sum is a given combination of its addends. Every element is compared, and may have
+ * as large an error as rounding allows. */
 #ifndef DIFF_COMBINATION_H
 #define DIFF_COMBINATION_H
 #include "read/part.h"
 
-/* How a sum is rounded: by each addition, and by the array that stores it. */
+/* How a sum is rounded: by each addition, and in the array that stores it. */
 typedef struct ad_rounding {
-  double reduce, sum;   /* unit roundoffs: of the dtype of additions, and of the array's dtype */
-  double smallest;      /* the smallest number above 0 of these dtypes */
-  double inside;        /* addends may be sums themselves: their error before they are rounded, in units of `reduce` */
-  int64_t microbatches; /* how often the array is added to */
+  double reduce, sum;   /* unit roundoffs: of the dtype in which is added, and of the array's dtype */
+  double smallest;      /* the larger of the smallest positive numbers of these dtypes */
+  double inside;        /* error of addends that are sums themselves, before they are rounded; in units of `reduce` */
+  int64_t microbatches; /* how many times something is added to the array */
 } ad_rounding;
 ad_rounding ad_rounding_of(const ad_parts *parts, const ad_part *part);
 /* Returns the error that a sum of n addends may have, as a share of the addends' absolute sum. */
@@ -17,14 +17,14 @@ double ad_rounding_share(const ad_rounding *rounding, size_t n);
 
 typedef struct ad_fitness {
   int holds;
-  double residual, bound; /* of the element with the largest residual / bound; both over the addends' absolute sum */
+  double residual, bound; /* of the element with the largest residual / bound, relative to the addends' absolute sum */
 } ad_fitness;
 /* Tests whether part = factor * (counts[0] * addend 0 + counts[1] * addend 1 + ...). There is one count for each column
  * of the part's members. */
 ad_status ad_part_test(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
                        const ad_rounding *rounding, ad_fitness *out) AD_CHECKED;
 
-/* Like ad_part_test, for the part's first elements alone: a cheap test, which most wrong combinations fail. */
+/* Does the same as ad_part_test for the part's first elements only. Most wrong combinations fail this cheap test. */
 ad_status ad_part_test_first(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
                              const ad_rounding *rounding, ad_fitness *out) AD_CHECKED;
 /* Does the same as ad_part_test for several parts of the same members and box, each with its own error bound; out[i] is

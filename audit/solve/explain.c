@@ -237,7 +237,7 @@ typedef struct ad_judging {
   ad_judged **unknown;
 } ad_judging;
 
-/* Collects the members' parts that have the same box as part `first`. Returns how many there are. */
+/* Collects those of the members' parts that have the same box as part `first`. Returns how many there are. */
 static size_t find_together(ad_judging *judging, size_t first) {
   const ad_parts *parts = judging->parts;
   size_t count = 0;

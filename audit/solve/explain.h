@@ -26,9 +26,9 @@ typedef struct ad_explanation {
   int more;           /* 1: more than AD_OTHERS lists of counts give the part */
   /* 1: no counts were fitted, since earlier parts used up the allowed work, and nothing else explains the part */
   int unfitted;
-  double left; /* of a part that no counts explain: the root mean square of the part minus the expected combination,
-                  relative to the larger root mean square of the two */
-  ad_found_patterns patterns; /* what else gives the part, if no counts do */
+  double left; /* if no counts explain the part: the root mean square of the part minus the expected combination,
+                  relative to the larger of the two root mean squares */
+  ad_found_patterns patterns; /* other patterns that explain the part, if no counts do */
   ad_fitness fitness; /* how well the counts give the part; without counts: how well the expected combination does */
 } ad_explanation;
 
@@ -37,11 +37,11 @@ typedef struct ad_judged {
   ad_part *part;
   int holds;          /* 1: the part is the expected combination of addends */
   ad_fitness fitness; /* how well the expected combination gives the part */
-  int apart;          /* 1: the part is right, but differs by more than rounding from a replica that is right, too */
+  int apart;          /* 1: the part is right, but differs by more than rounding from a replica that is right too */
   ad_explanation why; /* the counts that explain the part; set if the part is wrong */
 } ad_judged;
 
-/* Sets out[c] to the expected count of each of the members' addends: 1, or, if ranks divided by different numbers, the
+/* Sets out[c] to the expected count of addend c of the members: 1 or, if ranks divided by different numbers, the
  * addend's divisor over the mean divisor. */
 void ad_expected_counts(const ad_parts *parts, const ad_members *members, double *out);
 /* Judges every part into `list`, which has parts->count entries; ad_judged_clear releases it. `known` has the counts

@@ -138,7 +138,7 @@ double ad_products_distance(const ad_products *products, const double *counts, c
 typedef struct ad_eigen {
   double *vectors, *values; /* n x n and n */
   double *lengths;          /* n: lengths of the addends; 1 for an addend that is zero */
-  /* n: right-hand side of the fit, then scratch */
+  /* n: the right-hand side of the fit; later scratch memory */
   double *target;
   size_t n;
 } ad_eigen;
@@ -235,9 +235,9 @@ enum { AT_ONCE = 4 };
 typedef struct ad_inverse {
   double *rows;    /* n x n: lower triangles, first of L, then of its inverse */
   double *lengths; /* n: lengths of the addends; 1 for an addend that is zero */
-  /* n each: right-hand side, then scratch; diagonal of the Gram matrix's inverse */
+  /* n each. target: the right-hand side, later scratch memory; variances: diagonal of the Gram matrix's inverse */
   double *target, *variances;
-  double *left; /* AT_ONCE x n, scratch of `invert` */
+  double *left; /* AT_ONCE x n, scratch memory of the function `invert` */
   size_t n;
 } ad_inverse;
 

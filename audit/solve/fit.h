@@ -23,14 +23,15 @@ size_t ad_products_zeros(const ad_products *products); /* number of addends that
 void ad_products_destroy(ad_products *products);
 /* out = gram * counts */
 void ad_products_multiply(const ad_products *products, const double *counts, double *out);
-/* Squared length of sum - (counts[0] * addend 0 + ...), where `multiplied` is gram * counts; not below 0. */
+/* Returns the squared length of sum - (counts[0] * addend 0 + ...), but at least 0. `multiplied` is gram * counts. */
 double ad_products_distance(const ad_products *products, const double *counts, const double *multiplied);
 
 /* The result of a fit. */
 typedef struct ad_fit {
-  /* n each: counts and their standard errors; an infinite error: only this count's sum with others is known */
+  /* n each: counts and their standard errors. If an error is infinite, only this count's sum with other counts is
+   * known. */
   double *counts, *errors;
-  double residual; /* root mean square of the sum minus the counted addends, relative to the sum's root mean square */
+  double residual; /* root mean square of the sum minus the addends times counts, relative to that of the sum */
   size_t rank;     /* number of linearly independent addends */
 } ad_fit;
 /* Fits the counts. If several lists of counts fit equally well, takes the list nearest to `prior`. */

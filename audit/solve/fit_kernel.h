@@ -1,14 +1,14 @@
-/* The loops of the fit over plain memory, compiled once per instruction set. All variants give the same bits: each sum
- * is formed in eight lanes and a remainder, whatever the width of the registers. */
+/* The loops of the fit over arrays of numbers, compiled once per instruction set. All variants give the same bits: each
+ * sum is formed in eight lanes and a remainder, whatever the width of the registers. */
 #ifndef DIFF_FIT_KERNEL_H
 #define DIFF_FIT_KERNEL_H
 #include <stddef.h>
 
-/* What one row of a symmetric matrix needs when eigen.c applies a reflection to the matrix. All vectors have one
+/* What eigen.c passes to `pass` when it applies a reflection to a symmetric matrix row by row. Each vector has one
  * element per row of the matrix. */
 typedef struct fit_passing {
   const double *v, *w; /* the update v w' + w v' is subtracted from the matrix */
-  const double *u;     /* the vector that the updated matrix is then multiplied with */
+  const double *u;     /* after the update, the matrix is multiplied by this vector */
   double *product;     /* for the elements below the diagonal, in the rows so far: their terms of matrix times u */
 } fit_passing;
 

@@ -1,10 +1,11 @@
-/* The fit's loops, compiled once per instruction set under the name KERNELS. Each sum has eight lanes, which are added
- * in a fixed order, then the elements that fill no eight lanes; no multiplication is fused with an addition. So any
- * register width and any number of columns multiplied at a time (SIDE) give the same bits. */
+/* The fit's loops, compiled once per instruction set under the name KERNELS. Each sum is formed in eight lanes, which
+ * are added in a fixed order; then the remaining elements, fewer than eight, are added. No multiplication is fused with
+ * an addition. So the results have the same bits for any register width and any SIDE (number of columns that are
+ * multiplied at a time). */
 #include "solve/fit_kernel.h"
 
 enum { LANES = 8, PART = REGISTER / sizeof(double) };
-/* A vector of as many doubles as a register holds. */
+/* A vector that fills one register. */
 typedef double part __attribute__((vector_size(REGISTER), aligned(8), may_alias));
 #define AT(x) (*(const part *)(x))
 #define TO(x) (*(part *)(x))

@@ -9,7 +9,7 @@
 double ad_count_tolerance(double error) { return fmin(1e-4 + 8 * error, 0.2); }
 
 double ad_simple_count(const ad_dump_mesh *mesh, double count) {
-  double best = round(count) + 0.0; /* no -0 */
+  double best = round(count) + 0.0; /* adding 0.0 turns -0 into 0 */
   uint32_t all = (1u << mesh->count) - 1;
   for (uint32_t axes = 1; axes <= all; axes++) {
     double inverse = 1 / (double)ad_dump_axes_size(mesh, axes);

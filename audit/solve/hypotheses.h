@@ -1,5 +1,5 @@
-/* Hypotheses about the counts in a sum: some addends have fixed counts, all others have one common count, which is
- * free. One element of the sum is enough to try them, and addends may be identical. */
+/* Hypotheses about the counts in a sum: some addends have fixed counts, and all other addends have one common count,
+ * which is free. One element of the sum is enough to test a hypothesis, and addends may be identical. */
 #ifndef DIFF_HYPOTHESES_H
 #define DIFF_HYPOTHESES_H
 #include "solve/explain.h"

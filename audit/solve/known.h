@@ -24,12 +24,12 @@ typedef struct ad_known_counts {
 
 struct ad_known {
   const ad_dump *dump;
-  ad_known_counts list[AD_KNOWN_COUNTS]; /* the counts that explained a part most recently come first */
+  ad_known_counts list[AD_KNOWN_COUNTS]; /* the counts that explained a part last come first */
   size_t count;
   int64_t *rank_at;    /* for each position in the mesh, row-major: the rank at this position */
   int alone;           /* 1: while one parameter is judged, other parameters' values must not be read */
   double compared;     /* work spent so far on comparisons with other parameters, in values */
-  double fitted, weak; /* multiplications spent so far on fits of parts that fail, and of right parts */
+  double fitted, weak; /* multiplications spent so far on fits of wrong parts, and of right parts */
   /* Only one parameter at a time may use the fields above: the first one that has not passed (ad_known_pass). */
   pthread_mutex_t lock;
   pthread_cond_t moved;

@@ -1,6 +1,6 @@
-/* Patterns in sums that no counts of their addends give: another operation than a sum, the right sum at another place,
- * other parameters' addends, values of other rows. A pattern is reported only if it gives every element that it covers,
- * within rounding, and so many elements that this is no coincidence. */
+/* Patterns in sums that no counts of their addends explain: another operation than a sum, the right sum at another
+ * place, other parameters' addends, values of other rows. A pattern is reported only if it explains every element that
+ * it covers, within rounding, and covers so many elements that this is no coincidence. */
 #ifndef DIFF_PATTERNS_H
 #define DIFF_PATTERNS_H
 #include "read/part.h"
@@ -20,12 +20,13 @@ typedef enum ad_pattern_kind {
 typedef struct ad_pattern {
   ad_pattern_kind kind;
   uint32_t axes; /* bit set of the axes of a maximum, minimum or product */
-  double factor; /* of a maximum, minimum or product; relative to the sum's expected factor */
+  double factor; /* factor of a maximum, minimum or product, relative to the sum's expected factor */
   int64_t shift, rank;
   const char *name; /* owned by the dump */
   size_t more;
 } ad_pattern;
-/* AD_PATTERN_VALUES, AD_PATTERN_PARAMS: a part is compared with at most so many values, and parameters */
+/* A part is compared with at most AD_PATTERN_VALUES values of at most AD_PATTERN_PARAMS parameters; AD_PATTERNS is the
+ * most patterns that are kept. */
 enum { AD_PATTERNS = 8, AD_PATTERN_VALUES = 1 << 16, AD_PATTERN_PARAMS = 256 };
 
 typedef struct ad_found_patterns {
@@ -33,14 +34,14 @@ typedef struct ad_found_patterns {
   size_t count;
 } ad_found_patterns;
 
-/* Values of one part, as f64: its sum, what the sum should be, and the expected factor times the addends' absolute sum.
- * at[i]: the element's flat index in the full parameter; ascending. */
+/* Values of one part, as f64: `sum` is its sum, `right` what the sum should be, and `size` the expected factor times
+ * the addends' absolute sum. at[i] is the element's flat index in the full parameter, ascending. */
 typedef struct ad_part_values {
   size_t n;
   double *sum, *right, *size;
   int64_t *at;
-  double share, least; /* an element may be off by share * size + least */
-  size_t enough;       /* if this many elements match, it is no coincidence */
+  double share, least; /* the error of an element may be share * size + least */
+  size_t enough;       /* if this many elements match, that is no coincidence */
 } ad_part_values;
 
 /* Reads a part's values. `expected` has the counts that its addends should have. ad_part_values_clear frees the
@@ -65,10 +66,10 @@ void ad_pattern_add(ad_found_patterns *found, ad_pattern pattern);
  * other parameters' values may be read and compared. */
 ad_status ad_patterns_find(const ad_parts *parts, const ad_part *part, const double *expected, int others,
                            ad_found_patterns *found) AD_CHECKED;
-/* Appends patterns of rows that were added to other rows (patterns_rows.c). */
+/* Appends the pattern of rows that were added to other rows, if the part has it (patterns_rows.c). */
 ad_status ad_patterns_find_rows(const ad_parts *parts, const ad_part *part, const ad_part_values *values,
                                 const double *expected, ad_found_patterns *found) AD_CHECKED;
-/* Appends patterns that need other parameters' values (patterns_others.c). */
+/* Appends those patterns that need other parameters' values, if the part has them (patterns_others.c). */
 ad_status ad_patterns_find_others(const ad_parts *parts, const ad_part *part, const ad_part_values *values,
                                   const double *expected, ad_found_patterns *found) AD_CHECKED;
 

@@ -23,7 +23,7 @@ static int is_whose(ad_whose whose, int64_t rank, int64_t one) {
   return whose == OF_ALL || (rank == one) == (whose == OF_RANK);
 }
 
-/* The values of other parameters. */
+/* The values of other parameters, among which the values of a part are looked for. */
 typedef struct ad_pool {
   ad_source *sources;
   size_t source_count, count;
@@ -233,7 +233,7 @@ static int are_given(const ad_wanted *wanted, const ad_pool *pool, ad_match *lis
   return 0;
 }
 
-/* What the searches of one part share: the other parameters, and memory. */
+/* What the searches for the values of one part share: the other parameters, and scratch memory. */
 typedef struct ad_search {
   const ad_others *others;
   ad_match *list;

@@ -23,7 +23,7 @@ typedef struct ad_sparse_fit {
   const ad_members *members;
   const double *expected;
   ad_explanation *why;
-  double *counts;          /* n: the counts that are tried now */
+  double *counts;          /* n: the counts that are tried at present */
   double *along, *squares; /* n each: products of each addend with the remainder, and with itself */
   double *rounded;         /* n: variances of the rounding errors in `along` */
   double *left, *sizes;    /* a block each: the remainder; sums of squared addends, or scratch */

@@ -3,7 +3,7 @@
 #define DIFF_SPARSE_FIT_H
 #include "solve/explain.h"
 
-/* Tries to explain a part of many addends by one factor on all of them, or by other counts of a few. */
+/* Tries to explain a part of many addends by one factor on all addends, or by other counts of a few addends. */
 ad_status ad_try_sparse_fit(const ad_parts *parts, const double *expected, ad_judged *judged) AD_CHECKED;
 /* Sets *out to 1 if some addend's count, estimated alone, differs from the expected count by more than its error. A fit
  * of all counts would find the same, unless addends are nearly parallel. */

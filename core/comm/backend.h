@@ -54,9 +54,10 @@ typedef struct ad_backend {
    * move whenever any member is inside post, test or wait. Blocks only while a member of the group is 64 calls behind
    * this rank. After an error (of the world or of this rank alone) the call is not in flight. */
   ad_status (*post)(void *world, ad_call *call);
-  /* Finds out whether a call is complete; never blocks. May move bytes of any call that is in flight. *done = 1: the
-   * outputs contain the result, the caller may use its buffers again, call->backend is NULL. A complete call may be
-   * tested again and is still complete. If the world has an error, returns it, and *done is meaningless. */
+  /* Finds out whether a call is complete; never blocks. May move bytes of any call that is in flight. Sets *done to 1
+   * if the call is complete: then the outputs contain the result, the caller may use its buffers again, and
+   * call->backend is NULL. A complete call may be tested again. If the world has an error, returns it, and *done is
+   * meaningless. */
   ad_status (*test)(void *world, ad_call *call, int *done);
   /* Blocks until the call is complete (see test) or the world has an error. An error is found and reported within 2
    * seconds. Moves bytes of any call that is in flight. */
@@ -76,9 +77,9 @@ typedef struct ad_backend {
   void (*missing)(void *world, ad_text *text);
   /* Returns AD_OK, or the error of the world. Never waits for a rank. */
   ad_status (*health)(void *world);
-  /* Leaves the world and frees `world` with all memory it gave. Gives up calls in flight: ranks that still need this
-   * rank in such a call get AD_RANK_LEFT. Shm and dry return immediately. Mpi waits until all ranks leave, since MPI
-   * ends in all ranks together; after an error it ends the ranks that do not leave in time. */
+  /* Leaves the world and frees `world` with all its memory. Calls in flight are given up: ranks that still need this
+   * rank in such a call get AD_RANK_LEFT. Backends shm and dry return immediately. Backend mpi waits until all ranks
+   * leave, since MPI ends in all ranks together; after an error it kills the ranks that do not leave in time. */
   void (*close)(void *world);
 } ad_backend;
 

@@ -1,4 +1,4 @@
-/* Turns a collective, or one side of a transfer, into a call: validates it and computes all sizes and offsets. No
+/* Makes a call from a collective, or from one side of a transfer: validates it and computes all sizes and offsets. No
  * values are read or written here. */
 #include "comm/call.h"
 
@@ -57,7 +57,7 @@ static int64_t index_in(const ad_group_shape *shape, int64_t rank) {
 #define REFUSE(call, format, ...) \
   ad_fail(AD_INVALID, "%s: %s: " format, (call)->site, ad_op_name((call)->op), __VA_ARGS__)
 
-// Fills the fields of a call that describe its group from a list of ranks.
+// Fills those fields of a call that describe its group, which is a list of ranks.
 static void take_list(ad_ranks *ranks, ad_call *call) {
   call->ranks = ranks;
   call->axes = AD_AXES_ALL;
@@ -66,7 +66,8 @@ static void take_list(ad_ranks *ranks, ad_call *call) {
   call->index = ad_ranks_own(ranks);
 }
 
-// Fills the fields that describe the group, a list of ranks or a group of a mesh, and checks that this rank is in it.
+// Fills those fields of a call that describe its group, which is a list of ranks or a group of a mesh; checks that this
+// rank is in it.
 static ad_status take_group(const ad_collective *collective, int64_t rank, int64_t size, ad_call *call) {
   const ad_mesh *mesh = collective->group.mesh;
   if (collective->ranks && mesh) return REFUSE(call, "%s", "`group` and `ranks` are both given; give only one of them");
@@ -190,7 +191,7 @@ static ad_status too_large(const ad_call *call) {
   return REFUSE(call, "%s", "the counts add up to more than memory can hold");
 }
 
-// Sets starts[i] to the sum of the counts before i.
+// Sets starts[i] to the sum of counts[0] .. counts[i - 1].
 static ad_status sum_counts(const ad_call *call, const size_t *counts, size_t *starts) {
   starts[0] = 0;
   for (uint32_t i = 0; i < call->members; i++)
@@ -198,7 +199,7 @@ static ad_status sum_counts(const ad_call *call, const size_t *counts, size_t *s
   return AD_OK;
 }
 
-// Checks `counts` and `receive_counts` and turns them into the starts of blocks.
+// Checks `counts` and `receive_counts`, and computes from them where each block starts.
 static ad_status take_counts(const ad_collective *collective, ad_call *call) {
   int cut = call->op == AD_REDUCE_SCATTER || call->op == AD_ALL_GATHER || call->op == AD_ALL_TO_ALL;
   if (!cut && collective->counts) return REFUSE(call, "%s", "this operation has no blocks, so `counts` must be NULL");
@@ -313,8 +314,8 @@ static int share_memory(const ad_call *call, const ad_message *a, const ad_messa
   return a->count && b->count && of_a < of_b + b->count * call->element && of_b < of_a + a->count * call->element;
 }
 
-// Refuses a receive buffer that overlaps another message's buffer: one message may arrive while the other is still read
-// or written.
+// Refuses a receive buffer that overlaps another message's buffer: the message may arrive while the other buffer is
+// still read or written.
 static ad_status check_apart(const ad_call *call, const ad_message *messages, size_t count) {
   for (size_t i = 0; i < count; i++)
     for (size_t k = 0; messages[i].receive && k < count; k++)
@@ -324,8 +325,8 @@ static ad_status check_apart(const ad_call *call, const ad_message *messages, si
   return AD_OK;
 }
 
-// Sorts the messages: sends before receives, then by peer, then in the caller's order. `places` are 2 * members + 1
-// zeros.
+// Sorts the messages: sends before receives, then by peer, then in the caller's order. `places` is scratch memory: 2 *
+// members + 1 zeros.
 static void sort_messages(ad_call *call, const ad_message *messages, size_t *places) {
   for (size_t i = 0; i < call->message_count; i++)
     places[(messages[i].send ? 0 : call->members) + (size_t)messages[i].peer + 1]++;
@@ -406,7 +407,7 @@ static ad_status measure_extent(ad_call *call) {
   return AD_OK;
 }
 
-// Returns 1 if `in` and `out` overlap in the one way that the operation permits; see ad_collective.
+// Returns 1 if the overlap of `in` and `out` is the one that the operation permits; see ad_collective.
 static int in_place(const ad_call *call) {
   const char *in = call->in, *out = call->out;
   if (call->element != call->out_element || call->reducing.adds) return 0;
@@ -482,7 +483,7 @@ static ad_group_shape world_shape(int64_t size) {
   return shape;
 }
 
-// Fills the fields of a transfer that describe its group and its peer.
+// Fills those fields of a transfer that describe its group and its peer.
 static ad_status take_peer(const ad_transfer *transfer, int64_t rank, int64_t size, ad_call *call) {
   if (transfer->ranks) {
     take_list((ad_ranks *)transfer->ranks, call);
@@ -502,7 +503,7 @@ static ad_status take_peer(const ad_transfer *transfer, int64_t rank, int64_t si
   return AD_OK;
 }
 
-// Checks the buffer of one side of a transfer and enters it as the call's input or output.
+// Checks the buffer of one side of a transfer, and makes it the call's input or output.
 static ad_status take_side(const ad_transfer *transfer, ad_call *call) {
   const void *buffer = transfer->receive ? transfer->receive : transfer->send;
   call->element = call->out_element = ad_dtype_size(call->dtype);

@@ -1,5 +1,5 @@
-/* A call: one collective or one side of a transfer that this rank requested, validated, with all sizes in bytes.
- * Backends, the signature and the flight recorder work on calls; nothing here communicates. */
+/* A call: one collective, or one side of a transfer, that this rank requested. It is validated, and all sizes are in
+ * bytes. Backends, the signature and the flight recorder use calls; nothing here communicates. */
 #ifndef COMM_CALL_H
 #define COMM_CALL_H
 #include <stdint.h>
@@ -17,7 +17,7 @@ typedef struct ad_call {
   ad_dtype dtype;
   ad_reducing reducing;  // set only if the operation reduces
   int in_scale, out_scale;
-  int past_caches;              // 1: outputs should be written past the caches (see hint.h); comm.c sets it
+  int past_caches;              // 1: outputs should bypass the caches (see hint.h); comm.c sets this field
   size_t element, out_element;  // bytes of one element in the inputs and in the outputs
   size_t count;                 // the caller's count; with segments: of the full value; 0: the caller gave counts
   const void *in;
@@ -38,7 +38,7 @@ typedef struct ad_call {
   uint64_t segments_hash;
   ad_message *messages;  // the messages of an exchange: sends first, then receives, each sorted by peer
   size_t message_count;
-  // The other side of a transfer: a rank of the world or AD_ANY_SOURCE. When a receive is complete, the backend sets
+  // The other side of a transfer: a rank of the world, or AD_ANY_SOURCE. When a receive is complete, the backend sets
   // `source` to the world rank of the sender.
   int64_t peer, tag, source;
   ad_ranks *ranks;  // the list of ranks that is the call's group; NULL: a group of a mesh
@@ -77,8 +77,8 @@ static inline size_t ad_call_in_start(const ad_call *call, uint32_t i) {
 static inline size_t ad_call_out_start(const ad_call *call, uint32_t i) {
   return call->out_starts ? call->out_starts[i] : i * call->count;
 }
-/* A reduce_scatter or an all_gather splits the full value into blocks, one for each member. With segments, a block
- * consists of several runs of the full value, one from each segment. The functions below count in elements. */
+/* With segments, a member's block consists of several runs of the full value, one from each segment. The next functions
+ * give the sizes and places of blocks and runs, in elements. */
 /* Returns the size of the member's block, in elements. */
 size_t ad_call_block(const ad_call *call, uint32_t member);
 /* Returns how many elements of segment `s` (of the full value, if there are no segments) the member has. *at is set to
@@ -86,7 +86,7 @@ size_t ad_call_block(const ad_call *call, uint32_t member);
 size_t ad_call_part(const ad_call *call, uint32_t member, size_t s, size_t *at, size_t *whole);
 static inline size_t ad_call_parts(const ad_call *call) { return call->segment_count ? call->segment_count : 1; }
 /* Returns how many elements of a member's block, from element `at` on, are contiguous in the full value too; 0 at the
- * block's end and beyond. *whole is where this run starts in the full value. */
+ * end of the block and beyond. *whole is set to where this run starts in the full value. */
 size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whole);
 /* Functions on groups that are given by their shape: the number of members; the world rank of member number `index`; 1
  * if two groups have the same ranks in the same order. */

@@ -1,4 +1,4 @@
-/* The public functions of communication: they validate, number and record each call, then pass it to the backend. No
+/* The public functions of communication: they validate, number and record each call, and pass it to the backend. No
  * bytes are moved here. */
 #include "addend/comm.h"
 
@@ -23,7 +23,7 @@
 
 enum { CALLS = 64 };  // most collectives in flight at a time
 
-/* A transfer in flight, in a list, since there may be any number of them. */
+/* A transfer in flight. Transfers are in a list, since any number of them may be in flight. */
 typedef struct transfer_call {
   ad_call call;
   struct transfer_call *next;
@@ -34,7 +34,7 @@ struct ad_comm {
   void *world;
   int64_t rank, size;
   ad_mesh *mesh;         // mesh of all ranks, on the axis dp
-  ad_status broken;      // the world's error, once seen: the comm can only be closed
+  ad_status broken;      // the world's error, if this rank has seen one: the comm can then only be closed
   char *broken_message;  // owned
   uint64_t last_number;  // number of the latest call
   uint64_t bytes;        // size of the buffers of all calls so far
@@ -279,7 +279,7 @@ ad_status ad_comm_scratch(ad_comm *comm, size_t bytes, void **out) {
   return AD_OK;
 }
 
-// Takes a transfer out of the list of transfers in flight and keeps its struct for a later transfer.
+// Removes a transfer from the list of transfers in flight, and keeps its struct for a later transfer.
 static void forget_transfer(ad_comm *comm, ad_call *call) {
   transfer_call **link = &comm->transfers, *found;
   while (&(*link)->call != call) link = &(*link)->next;
@@ -395,7 +395,7 @@ static ad_status post_transfer(ad_comm *comm, const ad_transfer *given, const ch
   return AD_OK;
 }
 
-// Copies a caller's collective and fills in what it leaves out: the call site and the group, by default all ranks.
+// Copies a caller's collective and fills in defaults: the call site, and as group all ranks.
 static ad_status take_collective(const ad_comm *comm, const ad_collective *given, const char *site,
                                  ad_collective *out) {
   AD_TRY(ad_options_take(out, sizeof *out, given, "ad_collective"));

@@ -86,7 +86,7 @@ static void dry_free(void *world, void *memory) {
 
 static ad_status dry_health(void *world) { return ((dry_world *)world)->failed; }
 
-// A receive from any source reports the group's first rank as its sender.
+// Posts a call, which is complete immediately. A receive from any source gets the group's first rank as its sender.
 static ad_status dry_post(void *world, ad_call *call) {
   if (ad_op_is_transfer(call->op))
     call->source = call->peer == AD_ANY_SOURCE ? ad_shape_rank(&call->shape, 0) : call->peer;
@@ -110,7 +110,8 @@ static void dry_close(void *world) {
   ad_release(dry);
 }
 
-// A node has consecutive ranks, so a group lies on one node if its first and its last rank do.
+// Returns 1 if the group is on one node: a node has consecutive ranks, so this is decided by the group's first and last
+// rank.
 static int dry_shares(void *world, const ad_group_shape *shape) {
   const dry_world *dry = world;
   if (dry->like) return ad_comm_shares_shape(dry->like, shape);

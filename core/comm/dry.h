@@ -12,7 +12,7 @@ AD_INTERNAL ad_status ad_comm_open_dry_like(const ad_comm *like, ad_comm **out) 
 /* Returns what ad_comm_shares returns, for a group given by its shape; defined in comm.c. */
 int ad_comm_shares_shape(const ad_comm *comm, const ad_group_shape *shape);
 
-/* Opens backend dry in a world whose nodes have `ranks_per_node` consecutive ranks each; 0: all ranks share one
+/* Opens backend dry in a world in which each node has `ranks_per_node` consecutive ranks; 0: all ranks share one
  * node. */
 AD_INTERNAL AD_CHECKED ad_status ad_comm_open_dry_nodes(int64_t rank, int64_t size, int64_t ranks_per_node,
                                                         ad_comm **out);

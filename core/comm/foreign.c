@@ -1,4 +1,5 @@
-/* Finds out whether another launcher's world, or other threads, prevent starting or joining ranks here. */
+/* Finds out whether this process must not start or join ranks, because of another launcher's world or because it has
+ * other threads. */
 #include "comm/foreign.h"
 
 #include <dirent.h>
@@ -26,7 +27,8 @@ static const foreign launchers[] = {
     {"PMIX_RANK", NULL, "a launcher that speaks PMIx", NULL},
 };
 
-// Fails with the launcher that started this process, the variables that show it, and how to start the ranks instead.
+// Fails with a message that names the launcher that started this process, the variables that show it, and another way
+// to start the ranks.
 static ad_status refuse_launcher(const foreign *launcher) {
   char found[128] = "";
   ad_text text = ad_text_on(found, sizeof found);

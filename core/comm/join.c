@@ -19,7 +19,7 @@
 
 enum { SECONDS = 300 };  // how long ranks wait for each other to join
 
-// Joins the ranks of a meeting, all on this machine, by shared memory.
+// Opens the world of the ranks of a meeting, which are all on this machine: they share memory.
 static ad_status share(const ad_meeting *meeting, ad_comm **out) {
   shm_world *world;
   ad_nodes nodes;
@@ -68,7 +68,7 @@ ad_status ad_comm_join(int64_t rank, int64_t size, const ad_rendezvous *rendezvo
 
 /* ---- joining torchrun's ranks ---- */
 
-// Reads a number from an environment variable. Returns -1 if the variable is not set or is no number.
+// Reads a number from an environment variable. Returns -1 if the variable is not set or is not a number.
 static int64_t number_of(const char *name) {
   const char *text = getenv(name);
   char *end;

@@ -7,7 +7,7 @@
 /* Returns 1 if torchrun, or a launcher that sets the same environment variables, started this process as one of several
  * ranks. */
 int ad_torchrun_launched(void);
-/* Opens the world of torchrun's ranks. AD_INVALID if it has ranks on other hosts. */
+/* Opens the world of the ranks that torchrun started. Returns AD_INVALID if there are ranks on other hosts. */
 ad_status ad_torchrun_open(ad_comm **out) AD_CHECKED;
 
 #endif

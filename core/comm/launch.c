@@ -29,7 +29,7 @@
 #include "comm/watchdog.h"
 
 enum {
-  LOOK_MILLISECONDS = 50,     // time between two looks at the ranks
+  LOOK_MILLISECONDS = 50,     // time between two checks of the ranks
   GRACE_MILLISECONDS = 2000,  // time from the first error until ranks that still run are killed
   // Time from a request to stop until ranks are killed; ranks use it to finish a step and write files.
   SIGNAL_GRACE_MILLISECONDS = 10000,
@@ -51,7 +51,7 @@ typedef struct launcher {
   shm_control *control;
   child *children;
   ad_guest *guests;       // which function of a user's program each rank runs; NULL: not known
-  struct pollfd *polled;  // the children, then the signals
+  struct pollfd *polled;  // for poll: the children, then the signals
   int running;            // children that have not ended
   sigset_t old_mask;
   struct sigaction old_child_action;
@@ -77,9 +77,9 @@ static void set_number(const char *name, int64_t value) {
   setenv(name, text, 1);
 }
 
-// Names the process as ps and top show it: "addend:5".
+// Sets the name of the process that ps and top show, for example to "addend:5".
 static void name_process(uint32_t rank) {
-  char name[16] = "", whole[32];  // the kernel keeps 15 letters
+  char name[16] = "", whole[32];  // the kernel keeps 15 characters
   prctl(PR_GET_NAME, name);
   snprintf(whole, sizeof whole, "%.11s:%u", name, rank);
   prctl(PR_SET_NAME, whole);
@@ -139,14 +139,15 @@ static ad_status start_rank(launcher *l, uint32_t rank) {
                    strerror(errno), errno == EAGAIN ? " (see ulimit -u)" : "");
   l->children[rank].pid = pid;
   l->running++;
-  // If no pidfd can be made (an old kernel, a filter of system calls, no descriptors left), poll ignores the fd -1.
+  // If no pidfd can be made (an old kernel, a filter of system calls, no descriptors left), fd is -1, which poll
+  // ignores.
   l->children[rank].fd = (int)syscall(SYS_pidfd_open, pid, 0);
   l->polled[rank] = (struct pollfd){.fd = l->children[rank].fd, .events = POLLIN};
   return AD_OK;
 }
 
 static ad_status start_ranks(launcher *l) {
-  fflush(NULL);  // children would inherit what is buffered and write it a second time
+  fflush(NULL);  // otherwise each child would write this process's buffered output once more
   for (int64_t rank = 0; rank < l->options->ranks; rank++) AD_TRY(start_rank(l, (uint32_t)rank));
   return AD_OK;
 }
@@ -440,7 +441,7 @@ static ad_status launch(launcher *l) {
   return status;
 }
 
-// Refuses to launch ranks from a rank: a separate world in each rank is never intended.
+// Refuses to launch ranks from a process that is a rank itself: nobody wants a separate world in each rank.
 static ad_status check_nested(void) {
   if (!is_forked_rank && !ad_comm_launched()) return AD_OK;
   return ad_fail(

@@ -7,8 +7,8 @@
 typedef struct ad_meeting {
   uint32_t rank, ranks;
   void *context;
-  /* An all-gather: `own` is `bytes` bytes of this rank, and `all` (ranks * bytes bytes) gets the bytes of all ranks in
-   * order of rank. All ranks call it with the same `bytes`, and wait in it for each other. */
+  /* An all-gather: `own` has `bytes` bytes of this rank; the bytes of all ranks are written to `all` (ranks * bytes
+   * bytes) in order of rank. All ranks call it with the same `bytes`, and wait in it for each other. */
   ad_status (*all_gather)(void *context, const void *own, size_t bytes, void *all);
 } ad_meeting;
 

@@ -14,8 +14,8 @@
 #include "comm/shm/file.h"
 #include "comm/shm/join.h"
 
-/* What ranks exchange first. The size of this struct never changes, so that ranks of different versions can read it and
- * refuse each other. */
+/* What ranks exchange first. The size of this struct must never change, so that ranks of different versions can read
+ * each other's greeting and refuse to work together. */
 typedef struct greeting {
   char version[128];
   char node[376];
@@ -195,7 +195,7 @@ static ad_status share_status(const ad_meeting *meeting, node_file *own, ad_stat
   return met ? met : agree(meeting, all, status, what);
 }
 
-// The first rank of each node makes its file, then the node's other ranks open it.
+// Makes the node's file on its first rank, and opens it on the node's other ranks.
 static ad_status share_file(const ad_meeting *meeting, const ad_nodes *nodes, node_file *all, int *fd,
                             shm_control **out) {
   uint32_t leader = nodes->first[meeting->rank];

@@ -8,7 +8,7 @@
 /* The nodes of a world, as ad_nodes_greet found them. */
 typedef struct ad_nodes {
   uint32_t count;          /* number of nodes */
-  uint32_t *of;            /* owned: each rank's node, numbered by their first ranks */
+  uint32_t *of;            /* owned: each rank's node; nodes are numbered in the order of their first ranks */
   uint32_t *first;         /* owned: for each rank, the lowest rank of its node */
   uint32_t variant, trait; /* the widest kernels (ad_variant), and the traits, that all ranks have */
 } ad_nodes;

@@ -4,8 +4,8 @@
 #include <stdint.h>
 #include "addend/status.h"
 
-/* The kind of processor for which this library was compiled, as `uname -m` calls it; "another processor" if this code
- * has no name for it. */
+/* Returns the kind of processor for which this library was compiled, in the words of `uname -m`, or "another processor"
+ * if this function has no name for it. */
 const char *ad_processor_kind(void);
 /* Returns AD_SYSTEM if there is more than one rank and the tests of comm have not run on this kind of processor; the
  * message says what works. `ranks` is INT64_MAX if a launcher started an unknown number. A build with

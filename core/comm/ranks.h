@@ -1,11 +1,11 @@
-/* Groups that are lists of ranks: their identities and how long they live. All members compute the same identity
- * without communicating: a hash of the ranks, changed by how many lists of the same ranks this rank has made. Members
- * make their lists in the same order, so their identities agree. */
+/* Groups that are lists of ranks: their identities and lifetimes. All members compute the same identity without
+ * communicating: a hash of the ranks, combined with the number of lists of the same ranks that this rank has made
+ * before. Members make their lists in the same order, so their identities agree. */
 #ifndef COMM_RANKS_H
 #define COMM_RANKS_H
 #include "comm/backend.h"
 
-/* How many lists with the same hash this rank has made: an entry of an open-addressing hash table. */
+/* How many lists with the same hash this rank has made. An entry of an open-addressing hash table. */
 typedef struct ad_list_count {
   uint64_t hash, times;  // times 0: the entry is free
 } ad_list_count;
@@ -17,10 +17,10 @@ typedef struct ad_lists {
   int64_t rank, size;
   ad_ranks *first;
   ad_list_count *counts;  // owned
-  size_t places, used;    // size of the table; its used entries
+  size_t places, used;    // number of entries of the table; of used entries
 } ad_lists;
 
-/* Makes a list of ranks. AD_INVALID, AD_MEMORY: nothing is made. */
+/* Makes a list of ranks. On an error (AD_INVALID, AD_MEMORY) no list is made. */
 ad_status ad_lists_add(ad_lists *lists, const int64_t *ranks, int64_t count, const char *site,
                        ad_ranks **out) AD_CHECKED;
 /* Detaches all lists from their backend, which is about to be closed. The caller still owns the lists that it has not
@@ -31,8 +31,8 @@ void ad_lists_close(ad_lists *lists);
 ad_group_shape ad_ranks_shape(const ad_ranks *ranks);
 int ad_ranks_are_of(const ad_ranks *ranks, const ad_lists *lists);
 uint32_t ad_ranks_own(const ad_ranks *ranks);  // this rank's index in the list
-/* Mark the begin and the end of a call on the list. A list that is released during a call lives until its last call has
- * ended. */
+/* ad_ranks_hold marks the begin of a call on the list, ad_ranks_let_go the end. A list that is released during a call
+ * is freed when its last call has ended. */
 void ad_ranks_hold(ad_ranks *ranks);
 void ad_ranks_let_go(ad_ranks *ranks);
 

@@ -49,7 +49,7 @@ static void key_of_all(const ad_rendezvous_meeting *m, char key[KEY_BYTES]) {
   snprintf(key, KEY_BYTES, "addend/%016" PRIx64 "/%" PRIu32 "/all", (uint64_t)m->token, m->round);
 }
 
-// Rank 0: gets the notes of all other ranks and puts them together.
+// Rank 0: gets the notes of all other ranks, and puts all notes into the store as one value.
 static ad_status collect(const ad_rendezvous_meeting *m, const void *own, size_t bytes, char *all) {
   char key[KEY_BYTES];
   memcpy(all, own, bytes);

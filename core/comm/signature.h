@@ -1,4 +1,5 @@
-/* Signatures: the facts that must be the same in the calls of all members of a group; words for them in messages. */
+/* Signatures: the facts that must be the same in the calls of all members of a group, and how messages describe
+ * them. */
 #ifndef COMM_SIGNATURE_H
 #define COMM_SIGNATURE_H
 #include "base/text.h"
@@ -15,13 +16,13 @@ enum {
 typedef struct ad_signature {
   uint64_t what;    // op, dtype, accumulate, reduction, root or how outputs are written; for transfers the peer
   uint64_t count;   // count: elements of the value or of a block
-  uint64_t counts;  // hash of counts that all members know; 0: all blocks have one size; for transfers the tag
+  uint64_t counts;  // hash of counts that all members know; 0: all blocks have the same size; for transfers the tag
 } ad_signature;
 
 static inline ad_collective_op ad_signature_op(const ad_signature *signature) {
   return (ad_collective_op)(signature->what & 0xff);
 }
-/* The peer and the tag in the signature of a transfer. */
+/* Return the peer, and the tag, from the signature of a transfer. */
 static inline int32_t ad_signature_peer(const ad_signature *signature) { return (int32_t)(signature->what >> 32); }
 static inline int64_t ad_signature_tag(const ad_signature *signature) { return (int64_t)signature->counts; }
 
@@ -33,9 +34,9 @@ ad_signature ad_signature_of(const ad_call *call);
 static inline int ad_signature_equal(const ad_signature *a, const ad_signature *b) {
   return a->what == b->what && a->count == b->count && a->counts == b->counts;
 }
-/* Adds "all_reduce(sum) of 100 f32" and, unless they are the defaults, how the sum is formed and written. */
+/* Appends "all_reduce(sum) of 100 f32" and, if they are not the defaults, how the sum is formed and written. */
 void ad_signature_print(ad_text *text, const ad_signature *signature);
-/* Adds "dp_shard {0,1}": the axes of a group and its ranks. */
+/* Appends the axes of a group and its ranks, as "dp_shard {0,1}". */
 void ad_group_words(ad_text *text, ad_axes axes, const ad_group_shape *shape);
 
 #endif

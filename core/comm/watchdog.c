@@ -27,7 +27,7 @@ struct ad_watched {
   uint64_t movement;      // the rank's work so far: collectives begun and ended, bytes read and written
   double computed;        // seconds of processor time that the rank has used so far
   int64_t worked_at;      // when the rank was last seen to have computed, read or written
-  int64_t waiting_since;  // when the rank was first seen in its present wait; 0: it does not wait
+  int64_t waiting_since;  // when the rank's present wait was first seen; 0: the rank does not wait
   int is_reported;        // 1: the line about this rank has been logged in this report
 };
 
@@ -64,7 +64,7 @@ static uint64_t process_bytes(int pid) {
 }
 
 typedef struct process {
-  char state;       // R runs, S sleeps, D waits for a device, T is stopped; 0: not known
+  char state;       // R: runs; S: sleeps; D: waits for a device; T: is stopped; 0: not known
   double computed;  // seconds of processor time
 } process;
 

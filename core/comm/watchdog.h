@@ -13,7 +13,7 @@ typedef struct ad_watchdog {
   ad_watched *ranks;    // owned
   int64_t looked_at;    // when the watchdog last looked; this time and the next two are in nanoseconds of ad_now()
   int64_t moved_at;     // when it last saw a rank move: begin or end a collective, read or write a file
-  int64_t reported_at;  // when it last logged that ranks do not move; 0: not since they last moved
+  int64_t reported_at;  // when it last logged that ranks do not move; 0: they have moved since
 } ad_watchdog;
 
 ad_status ad_watchdog_open(shm_control *control, int64_t watcher, ad_watchdog **out) AD_CHECKED;

@@ -32,7 +32,7 @@ typedef struct ad_reported_message {
 
 /* Each function below appends a text; `sequence` counts the calls of the group from 0. */
 
-/* Writes a call: "all_reduce(sum) of 4 f32 over dp_shard {0,1} at a.c:10" */
+/* Appends a call as "all_reduce(sum) of 4 f32 over dp_shard {0,1} at a.c:10". */
 void ad_call_words(ad_text *text, const ad_reported_call *call);
 /* Says that the `members` members of a group did not make the same call; `own` is this rank's index in the group. */
 void ad_mismatch_words(ad_text *text, uint64_t sequence, const ad_reported_call *reported, uint32_t members,
@@ -46,20 +46,21 @@ void ad_message_words(ad_text *text, uint64_t sequence, ad_axes axes, const ad_g
 /* Says that the two sides of a transfer disagree; `of` is the transfer as its receiver posted it. */
 void ad_transfer_words(ad_text *text, const ad_reported_call *of, const ad_reported_message *sent,
                        const ad_reported_message *received);
-/* Says what a side of a transfer awaits: "a message of rank 0 under tag 7, which rank 0 has not sent: receive of
+/* Says what a side of a transfer waits for, as "a message of rank 0 under tag 7, which rank 0 has not sent: receive of
  * ..." */
 void ad_transfer_wait_words(ad_text *text, const ad_reported_call *call);
-/* Says that the other side left: "rank 0 left the world while rank 1 waits for a message of rank 0 ..." */
+/* Says that the other side of a transfer left, as "rank 0 left the world while rank 1 waits for a message of rank 0
+ * ..." */
 void ad_transfer_left_words(ad_text *text, uint32_t rank, int exit_status, uint32_t waiting,
                             const ad_reported_call *call);
 /* Says that `rank` waits for `peer` in a call. */
 void ad_wait_words(ad_text *text, uint32_t rank, uint32_t peer, uint64_t sequence, const ad_reported_call *call);
-/* Says that ranks wait in a circle. `waits`: the sentences of their waits, joined by "; ". */
+/* Says that ranks wait in a circle. `waits` has the sentences on their waits, joined by "; ". */
 void ad_circle_words(ad_text *text, const char *waits);
 /* Says "rank 1 left the world (exit status 3)". An exit status of 0 may mean that it is unknown, so it is not
  * mentioned. */
 void ad_leaving_words(ad_text *text, uint32_t rank, int exit_status);
-/* Says that a rank left, and that `waiting` waits for it in a call. */
+/* Says that a rank left while rank `waiting` waits for it in a call. */
 void ad_left_words(ad_text *text, uint32_t rank, int exit_status, uint32_t waiting, uint64_t sequence,
                    const ad_reported_call *call);
 

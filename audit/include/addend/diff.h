@@ -1,4 +1,4 @@
-/* Judges one dumped step of any training job: how often each rank's addend was counted in the gradient that the
+/* Judges a dump of one step of any training job: how often each rank's addend was counted in the gradient that the
  * optimizer got. audit/docs/dumps.md describes the files. */
 #ifndef ADDEND_DIFF_H
 #define ADDEND_DIFF_H
@@ -12,13 +12,14 @@ extern "C" {
 
 typedef struct ad_diff_options {
   size_t size; /* sizeof(ad_diff_options) */
-  /* A file of full gradients by plain parameter names, or another dump (a file or a folder), whose sums are put
-   * together. NULL: no reference, or the file of kind reference among `files`. */
+  /* The reference: a file of full gradients by plain parameter names, or another dump (a file or a folder), whose sums
+   * are used. NULL: the file of kind reference among `files`, if there is one; otherwise there is no reference. */
   const char *reference;
   void (*progress)(void *context, const char *what, int64_t done, int64_t of);
   void *context;
-  /* 1: addends of one sum are meant to be equal between ranks or microbatches. 0: if they are equal, the counts cannot
-   * be distinguished, and the sum is not called right unless a reference confirms it. */
+  /* 1: the job means several addends of one sum to be equal (ranks or microbatches with the same data). 0: equal
+   * addends are not expected; their counts cannot be distinguished, so their sum is called right only if a reference
+   * confirms it. */
   int allow_identical;
   /* 1: every value is known to be a finite number. Parameters are then read in the order of their names as bytes. No
    * value of a parameter is read before progress() was called for the previous one, so a caller may fill the files with
@@ -36,18 +37,19 @@ typedef struct ad_diff_options {
  * wrong, and what is missing. The caller frees *json with free(). */
 AD_API AD_CHECKED ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options *options, int *holds,
                                     char **json);
-/* Turns the document of ad_diff into a table for people: parameters with the same finding share a line. Caller frees
- * *out with free(). */
+/* Makes a table for people from the JSON document of ad_diff: parameters with the same finding share a line. Caller
+ * frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_diff_table(const char *json, ad_text_style style, char **out);
-/* The same table with one line for each parameter that is not right. */
+/* The same table as that of ad_diff_table, but with one line for each parameter that is not right. */
 AD_API AD_CHECKED ad_status ad_diff_list(const char *json, ad_text_style style, char **out);
-/* Turns the document into annotations for GitHub's runners (`::error title=...::...`): one for all parameters with the
- * same finding. Caller frees *out with free(). */
+/* Makes annotations for GitHub's runners (`::error title=...::...`) from the JSON document of ad_diff: one annotation
+ * for all parameters with the same finding. Caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_diff_github(const char *json, char **out);
-/* Writes the document as a self-contained HTML page: a map of parameters and ranks, coloured by how often each addend
- * was counted. An existing file is replaced when the new one is on disk. AD_IO names the file. */
+/* Writes a self-contained HTML page from the JSON document of ad_diff: a map of parameters and ranks, coloured by how
+ * often each addend was counted. An existing file is replaced only when the new one is complete on disk. The message of
+ * AD_IO names the file. */
 AD_API AD_CHECKED ad_status ad_diff_page(const char *json, const char *path);
-/* The same page as text. Caller frees *out with free(). */
+/* Makes the page of ad_diff_page as text. Caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_diff_html(const char *json, char **out);
 /* Sets *out to the page of `addend explain` on `name`: the `kind` of a verdict or a cause, or "norm". If `name` is
  * NULL, *out is the list of all pages, one line each with name and subject. AD_INVALID: there is no such page; the

@@ -1,4 +1,4 @@
-/* Backend mpi as the functions that comm.c calls. */
+/* Declares backend mpi, the table of functions that comm.c calls. */
 #ifndef COMM_MPI_BACKEND_H
 #define COMM_MPI_BACKEND_H
 #include "comm/backend.h"

@@ -34,7 +34,7 @@ static ad_status keep_ranks(mpi_channel *channel) {
   return AD_OK;
 }
 
-// Makes the channel of a group, and finds out whether its members are all on this node.
+// Makes the channel of a group, and finds out whether all members are on this node.
 static ad_status add_channel(mpi_world *world, const ad_group_shape *shape, mpi_channel **out) {
   mpi_channel *channel;
   AD_TRY(ad_new(1, &channel));
@@ -213,7 +213,7 @@ static void match_messages(mpi_world *world, const mpi_call *c, uint32_t k, cons
   }
 }
 
-// Compares the call of member k with this rank's own. A mismatch becomes the world's error.
+// Compares the call of member k with this rank's own call. A mismatch becomes the world's error.
 static void match(mpi_world *world, mpi_call *c, uint32_t k, const mail_call *reported) {
   const ad_call *call = c->call;
   if (!ad_signature_equal(&reported->signature, &c->members[c->channel->index].reported->signature)) {
@@ -350,7 +350,8 @@ static ad_status keep_unknown(mpi_world *world, mail_call *reported) {
   return AD_OK;
 }
 
-// Finds or makes the channel of a call that a member announced. *out is NULL if the call was kept for later.
+// Finds or makes the channel of a call that a member announced. *out is NULL if the call has to wait for this rank's
+// first call on its list.
 static ad_status channel_of_reported(mpi_world *world, mail_call *reported, mpi_channel **out) {
   mpi_channel *last = world->last_channel;
   *out = find_channel(world, &reported->shape);

@@ -1,4 +1,4 @@
-/* Sends small messages (mail) between any two ranks, at any time. progress.c receives mail and acts on it. */
+/* Sends small messages (mail) between any two ranks, at any time. progress.c receives mail and handles it. */
 #include "comm/mpi/mail.h"
 
 #include <sched.h>

@@ -10,7 +10,7 @@ typedef struct mpi_world mpi_world;
 
 enum { MAIL_INLINE = 8192 };  // most bytes of values for one member that are sent with the announcement of a call
 
-/* The kinds of mail. Each is described at its struct below. */
+/* The kinds of mail. The struct of each kind is described below. */
 typedef enum mail_kind {
   MAIL_CALL,
   MAIL_RECEIPT,
@@ -27,20 +27,21 @@ typedef struct mail {
   uint32_t kind, from;
 } mail;
 
-/* A call, as its caller announces it to one other member. In the mail, the struct is followed by an exchange's table of
- * messages, then by values. */
+/* A call, as its caller announces it to one other member. In the mail, the struct is followed by the table of messages
+ * (only in an exchange), then by values. */
 typedef struct mail_call {
   mail head;
   ad_group_shape shape;
   ad_axes axes;
   uint64_t sequence, number;
   ad_signature signature;
-  uint64_t in;  // for a sum: offset of the caller's input in the node's file; 0: the input is not there
-  // Offset in the node's file of the caller's output or, in an all_to_all, of the receiver's block in it; 0: elsewhere.
+  uint64_t in;  // for a sum: offset of the caller's input in the node's file; 0: the input is elsewhere
+  // Offset in the node's file of the caller's output or, in an all_to_all, of the receiver's block in this output; 0:
+  // the output is elsewhere.
   uint64_t out;
   uint64_t elements, expects;  // all_to_all: elements that the caller sends to the receiver, and expects from it
   uint32_t tag;                // the first message tag of the call, under which large values follow
-  uint32_t entries;            // exchange: how many messages between the two ranks the table has
+  uint32_t entries;            // exchange: how many messages between the two ranks are in the table
   uint64_t values;             // bytes of the values in this mail
   char site[AD_SITE_MAX];
 } mail_call;
@@ -82,7 +83,7 @@ typedef struct mail_request {
   uint64_t number;
 } mail_request;
 
-/* Sends the error of the world to ranks of other nodes. */
+/* Informs ranks of other nodes of the world's error. */
 typedef struct mail_error {
   mail head;
   int32_t rank;
@@ -90,7 +91,7 @@ typedef struct mail_error {
   char text[AD_MESSAGE_MAX];
 } mail_error;
 
-/* The sender leaves the world. */
+/* Informs the other ranks that the sender leaves the world. */
 typedef struct mail_left {
   mail head;
   uint32_t gave_up;  // 1: the sender had calls in flight
@@ -108,7 +109,7 @@ typedef struct mail_search {
   int is_message;
   ad_group_shape shape;
   uint64_t sequence;
-  char text[AD_MESSAGE_MAX];  // the waits so far, for the error message
+  char text[AD_MESSAGE_MAX];  // the waits so far, in words, for the error message
 } mail_search;
 
 /* A question, or its answer. `origin` waits to receive from any source. The question: can the receiver of this mail
@@ -117,14 +118,14 @@ typedef struct mail_query {
   mail head;
   uint32_t origin, is_answer;
   uint64_t number;            // counts the origin's queries
-  char text[AD_MESSAGE_MAX];  // in an answer: the waits, in words, because of which the sender cannot go on
+  char text[AD_MESSAGE_MAX];  // in an answer: what the sender waits for, in words
 } mail_query;
 
 /* Sends one mail: a copy of head, table and values, one after another. If the mail cannot be sent, the world gets an
  * error. */
 void ad_mpi_send_mail(mpi_world *world, uint32_t to, const void *head, size_t head_bytes, const void *table,
                       size_t table_bytes, const void *values, size_t value_bytes);
-/* Frees mail that was sent. */
+/* Frees mail that MPI has sent. */
 void ad_mpi_forget_sent(mpi_world *world);
 /* Waits until all mail is sent, but no longer than a second. */
 void ad_mpi_flush(mpi_world *world);

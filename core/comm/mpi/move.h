@@ -21,7 +21,7 @@ void ad_mpi_begin_collecting(mpi_world *world, mpi_call *c);
 int ad_mpi_has_sent_partials(mpi_world *world, mpi_call *c);
 /* Returns 1 if all addends that this rank sums have arrived. */
 int ad_mpi_has_collected(mpi_world *world, mpi_call *c);
-/* Adds up the addends of this rank's slice, or of the full value of a small call, into `out`. */
+/* Adds up the addends of this rank's slice (in a small call, of the full value) into `out`. */
 void ad_mpi_add_up(const mpi_call *c, void *out, size_t bytes);
 /* Sends receipts to the members whose addends this rank has read in the file. */
 void ad_mpi_report_what_is_read(mpi_world *world, const mpi_call *c);

@@ -20,7 +20,7 @@
 struct mpi_query {
   uint64_t number, wait;       // the query's number; the number of this rank's wait when the query came
   uint32_t asker, unanswered;  // the rank that asked this rank; how many ranks have not answered
-  char text[AD_MESSAGE_MAX];   // the waits of the ranks that answered
+  char text[AD_MESSAGE_MAX];   // what the ranks that answered wait for, in words
 };
 
 // Returns 1 if this rank waits for `rank` now.
@@ -39,7 +39,7 @@ static int needs(const mpi_world *world, uint32_t rank) {
   return k < call->members && !ad_shm_has_left(world->shm, rank);
 }
 
-// Returns 1 if this rank waits, and has put all its messages into queues.
+// Returns 1 if this rank waits, and no message of it waits for room in a queue.
 static int is_waiting(const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   if (!call || !call->backend || world->shm->transfers->outbox) return 0;

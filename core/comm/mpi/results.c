@@ -32,7 +32,7 @@ static char *place_in_file(const mpi_world *world, const mpi_call *c, uint32_t i
   return start + (ad_mpi_result_of(c->call, k).at - (char *)c->call->out);
 }
 
-/* Returns, in this rank's buffers, the block or slice that member i needs from member k. */
+/* Returns the block or slice that member i needs from member k, in this rank's buffers. */
 static mpi_span result_for(const ad_call *call, uint32_t i, uint32_t k) {
   if (k == call->index) return ad_mpi_result_for(call, i);
   if (call->op == AD_BROADCAST && i == call->root) return (mpi_span){0};  // the root has the full value already
@@ -127,7 +127,7 @@ void ad_mpi_ask_for_results(mpi_world *world, mpi_call *c) {
 
 /* ---- distributing a call's results ---- */
 
-/* Copies this rank's own block to where it belongs in the output. */
+/* Copies this rank's own block into its output. */
 static void keep_own(const ad_call *call) {
   mpi_span from = ad_mpi_result_for(call, call->index), to = ad_mpi_result_from(call, call->index);
   if (call->op == AD_ALL_GATHER || call->op == AD_ALL_TO_ALL) copy(to.at, from.at, from.bytes);

@@ -13,12 +13,12 @@
 typedef struct mpi_place {
   uint32_t node;
   uint32_t first, count;        // the members of the largest part of the tree that has this member and is on one node
-  uint32_t mates, mates_count;  // where mpi_routes.mates lists the members of its node, itself among them
+  uint32_t mates, mates_count;  // the members of its node, itself included, are mpi_routes.mates[mates], ...
 } mpi_place;
 
 typedef struct mpi_routes {
   uint32_t members;
-  mpi_place *places;  // owned, as the next array
+  mpi_place *places;  // owned, and so is the next array
   uint32_t *mates;
 } mpi_routes;
 
@@ -32,8 +32,8 @@ static inline int ad_mpi_same_node(const mpi_routes *routes, uint32_t a, uint32_
 /* Returns 1 if member i's node sends other nodes the sum of i's part of the tree instead of each addend. This is done
  * if the part has several members and its sum, in the accumulate dtype, has no more bytes than their addends. */
 int ad_mpi_sums_first(const mpi_routes *routes, const ad_call *call, uint32_t i);
-/* Returns the member that reads member i's addends of slice k: member k, or the member of i's node that sums i's part
- * of the tree for k. */
+/* Returns the member that reads member i's addends of slice k: member k itself, or the member of i's node that sums i's
+ * part of the tree for k. */
 uint32_t ad_mpi_reader(const mpi_routes *routes, const ad_call *call, uint32_t i, uint32_t k);
 /* Returns the member from which member i gets a value that member k sends to all members: k, or a member of i's node
  * that passes the value on. */

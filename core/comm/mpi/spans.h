@@ -9,15 +9,16 @@ typedef struct mpi_span {
   size_t bytes;
 } mpi_span;
 
-/* Returns `count` elements of `memory` from element `start` on; an empty span if `memory` is NULL or `count` is 0. */
+/* Returns `count` elements of `memory`, which begin with element `start`; an empty span if `memory` is NULL or `count`
+ * is 0. */
 mpi_span ad_mpi_span(const void *memory, size_t element, size_t start, size_t count);
 /* Return member k's part of this rank's input, or of its output. */
 mpi_span ad_mpi_in_part(const ad_call *call, uint32_t k);
 mpi_span ad_mpi_out_part(const ad_call *call, uint32_t k);
-/* Returns 1 if the call is a sum: its value is cut into parts, and each member sums one. A broadcast is a sum with one
- * addend. */
+/* Returns 1 if the call is a sum: its value is divided into parts, and each member sums one part. A broadcast counts as
+ * a sum with one addend. */
 int ad_mpi_has_parts(const ad_call *call);
-/* Returns 1 if member k has addends. */
+/* Returns 1 if member k has addends in the sum (in a broadcast: if k is the root). */
 int ad_mpi_contributes(const ad_call *call, uint32_t k);
 /* Returns this rank's addends of the part that member k sums. */
 mpi_span ad_mpi_addends_for(const ad_call *call, uint32_t k);

@@ -4,29 +4,29 @@
 #include "comm/mpi/world.h"
 #include "comm/shm/transfer.h"
 
-/* A large message on its way to another node. */
+/* A large message to another node that is in flight. */
 typedef struct mpi_send {
   shm_transfer side;  // this transfer in the form that waits in backend shm use
   struct mpi_send *next;
-  ad_call *call;    // NULL: the bytes were copied, and the call is complete
+  ad_call *call;    // NULL: the bytes were copied, and the caller's call is complete
   uint64_t number;  // counts this rank's large messages
   uint32_t peer, tag;
   size_t bytes;
-  void *copy;            // owned; NULL: the bytes are where the call has them
+  void *copy;            // owned; NULL: the bytes are in the caller's buffer
   void *request;         // NULL: the receiver has not asked for the bytes yet
   int64_t since, retry;  // by ad_now(): when it was posted; when copying is tried again
 } mpi_send;
 
 /* Lets backend shm receive messages that come from other nodes. */
 void ad_mpi_transfers_begin(mpi_world *world);
-/* Gives up all transfers in flight: after an error, or at the end. */
+/* Gives up all transfers in flight. Called after an error, and at the end. */
 void ad_mpi_abandon_transfers(mpi_world *world);
 ad_status ad_mpi_post_transfer(mpi_world *world, ad_call *call) AD_CHECKED;
-/* Returns 1 if the transfer is complete, and call->backend is NULL. */
+/* Returns 1 if the transfer is complete; call->backend is then NULL. */
 int ad_mpi_transfer_done(mpi_world *world, ad_call *call);
-/* Returns 1 if this rank has a transfer in flight to another node whose bytes were not copied. */
+/* Returns 1 if a transfer of this rank to another node is in flight whose bytes were not copied. */
 int ad_mpi_is_sending(const mpi_world *world);
-/* Advances the bytes of large messages. */
+/* Continues the sending of large messages, and ends those that are sent. */
 void ad_mpi_progress_transfers(mpi_world *world);
 /* Act on two kinds of mail: a message (takes ownership of it), and a request for the bytes of a large message. */
 void ad_mpi_take_message(mpi_world *world, mail_message_to *message);

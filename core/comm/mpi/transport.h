@@ -25,7 +25,8 @@ typedef struct ad_mpi_transport {
   const char *name;  // the name of the MPI implementation
   /* Joins the job; blocks until all ranks have joined. Returns 1, or 0 if MPI was finalized in this process before. */
   int (*open)(ad_mpi_place *out);
-  /* Gives every rank the `bytes` bytes of each rank, in order of rank. Blocks until all ranks have called it. */
+  /* An all-gather: `in` has `bytes` bytes of this rank; `out` gets the bytes of all ranks, in order of rank. Blocks
+   * until all ranks have called it. */
   void (*all_gather)(const void *in, size_t bytes, void *out);
   /* Start a message. Return a request, or NULL if there is no memory. The caller owns `memory`, and must not touch it
    * until test(request) is 1. Messages between two ranks on one lane with one tag arrive in order. */
@@ -38,7 +39,7 @@ typedef struct ad_mpi_transport {
   int (*cancel)(void *request);
   /* Returns 1 if a message with tag 0 can be received on this lane, and sets its sender and its size. Never blocks. */
   int (*probe)(ad_mpi_lane lane, int *peer, size_t *bytes);
-  /* Ends all ranks of the job. */
+  /* Kills all ranks of the job. */
   void (*abort)(int exit_status);
   /* Leaves the job; blocks until all ranks do. */
   void (*close)(void);

@@ -54,7 +54,7 @@ static void add_missing(ad_text *text, const mpi_world *world, const mpi_waited 
   ad_text_add(text, count ? "rank%s %s" : "values of others%s%s", count > 1 ? "s" : "", list);
 }
 
-// Shows this rank's wait to the other processes of this node.
+// Makes this rank's wait visible to the other processes of this node.
 static void show_wait(mpi_world *world) {
   shm_record *record = &world->shm->records[world->rank];
   char words[SHM_WORDS] = "";
@@ -78,7 +78,7 @@ static void hide_wait(mpi_world *world) {
 
 /* ---- the loops that wait ---- */
 
-// In a long wait, finds out from time to time why it does not end.
+// In a long wait, finds out at intervals why the wait does not end.
 static void look_for_stalls(mpi_world *world) {
   mpi_waiting *waiting = &world->waiting;
   int64_t now = ad_now();

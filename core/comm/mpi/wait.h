@@ -9,7 +9,7 @@ ad_status ad_mpi_wait(mpi_world *world, ad_call *call) AD_CHECKED;
 
 /* ---- in search.c: searching for circles of waits ---- */
 
-/* The group and number of the call in which this rank waits. */
+/* The group and the sequence number of the call that this rank waits for. */
 typedef struct mpi_waited {
   const ad_group_shape *shape;
   uint64_t sequence;
@@ -17,7 +17,7 @@ typedef struct mpi_waited {
 } mpi_waited;
 
 mpi_waited ad_mpi_waited_call(const mpi_world *world);
-/* Returns 1 if the member has not yet announced the call in which this rank waits. */
+/* Returns 1 if the member has not yet announced the call that this rank waits for. */
 int ad_mpi_is_missing(const mpi_world *world, uint32_t member);
 /* Begins a search for a circle of waits with this rank in it. */
 void ad_mpi_search(mpi_world *world);

@@ -35,7 +35,7 @@
 
 enum { MPI_CALLS = 64 };
 
-/* A group with this rank in it. */
+/* This rank's data about a group that contains it. */
 typedef struct mpi_channel {
   struct mpi_channel *next;
   ad_group_shape shape;
@@ -47,7 +47,7 @@ typedef struct mpi_channel {
   mail_call **early;       // [MPI_CALLS][members]: calls that members announced before this rank made its own
 } mpi_channel;
 
-/* A call's data about one member. */
+/* What a call keeps about one member of its group. */
 typedef struct mpi_member {
   // owned: the call as the member announced it (for this rank itself: its own call); NULL: not announced yet
   mail_call *reported;
@@ -63,17 +63,17 @@ typedef struct mpi_member {
 /* A sum over this rank's part of the tree, formed for a member of another node: the addends of that member's slice. */
 typedef struct mpi_partial {
   uint32_t slice;
-  char *sum, *received;  // received: room for the addends of every member of the part, one after another
+  char *sum, *received;  // `received` has memory for the addends of every member of the part, one after another
 } mpi_partial;
 
 typedef enum mpi_stage { STAGE_REPORTED, STAGE_PARTIALS, STAGE_COLLECTING, STAGE_DISTRIBUTING } mpi_stage;
 
-/* A call of a spanning group in flight. */
+/* A call in flight in a group that spans nodes. */
 typedef struct mpi_call {
   ad_call *call;   // the call whose values are moved: the caller's, or `packed`
   ad_call *asked;  // the caller's call
-  ad_call packed;  // the caller's call as one without segments, whose blocks lie one after another in `pack`
-  char *pack;      // memory of `packed`; kept for later calls and only grows, as do the other arrays
+  ad_call packed;  // a copy of the caller's call without segments, whose blocks are contiguous in `pack`
+  char *pack;      // memory of `packed`. Like the other arrays, it is kept for later calls and only grows.
   size_t pack_bytes;
   mpi_channel *channel;
   struct mpi_call *next;
@@ -90,7 +90,7 @@ typedef struct mpi_call {
   // The values of the first passed_on - 1 members after this rank were passed on to this node's members, if this rank
   // does that.
   uint32_t passed_on;
-  uint32_t unasked;  // members from which this rank has not requested the block or slice yet
+  uint32_t unasked;  // how many members this rank has not yet asked for their block or slice
   void **requests;   // requests in flight: addends for partial sums, then partial sums, blocks, slices, messages
   size_t request_count, request_places;
 } mpi_call;
@@ -107,7 +107,7 @@ typedef struct mpi_waiting {
   uint64_t serial;           // counts this rank's waits
   const ad_call *call;       // the awaited call; NULL: none
   uint64_t first_search;     // number of the first search that this rank began in this wait
-  int64_t since, next_look;  // by ad_now(): begin of the wait; the next look at why it lasts. 0: no long wait yet
+  int64_t since, next_look;  // by ad_now(): begin of the wait; when its reason is looked for next; 0: not long yet
 } mpi_waiting;
 
 struct mpi_world {
@@ -125,7 +125,7 @@ struct mpi_world {
   unsigned char *incoming;  // owned: the mail that is being received; NULL: none
   void *incoming_request;
   uint64_t calls_made, sends_made;
-  struct mpi_send *sends, *spent;  // sends: large messages for other nodes; spent: the complete ones of these
+  struct mpi_send *sends, *spent;  // large messages to other nodes; `spent`: those that are complete
   shm_outside outside;
   mail_call **unknown;  // owned: calls that members announced on lists on which this rank has made no call yet
   size_t unknown_count;
@@ -136,14 +136,14 @@ struct mpi_world {
   uint64_t waits;             // number of waits that this rank has begun
   struct mpi_query *queries;  // owned: the last query of each rank; NULL: none has come yet
   uint64_t searches;          // number of searches that this rank has begun
-  uint64_t *followed;         // for each rank: number of its last search that this rank sent on
+  uint64_t *followed;         // for each rank: number of the last search of that rank that this rank sent on
 };
 
-/* Sets the error of the world, unless there is one already. */
+/* Sets the error of the world, unless the world has an error already. */
 static inline void ad_mpi_raise(mpi_world *world, ad_status status, const char *text) {
   ad_shm_raise(world->shm->control, world->rank, status, status, text);
 }
-/* Sets the error of the world: this rank found no memory for `what`. */
+/* Sets the error of the world: this rank has no memory for `what`. */
 static inline void ad_mpi_raise_memory(mpi_world *world, const char *what) {
   char words[AD_MESSAGE_MAX];
   ad_text text = ad_text_on(words, sizeof words);

@@ -1,4 +1,4 @@
-/* Backend shm as the functions that comm.c calls. */
+/* Declares backend shm, the table of functions that comm.c calls. */
 #ifndef COMM_SHM_BACKEND_H
 #define COMM_SHM_BACKEND_H
 #include "comm/backend.h"

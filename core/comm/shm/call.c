@@ -51,8 +51,7 @@ static uint64_t place_output(const shm_world *world, const ad_call *call) {
   return call->out_bytes ? ad_shm_offset(world, call->out, call->out_bytes) : world->control->regions_start;
 }
 
-// Returns the number of pieces into which the readers of an input split it. A member reads a piece with one system
-// call.
+// Returns into how many pieces the readers of an input divide it. A member reads a piece with one system call.
 static size_t pieces(const ad_call *call) {
   if (call->op == AD_BROADCAST) return 1;
   if (call->op == AD_ALL_GATHER) return ad_call_parts(call);

@@ -9,8 +9,8 @@ typedef enum shm_mode {
   SHM_ALONE,      // all inputs are in the slots: each member computes its outputs alone
   SHM_CHUNKS,     // all buffers are in the file: members take chunks of the work
   SHM_ROUNDS,     // some buffers are outside the file: each member does its own part
-  SHM_TRANSFER,   // not a collective, but the first field of a shm_transfer
-  SHM_AHEAD       // an old call: its slot can be used again when every member has consumed the call
+  SHM_TRANSFER,   // not a collective: this struct is the first field of a shm_transfer
+  SHM_AHEAD       // an old call of which some member still needs the slot; only in waits for a free slot
 } shm_mode;
 
 /* A call in flight. */
@@ -50,7 +50,7 @@ ad_status ad_shm_publish(shm_world *world, shm_call *c) AD_CHECKED;
 int ad_shm_match(shm_world *world, shm_call *c);
 /* Signals to the other members that this member needs nothing more from the call. */
 void ad_shm_consume(shm_call *c);
-/* Finds the first member, from number `from` on, that has not yet done what this rank waits for in the call, or -1 if
+/* Returns the first member, from index `from` on, that has not yet done what this rank waits for in the call, or -1 if
  * there is none. */
 int64_t ad_shm_missing(const shm_call *c, uint32_t from);
 

@@ -92,7 +92,7 @@ static ad_status grow_table(shm_world *world) {
   return AD_OK;
 }
 
-// Makes this rank's view of the channel of an entry.
+// Makes this rank's data about the channel of an entry.
 static ad_status make_channel(const shm_world *world, const ad_call *call, const shm_entry *entry, shm_channel **out) {
   shm_channel *channel;
   AD_TRY(ad_new(1, &channel));

@@ -48,7 +48,7 @@ typedef struct long_wait {
 } long_wait;
 
 typedef struct circle {
-  uint32_t ranks[SHM_RANKS_MAX], count;  // the ranks of the circle, each waiting for the next
+  uint32_t ranks[SHM_RANKS_MAX], count;  // the ranks of the circle, in which each waits for the next
   rank_set stuck, seen;                  // ranks that cannot continue; ranks that were examined
   long_wait *waits;                      // owned: for each rank in `stuck`, its wait
 } circle;

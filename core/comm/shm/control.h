@@ -52,9 +52,9 @@ typedef enum shm_state { SHM_ABSENT, SHM_JOINED, SHM_LEFT, SHM_DIED } shm_state;
 /* One rank, as all ranks see it. */
 typedef struct shm_record {
   _Alignas(SHM_LINE) _Atomic uint32_t state;  // shm_state
-  _Atomic uint32_t wake;                      // futex on which the rank sleeps; others change it to wake the rank
+  _Atomic uint32_t wake;                      // futex on which the rank sleeps; other ranks change it to wake the rank
   _Atomic int32_t pid;
-  uint32_t variant;  // the widest kernels it has
+  uint32_t variant;  // the rank's widest kernels (ad_variant)
   uint32_t trait;    // ad_trait_own
   // epoch is odd while the rank is in a long wait and can advance nothing. The next two fields give the awaited call:
   // its channel and its sequence number (channel 0: a transfer or a call that spans nodes; see waits_words).
@@ -63,7 +63,7 @@ typedef struct shm_record {
   // If the rank waits for a transfer: the peer's rank + 1 or SHM_ANY_RANK (0: it waits for no peer); the channel offset
   // of the list to which the peer must belong (0: the world); the offset of a send's parcel (0: it is a receive).
   _Atomic uint64_t waits_peer, waits_list, waits_parcel;
-  _Atomic uint32_t backlog;  // 1: the rank has messages to send for which the queues had no room yet
+  _Atomic uint32_t backlog;  // 1: the rank has messages to send for which the queues had no free cell yet
   int32_t exit_status;       // exit status of a rank that left without closing; else 0
   // A word that the other ranks try to read: its address in this rank's process (0: they are not permitted to), its
   // value.
@@ -106,7 +106,7 @@ typedef struct shm_control {
   _Atomic uint64_t cores[SHM_CORES_MAX / 64];  // bit i: some rank may run on core i
   _Atomic uint64_t channels_used;
   _Atomic uint64_t promised;         // bytes of pages that ranks have begun to make and have not made yet
-  uint32_t fail_status, fail_cause;  // ad_status: what calls return; what the failing rank gave as its reason
+  uint32_t fail_status, fail_cause;  // ad_status: what calls return; the reason that the failing rank gave
   int32_t fail_rank;
   char fail_text[AD_MESSAGE_MAX];
   _Atomic uint32_t lists_locked, lists_used;

@@ -9,7 +9,7 @@ static inline void ad_shm_copy_out(const shm_call *c, void *to, const void *from
   (c->past ? ad_copy_past : ad_copy)(to, from, bytes);
 }
 
-/* A piece of a copy: contiguous bytes that one member sends to one other. */
+/* A piece of a copy: contiguous bytes that one member sends to one other member. */
 typedef struct shm_segment {
   uint32_t source;
   const char *from;  // NULL: the bytes pass through the source's staging buffer
@@ -29,7 +29,8 @@ void ad_shm_copy_stream(const shm_call *c, uint64_t start, size_t bytes, char *t
 size_t ad_shm_table_bytes(const ad_call *call);
 /* Fills the table that this member publishes with its call. */
 void ad_shm_fill_table(const shm_world *world, const shm_call *c, const shm_offer *offer, void *table);
-/* Returns 1 if all members' tables agree on what is sent and received; else 0, and adds the difference to `words`. */
+/* Returns 1 if all members' tables agree on what is sent and received; otherwise returns 0 and appends the difference
+ * to `words`. */
 int ad_shm_tables_match(const shm_world *world, const shm_call *c, ad_text *words);
 
 #endif

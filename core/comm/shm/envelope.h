@@ -53,9 +53,9 @@ typedef struct shm_envelope {
   unsigned char inlined[SHM_INLINE_MESSAGE];
 } shm_envelope;
 
-/* A place for one envelope in a queue. */
+/* An element of a queue, for one envelope. */
 typedef struct shm_cell {
-  _Alignas(SHM_LINE) _Atomic uint64_t published;  // number of the envelope in this cell, + 1
+  _Alignas(SHM_LINE) _Atomic uint64_t published;  // number of the envelope in this cell, plus 1
   shm_envelope envelope;
 } shm_cell;
 
@@ -75,7 +75,7 @@ typedef enum shm_parcel_state {
   SHM_WITHDRAWN
 } shm_parcel_state;
 
-/* A piece of the sender's memory in the file. By its state the two sides of a message agree which side copies the
+/* A piece of the sender's memory in the file. Its state decides which of the two sides of a message copies the
  * bytes. */
 typedef struct shm_parcel {
   _Alignas(SHM_PAIR) _Atomic uint32_t state;  // shm_parcel_state

@@ -4,8 +4,8 @@
 #include "addend/comm.h"
 #include "comm/shm/world.h"
 
-/* Joins the world as `rank` and waits for the other ranks. Takes ownership of fd and `control`, also on failure.
- * `pids`: each rank's process, watched from now on by this rank; NULL: the launcher watches them. */
+/* Joins the world as `rank` and waits for the other ranks. Takes ownership of fd and `control`, also on failure. `pids`
+ * has each rank's process, which this rank watches from now on; NULL: the launcher watches the processes. */
 ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, const int32_t *pids, shm_world **out) AD_CHECKED;
 /* Returns 1 if `addend run` or ad_launch started this process as a rank. */
 int ad_shm_launched(void);

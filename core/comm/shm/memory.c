@@ -18,7 +18,8 @@ struct shm_block {
   int dirty;  // 1: was used before, so it may not be zero
 };
 
-// Memory that several ranks share. It lies in the region of the rank that made it, until all ranks have freed it.
+// Memory that several ranks share. It is in the region of the rank that made it, and is kept until all ranks have freed
+// it.
 struct shm_shared {
   shm_shared *next;
   void *memory;
@@ -223,7 +224,7 @@ void ad_shm_free(shm_world *world, void *memory) {
   sweep_shared(world);
 }
 
-// Records that this rank uses memory that several ranks share.
+// Records that this rank uses memory that it shares with other ranks.
 static ad_status hold(shm_world *world, void *memory, _Atomic uint32_t *holders, int owned) {
   shm_shared *shared;
   AD_TRY(ad_new(1, &shared));

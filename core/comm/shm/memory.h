@@ -13,7 +13,7 @@ enum {
 uint64_t ad_shm_offset(const shm_world *world, const void *memory, size_t bytes);
 ad_status ad_shm_alloc(shm_world *world, size_t bytes, void **out) AD_CHECKED;
 void ad_shm_free(shm_world *world, void *memory);
-/* The backend's share and attach; ad_shm_free frees the memory of both. */
+/* The backend's functions `share` and `attach`; ad_shm_free frees the memory that either of them returned. */
 ad_status ad_shm_share(shm_world *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) AD_CHECKED;
 ad_status ad_shm_attach(shm_world *world, size_t bytes, const ad_shared_token *token, void **out) AD_CHECKED;
 /* Take and return a staging buffer, through which values pass that are outside the file. It has two halves of SHM_STAGE

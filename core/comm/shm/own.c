@@ -179,7 +179,7 @@ static size_t run_at(const shm_call *c, uint32_t k, size_t at, size_t end, size_
   return n < end - at ? n : end - at;
 }
 
-// Copies this member's addends of the round's piece of part k into its staging buffer.
+// Copies this member's addends for the round's piece of part k into its staging buffer.
 static void stage_piece(const shm_call *c, uint32_t k, uint32_t round) {
   size_t at, element = c->call->element, end = piece_at(c, k, round, &at) + at, whole, n;
   char *to = (char *)c->staging + half(round) + k * piece(c) * element;
@@ -324,7 +324,7 @@ static int reduce_in_rounds(shm_world *world, shm_call *c) {
   return c->next_in >= c->own_rounds && c->next_reduce >= c->rounds && c->next_out >= c->out_rounds;
 }
 
-// Counts the rounds of a reduction, and takes a staging buffer if it needs one.
+// Computes how many rounds a reduction takes, and takes a staging buffer if the reduction needs one.
 static ad_status start_reduction(shm_world *world, shm_call *c) {
   shm_slot *slot = own_slot(c);
   if (c->any_pulled) return c->staging ? AD_OK : ad_shm_take_staging(world, &c->staging);

@@ -61,7 +61,7 @@ ad_status ad_shm_copy_into_parcel(shm_world *world, shm_parcel *parcel, const vo
   void *to = parcel->room;
   if (bytes > SHM_ROOM) AD_TRY(ad_shm_alloc(world, bytes, &to));
   if (!atomic_compare_exchange_strong(&parcel->state, &posted, SHM_MOVING)) {
-    if (to != parcel->room) ad_shm_free(world, to);  // the receiver was faster
+    if (to != parcel->room) ad_shm_free(world, to);  // the receiver has taken the message already
     return AD_OK;
   }
   ad_copy_shared(to, from, bytes);

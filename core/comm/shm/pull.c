@@ -115,7 +115,7 @@ static void raise_unreadable(shm_world *world, const shm_call *c, uint32_t rank,
   ad_shm_raise_own(world, status);
 }
 
-// Finds out why a peer's memory could not be read: the peer has left, has died, or its buffer is gone.
+// Finds out why a peer's memory could not be read: the peer has left, the peer has died, or its buffer is gone.
 static void explain(shm_world *world, shm_call *c, uint32_t rank, size_t bytes, int error) {
   uint32_t state = atomic_load(&world->records[rank].state);
   if (state == SHM_LEFT)

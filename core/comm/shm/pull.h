@@ -10,7 +10,7 @@ void ad_shm_pull_allow(shm_world *world);
  * ad_shm_pull_decide sets world->pulls: 1 if all ranks can read each other's memory, the same on all ranks. */
 void ad_shm_pull_try(shm_world *world);
 void ad_shm_pull_decide(shm_world *world);
-/* Takes back the permission that ad_shm_pull_allow gave. */
+/* Ends the permission that ad_shm_pull_allow gave. */
 void ad_shm_pull_end(const shm_world *world);
 /* Reads `bytes` bytes at address `from` of the process of rank `rank`, for the call or the transfer `c`. Returns 0 if
  * the bytes could not be read: either the world has an error, or the process is gone and its death is not reported yet

@@ -6,15 +6,15 @@
 #include "mesh/group.h"
 
 enum {
-  SHM_RING = 64,      // calls of one group that a member may be ahead of another
+  SHM_RING = 64,      // how many calls of one group a member may be ahead of another member
   SHM_PAYLOAD = 8192  // bytes of a call that fit into the slot itself
 };
 
 /* Where the other members find a member's input. */
 typedef enum shm_place {
   SHM_INLINE,  // copied as a whole: into the member's slot, or into a staging buffer
-  SHM_SHARED,  // read in place, since it lies in the shared file
-  SHM_STAGED,  // copied into the member's staging buffer piece after piece, in rounds
+  SHM_SHARED,  // in the shared file, where the members read it
+  SHM_STAGED,  // copied piece after piece into the member's staging buffer, in rounds
   SHM_PULLED   // read by the other members from the memory of the member's process
 } shm_place;
 
@@ -37,13 +37,13 @@ typedef struct shm_slot {
   _Alignas(SHM_LINE) uint64_t number;  // the rank's own number of the call
   ad_axes axes;
   char site[AD_SITE_MAX];
-  _Alignas(SHM_PAIR) _Atomic uint32_t claimed;  // chunks of the member's part that some member has taken
+  _Alignas(SHM_PAIR) _Atomic uint32_t claimed;  // how many chunks of the member's part were taken, by any member
   // Chunks of the member's part that are done. In a call in rounds: 1 when the member's part is done.
   _Alignas(SHM_PAIR) _Atomic uint32_t done;
   _Atomic uint32_t staged, reduced, copied;  // rounds that the member has finished; see own.c
   uint32_t chunks;                           // how many chunks the member's part has
   uint64_t stream;                           // bytes that pass through the member's staging buffer
-  uint64_t result;                           // offset of the staging buffer of reduced pieces
+  uint64_t result;                           // offset of the staging buffer for reduced pieces
   _Alignas(SHM_LINE) unsigned char payload[SHM_PAYLOAD];
 } shm_slot;
 
@@ -58,7 +58,7 @@ typedef struct shm_message {
   uint32_t peer;
   uint8_t sends, dtype;
   uint64_t bytes;
-  uint64_t at;  // offset of the buffer; pulled: its address; staged: where the message starts in the stream
+  uint64_t at;  // offset of the buffer; if pulled, its address; if staged, where the message starts in the stream
 } shm_message;
 
 /* Describes the call in a slot, for error messages; `shape` is the shape of the slot's group. */

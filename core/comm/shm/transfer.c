@@ -69,7 +69,7 @@ static void complete(shm_world *world, shm_transfer *t) {
   return_transfer(world, t);
 }
 
-// Frees the memory that an envelope from another node owns.
+// Frees the memory that belongs to an envelope from another node.
 static void release_bytes(const shm_envelope *envelope) {
   if (envelope->where == SHM_ELSEWHERE)
     ad_release((void *)(uintptr_t)envelope->at);  // NOLINT(performance-no-int-to-ptr)
@@ -169,7 +169,7 @@ static void empty_outbox(shm_world *world) {
 
 /* ---- sending: choosing where the message's bytes are ---- */
 
-// Decides where the receiver finds the bytes of a message, and copies them there if they are few.
+// Decides where the receiver finds the bytes of a message. Copies the bytes there if they are few.
 static ad_status choose_place(shm_world *world, shm_transfer *t) {
   const ad_call *call = t->under.call;
   shm_envelope *envelope = &t->envelope;

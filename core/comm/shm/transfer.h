@@ -13,7 +13,7 @@ typedef struct shm_transfer {
   shm_envelope envelope;                // a send's own envelope; in a matched receive: the envelope of its message
   shm_parcel *parcel;                   // a send's parcel; NULL: the envelope has all bytes
   int64_t since, retry;                 // for a send, by ad_now(): when its envelope was put; when copying is retried
-  uint8_t is_put, is_matched, is_mine;  // its envelope is in the queue; a message was found; the receiver took it
+  uint8_t is_put, is_matched, is_mine;  // 1: its envelope is in the queue; it has a message; this receiver took it
   void *bringing;                       // backend mpi's record of a message that comes from another node
 } shm_transfer;
 
@@ -23,24 +23,24 @@ typedef struct shm_message_kept {
   shm_envelope envelope;
 } shm_message_kept;
 
-/* This rank's transfers, and messages that wait for a receive. Receives and messages are in buckets by the hash of
+/* This rank's transfers, and the messages that wait for a receive. Receives and messages are in buckets by a hash of
  * group and tag, oldest first. */
 typedef struct shm_transfers {
   shm_transfer *receives[SHM_BUCKETS], **receives_end[SHM_BUCKETS];
   shm_message_kept *messages[SHM_BUCKETS], **messages_end[SHM_BUCKETS];
-  shm_transfer *outbox, **outbox_end;  // sends whose envelopes found the queue full
-  shm_transfer *sends, **sends_end;    // incomplete sends with their envelopes in queues
+  shm_transfer *outbox, **outbox_end;  // sends whose envelopes wait for a free cell in a queue
+  shm_transfer *sends, **sends_end;    // incomplete sends whose envelopes are in queues
   shm_transfer *matched;               // receives whose messages could not be read yet
   shm_transfer *free;
   shm_message_kept *free_messages;
   shm_parcel *parcels, *on_the_way;  // free parcels; parcels of messages that may not have been received yet
-  uint64_t *sent, *got;              // for each rank: messages put into its queue; messages that came from it
+  uint64_t *sent, *got;              // for each rank: how many messages were put into its queue; how many came from it
 } shm_transfers;
 
 ad_status ad_shm_transfers_begin(shm_world *world) AD_CHECKED;
 /* Gives up all transfers that are not complete, and frees everything. */
 void ad_shm_transfers_end(shm_world *world);
-/* The backend's `post` for one side of a transfer. */
+/* Posts one side of a transfer; part of the backend's function `post`. */
 ad_status ad_shm_post_transfer(shm_world *world, ad_call *call) AD_CHECKED;
 /* Takes all envelopes out of this rank's queue, and completes transfers that can be completed. */
 void ad_shm_progress_transfers(shm_world *world);
@@ -54,9 +54,9 @@ void ad_shm_drop_messages(shm_world *world, uint64_t group);
 
 /* ---- in transfer_wait.c: waiting for a transfer's other end ---- */
 
-/* Returns 1 if the other side of the transfer has done nothing yet, as far as this rank sees. */
+/* Returns 1 if the other side of the transfer, as far as this rank sees, has done nothing yet. */
 int ad_shm_waits_for_peer(const shm_world *world, const shm_transfer *t);
-/* Shows this rank's wait to the other ranks. */
+/* Makes this rank's wait for a transfer visible to the other ranks. */
 void ad_shm_show_transfer(shm_world *world, const shm_call *c);
 /* Sets the world's error if the rank of the transfer's other side has left and the call still needs it. */
 void ad_shm_look_for_left_peer(shm_world *world, const shm_call *c);
@@ -74,7 +74,7 @@ ad_status ad_shm_take_parcel(shm_world *world, shm_parcel **out) AD_CHECKED;
 /* Ends the sender's use of a parcel whose message was copied or received; the parcel becomes free when its message is
  * received. */
 void ad_shm_leave_parcel(shm_world *world, shm_parcel *parcel);
-/* Copies a message into memory of the file. AD_MEMORY: the parcel is as it was. */
+/* Copies a message into memory of the file. On AD_MEMORY the parcel is unchanged. */
 ad_status ad_shm_copy_into_parcel(shm_world *world, shm_parcel *parcel, const void *from, size_t bytes) AD_CHECKED;
 
 #endif

@@ -82,7 +82,7 @@ typedef struct waiting {
   int is_long;
 } waiting;
 
-// Shows this rank's wait to the other ranks.
+// Makes this rank's wait visible to the other ranks.
 static void show(shm_world *world, const shm_call *blocking) {
   shm_record *record = &world->records[world->rank];
   if (atomic_load_explicit(&record->epoch, memory_order_relaxed) & 1) return;

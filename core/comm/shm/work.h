@@ -1,5 +1,5 @@
-/* Carries out calls. Each ad_shm_work_ function does what can be done now, and returns 1 when the call is complete for
- * this member. */
+/* Carries out calls. Each function ad_shm_work_... does what can be done now, and returns 1 when the call is complete
+ * for this member. */
 #ifndef COMM_SHM_WORK_H
 #define COMM_SHM_WORK_H
 #include "comm/shm/world.h"
@@ -7,7 +7,7 @@
 /* ---- in work.c: calls that all members work on chunk by chunk ---- */
 
 int ad_shm_work_chunks(shm_world *world, shm_call *c);
-/* The number of chunks in this member's part. */
+/* Returns the number of chunks in this member's part. */
 uint32_t ad_shm_chunks(const ad_call *call);
 
 /* ---- in own.c: calls of which each member does its own part ---- */

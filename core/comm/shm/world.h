@@ -1,4 +1,4 @@
-/* What this process alone keeps about the world: its mapping of the file, its channels and its calls. */
+/* What this process keeps for itself about the world: its mapping of the file, its channels and its calls. */
 #ifndef COMM_SHM_WORLD_H
 #define COMM_SHM_WORLD_H
 #include "comm/shm/call.h"
@@ -22,7 +22,7 @@ struct shm_transfer;
 /* What backend mpi provides about other nodes. */
 typedef struct shm_outside {
   void *context;
-  /* Brings the message of a matched receive. Returns 1 when it is complete; 0: call again. */
+  /* Moves the message of a matched receive into its buffer. Returns 1 when that is complete; 0: call it again. */
   int (*bring)(void *context, struct shm_transfer *t);
   const uint8_t *left;  // for each rank: not 0 if it has left
 } shm_outside;
@@ -35,7 +35,7 @@ struct shm_world {
   uint32_t rank, ranks;
   uint32_t vain_tests;       // calls of shm_test that found nothing complete
   int64_t next_look;         // by ad_now(): when shm_test looks again for ranks that are gone
-  uint32_t spins, patience;  // looks before the first yield; the first value of shm_call's `patience`
+  uint32_t spins, patience;  // how often a wait looks before the first yield; the first value of shm_call's `patience`
   int64_t sleep_longest;     // nanoseconds
   shm_channel **channels;    // hash table
   uint32_t channel_slots, channel_count;
@@ -46,7 +46,7 @@ struct shm_world {
   uint64_t free_calls;                  // bit i: calls[i] is free
   shm_call *first, **last;              // calls in flight, oldest first
   shm_block *blocks;                    // blocks of this rank's region, in order of address
-  shm_shared *shared;                   // memory, in any rank's region, that this rank shares with others
+  shm_shared *shared;                   // memory, in any rank's region, that this rank shares with other ranks
   void *stagings[SHM_RING + SHM_KEPT];  // staging buffers that no call uses
   uint32_t staging_count, kept_count;
   shm_kept kept[SHM_KEPT];
@@ -54,8 +54,8 @@ struct shm_world {
   uint64_t probe;           // the word that other ranks try to read; see shm_record
   int pulls;                // 1: all ranks of this node can read each other's memory
   int crowded;              // 1: there are more ranks than cores that they may run on
-  struct ad_watchdog *dog;  // owned; NULL: the launcher watches
-  // In a world of several nodes: brings messages of other nodes, and knows which ranks have left; else NULL.
+  struct ad_watchdog *dog;  // owned; NULL: the launcher watches the ranks
+  // In a world of several nodes: receives messages of other nodes, and knows which ranks have left. Else NULL.
   struct shm_outside *outside;
   int *processes;  // owned: a pidfd of each rank's process; NULL: the launcher watches the processes. See deaths.h
 };
