@@ -43,7 +43,7 @@ typedef struct ad_part {
 enum { AD_FIRSTS = 8 };
 typedef struct ad_firsts {
   double *values; /* [addend][AD_FIRSTS]; NULL: no elements were read yet */
-  size_t members; /* `members` and `box` of the part to which the values belong */
+  size_t members; /* the part to which the values belong: its `members` and `box` */
   ad_box box;
 } ad_firsts;
 

@@ -1,4 +1,4 @@
-/* Lists of the samples in boxes. The list of each box is made once and then shared. */
+/* Lists of the samples that lie in boxes. The list of each box is made once and shared by all tensors with this box. */
 #ifndef DIFF_SAMPLED_H
 #define DIFF_SAMPLED_H
 #include "read/dump.h"

@@ -36,7 +36,7 @@ typedef struct ad_diff_run {
  * parameter after the other, so only one thread may judge. */
 static int threads_of(const ad_diff_options *options) { return options->finite ? 1 : options->threads; }
 
-/* ---- messages that join several parameters ---- */
+/* ---- messages about several parameters ---- */
 
 /* Adds the parameter's name to `notes` under its axes, so that parameters with the same axes share one message. */
 static void note(const ad_dump *dump, const char *name, uint32_t axes, json_t *notes) {

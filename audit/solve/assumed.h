@@ -6,7 +6,7 @@
 
 typedef enum ad_assumed_kind {
   AD_ASSUMED_NONE,     /* no sum or mean over assumed axes gives the dumped sum */
-  AD_ASSUMED_SUM,      /* the sum over `axes` of addends that differ: these axes are R */
+  AD_ASSUMED_SUM,      /* the dumped sum is the sum over `axes` of addends that differ: these axes are R */
   AD_ASSUMED_MEAN,     /* the mean over `axes` of equal addends, which equals each addend: these axes are I */
   AD_ASSUMED_EITHER,   /* the sum over `axes` of nearly equal addends: R axes, or one gradient counted several times */
   AD_ASSUMED_ESTIMATES /* the mean over `axes` of addends that differ: estimates of one gradient, or divided too often */

@@ -66,7 +66,7 @@ typedef struct ad_backend {
    * communicate. NULL in the table: the backend keeps nothing for lists. */
   void (*release)(void *world, const ad_group_shape *list);
 
-  /* ---- the state of all ranks, and leaving them ---- */
+  /* ---- the state of the world, and leaving it ---- */
 
   /* Reports to all ranks that this rank failed: the error of the world is then AD_PEER_FAILED with `message`, on this
    * rank too. Does nothing if the world has an error already. `cause` is this rank's reason, for the launcher's report.
@@ -83,8 +83,8 @@ typedef struct ad_backend {
   void (*close)(void *world);
 } ad_backend;
 
-/* Makes a comm from a backend and its world, for ad_comm_open and the launcher. Takes ownership of `world`, and closes
- * it if it fails. */
+/* Makes a comm from a backend and its world, for ad_comm_open and the launcher. Takes ownership of `world`; on failure
+ * closes it. */
 ad_status ad_comm_create(const ad_backend *backend, void *world, int64_t rank, int64_t size, ad_comm **out) AD_CHECKED;
 
 extern const ad_backend ad_backend_dry;

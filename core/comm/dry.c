@@ -18,7 +18,7 @@ typedef struct dry_world {
   dry_block blocks;  // head of the ring; has no memory
   ad_status failed;
   int64_t ranks_per_node;  // 0: all ranks share one node
-  const ad_comm *like;     // decides which ranks share memory; NULL: the ranks of a node do
+  const ad_comm *like;     // decides which ranks share memory; NULL: the ranks of one node share memory
 } dry_world;
 
 enum { ALIGNMENT = 64 };

@@ -343,7 +343,7 @@ static void watch(launcher *l) {
   }
 }
 
-/* ---- running a launch ---- */
+/* ---- one launch from its begin to its end ---- */
 
 // Chooses the signals that the launcher handles: with SIGHUP, unless SIGHUP is ignored, as under nohup.
 static void choose_signals(sigset_t *mask) {

@@ -12,7 +12,7 @@ typedef struct ad_meeting {
   ad_status (*all_gather)(void *context, const void *own, size_t bytes, void *all);
 } ad_meeting;
 
-/* ---- rendezvous.c: a meeting over the caller's callbacks ---- */
+/* ---- in rendezvous.c: a meeting over the caller's callbacks ---- */
 
 /* A meeting over the caller's callbacks; `round` counts the all-gathers so far. `token` is part of the keys in the
  * store; 0 until this rank knows the token. */
@@ -29,7 +29,7 @@ typedef struct ad_rendezvous_meeting {
 ad_status ad_rendezvous_begin(const ad_rendezvous *by, uint32_t rank, uint32_t ranks,
                               ad_rendezvous_meeting *out) AD_CHECKED;
 
-/* ---- sockets.c: a meeting between processes of one machine ---- */
+/* ---- in sockets.c: a meeting between processes of one machine ---- */
 
 typedef struct ad_socket_meeting {
   ad_meeting meeting;

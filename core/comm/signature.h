@@ -15,7 +15,7 @@ enum {
  * signature has a fixed size and fits into shared memory and into messages between nodes. */
 typedef struct ad_signature {
   uint64_t what;    // op, dtype, accumulate, reduction, root or how outputs are written; for transfers the peer
-  uint64_t count;   // count: elements of the value or of a block
+  uint64_t count;   // elements of the value or of a block
   uint64_t counts;  // hash of counts that all members know; 0: all blocks have the same size; for transfers the tag
 } ad_signature;
 

@@ -94,7 +94,7 @@ static ad_status all_gather(void *context, const void *own, size_t bytes, void *
   return error ? lost(0, error) : AD_OK;
 }
 
-/* ---- meeting: ranks connect to the first one ---- */
+/* ---- meeting: all ranks connect to rank 0 ---- */
 
 static socklen_t name_of(const char *world, struct sockaddr_un *out) {
   *out = (struct sockaddr_un){.sun_family = AF_UNIX};

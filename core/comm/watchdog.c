@@ -86,7 +86,7 @@ static process process_of(int pid) {
 
 static int is_stopped(int pid) { return process_of(pid).state == 'T'; }
 
-/* ---- describing where a rank is ---- */
+/* ---- describing what a rank is doing ---- */
 
 // Returns 1 if ranks are joining the world and not all of them have finished.
 static int is_joining(const ad_watchdog *dog) {
@@ -309,7 +309,7 @@ static void report_when_due(ad_watchdog *dog, int64_t now) {
   report_all(dog);
 }
 
-/* ---- looking at ranks again and again ---- */
+/* ---- looking at all ranks at intervals ---- */
 
 // Returns a number that changes whenever the rank begins or ends a call, reads or writes.
 static uint64_t movement_of(shm_record *record) {

@@ -128,7 +128,7 @@ static ad_status mpi_alloc(void *backend_world, size_t bytes, void **out) {
 
 static void mpi_free(void *backend_world, void *memory) { ad_shm_free(((mpi_world *)backend_world)->shm, memory); }
 
-/* ---- memory that several ranks hold ---- */
+/* ---- memory that several ranks share ---- */
 
 static ad_status mpi_share(void *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) {
   return ad_shm_share(((mpi_world *)world)->shm, bytes, holders, token, out);

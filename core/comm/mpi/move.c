@@ -106,7 +106,7 @@ static void begin_exchange(mpi_world *world, mpi_call *c) {
   c->unasked = 0;
 }
 
-/* ---- carrying a call to its end ---- */
+/* ---- advancing a call until it is complete ---- */
 
 // Completes a small call: all its values came with the mail that announced the calls.
 static void finish_small(const mpi_call *c) {

@@ -35,7 +35,7 @@ void ad_mpi_ask_for_results(mpi_world *world, mpi_call *c);
 /* Returns 1 if this rank has all results that it needs, and no other rank needs a result from it. */
 int ad_mpi_has_distributed(mpi_world *world, mpi_call *c);
 
-/* ---- in pack.c: copying blocks into slices and out of them ---- */
+/* ---- in pack.c: calls with segments ---- */
 
 /* A call with segments is carried out by means of a second, packed call, whose blocks are contiguous in memory of the
  * backend. ad_mpi_pack, called before ad_mpi_reserve, makes the packed call and copies the inputs into it;

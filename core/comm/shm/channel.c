@@ -123,7 +123,7 @@ static ad_status find_channel_of_list(shm_world *world, const ad_call *call, shm
 
 static ad_status add_channel(shm_world *world, const ad_call *call, uint64_t hash, shm_channel **out) {
   shm_channel *channel;
-  shm_entry *entry = world->control->entries;  // replaced when the group's entry is found
+  shm_entry *entry = world->control->entries;  // a value until find_entry replaces it
   AD_TRY(grow_table(world));
   AD_TRY(find_entry(world, call, hash, &entry));
   AD_TRY(make_channel(world, call, entry, &channel));

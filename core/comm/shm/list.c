@@ -93,7 +93,7 @@ ad_status ad_shm_find_list(const shm_world *world, const ad_group_shape *shape, 
   return status;
 }
 
-/* ---- leaving a channel ---- */
+/* ---- releasing a list: clearing its channel ---- */
 
 // Clears a channel that is no longer used: every member has released the list, and none has a call in flight. All
 // members have made the same calls, so they used the first slots of the ring, or all of them.

@@ -282,8 +282,7 @@ static int fetch_pieces(shm_world *world, shm_call *c) {
   return 1;
 }
 
-/* ---- a reduce_scatter of pulled inputs: each member reads the inputs of its part block by block, without rounds
- * ---- */
+/* ---- a reduce_scatter of pulled inputs: each member reads the inputs of its part, block by block ---- */
 
 // Returns how many elements are reduced at a time; the staging buffer has room for so many elements of each member.
 static size_t block(const shm_call *c) {

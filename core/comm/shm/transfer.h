@@ -52,7 +52,7 @@ ad_status ad_shm_deliver(shm_world *world, const shm_envelope *envelope) AD_CHEC
 /* Drops the kept messages of a list of ranks (`group`) on which this rank receives nothing more. */
 void ad_shm_drop_messages(shm_world *world, uint64_t group);
 
-/* ---- in transfer_wait.c: waiting for a transfer's other end ---- */
+/* ---- in transfer_wait.c: waiting for the other side of a transfer ---- */
 
 /* Returns 1 if the other side of the transfer, as far as this rank sees, has done nothing yet. */
 int ad_shm_waits_for_peer(const shm_world *world, const shm_transfer *t);
