@@ -1,8 +1,7 @@
-/* The program `addend`: puts together the commands that each folder brings; the trainer's come before them
- * (ad_cli_trainer_part). */
+/* The program `addend`: lists the commands of all folders, those of the trainer first (ad_cli_trainer_part). */
 #include "cli/command.h"
 
-/* audit/commands, core/commands, lab/commands, python/commands */
+/* defined in audit/commands, core/commands, lab/commands, python/commands */
 extern const ad_cli_command ad_cli_diff, ad_cli_explain, ad_cli_schedule, ad_cli_run, ad_cli_torch_check,
     ad_cli_torch_matrix;
 #ifdef AD_LAB

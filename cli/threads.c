@@ -1,12 +1,12 @@
-/* Makes the program `addend` start OpenBLAS with one thread. Part of programs that have the trainer. */
+/* Makes `addend` start OpenBLAS with one thread. Compiled only into programs that have the trainer. */
 #include <unistd.h>
 
 enum { VARIABLES_MAX = 4096 };
 
-/* Executes this program again with OPENBLAS_NUM_THREADS=1. OpenBLAS starts threads as soon as it is loaded; a process
- * that ends while they start may wait for them for ever, and if none can be started (ulimit -u) OpenBLAS interrupts the
- * process. Ranks have one thread each. This function must run before any library is initialised, which the section
- * .preinit_array does. setenv does not work that early, nor do sanitizers. */
+/* Executes this program again with OPENBLAS_NUM_THREADS=1, because each rank has one thread. OpenBLAS starts its
+ * threads as soon as it is loaded: a process that ends meanwhile may hang, and OpenBLAS interrupts the process if no
+ * thread can be started (ulimit -u). The section .preinit_array runs this function before any library is initialised,
+ * when neither setenv nor sanitizers work. */
 __attribute__((no_sanitize("address", "undefined", "thread"))) static void load_without_blas_threads(
     int argc, char **argv, char **environment) {
   static char one_thread[] = "OPENBLAS_NUM_THREADS=1";
@@ -19,7 +19,7 @@ __attribute__((no_sanitize("address", "undefined", "thread"))) static void load_
     with_it[count] = environment[count];
   }
   with_it[count] = one_thread;
-  execve("/proc/self/exe", argv, with_it); /* returns only if it fails */
+  execve("/proc/self/exe", argv, with_it); /* returns only if execve failed */
 }
 __attribute__((section(".preinit_array"),
                used)) static void (*const before_libraries)(int, char **, char **) = load_without_blas_threads;

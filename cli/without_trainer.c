@@ -1,4 +1,4 @@
-/* Replaces train/commands/ in a program built without the trainer: refuses the trainer's commands. */
+/* Takes the place of train/commands/ in a program built without the trainer, and refuses the trainer's commands. */
 #include <stdio.h>
 #include <string.h>
 

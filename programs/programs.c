@@ -1,4 +1,4 @@
-/* The library's own programs, in the order in which help lists them; recipes may name them without registering. */
+/* The library's own programs, in the order in which --help lists them. Recipes may name them without registration. */
 #include "decompose/model.h"
 #include "gpt/gpt.h"
 #include "moe/moe.h"

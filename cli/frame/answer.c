@@ -8,16 +8,18 @@
 
 #include "cli/command.h"
 
-/* Whether the reader of a pipe has closed it. (The errno of a write inside a library is lost by then.) */
+/* Returns 1 if the reader of standard output has closed the pipe. (If a library did the write, its errno is lost by
+ * then.) */
 static int reader_is_gone(void) {
   struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
   return poll(&output, 1, 0) == 1 && output.revents & POLLERR;
 }
 
-/* Reports that standard output cannot be written. Does so once, though the process checks again at its end. */
+/* Reports that standard output cannot be written, only at the first call: the process checks the output again at its
+ * end. */
 static int unwritten(int error) {
   static int is_reported;
-  if (reader_is_gone()) return CLI_HOLDS; /* the reader had enough */
+  if (reader_is_gone()) return CLI_HOLDS; /* the reader (head -1) wanted no more, which is no error */
   if (!is_reported)
     fprintf(stderr, "addend: standard output cannot be written%s%s\n", error ? ": " : "", error ? strerror(error) : "");
   is_reported = 1;

@@ -8,7 +8,7 @@
 #include "addend/diff.h"
 #include "cli/command.h"
 
-/* The kind of value that follows an option, or of a command's own arguments. */
+/* What follows an option, or a command's name, so that a shell can complete it. */
 typedef enum taking { NOTHING, ANYTHING, WORDS, KEYS, FILES, FOLDERS, RECIPES, DUMPS, PAGES, TABLES, PROGRAM } taking;
 
 typedef struct shell {
@@ -54,8 +54,8 @@ static void print_pages(void) {
   free(list);
 }
 
-/* Prints the first clause of an option's help for a place between single quotes: characters in `special` get a
- * backslash, and `quote` replaces a single quote. */
+/* Prints an option's help up to the first ';', for use between single quotes: a character in `special` gets a
+ * backslash, and a single quote is replaced by `quote`. */
 static void print_help(const char *help, const char *special, const char *quote) {
   for (const char *c = help; *c && *c != ';'; c++) {
     if (strchr(special, *c)) putchar('\\');
@@ -66,7 +66,7 @@ static void print_help(const char *help, const char *special, const char *quote)
   }
 }
 
-/* Prints the words that `addend schedule` takes besides files. */
+/* Prints the words that `addend schedule` takes as well as names of files. */
 static void print_schedules(void) {
   const char *name;
   fputs("check make", stdout);
@@ -191,8 +191,8 @@ static void print_zsh_value(const ad_cli_command *command, const struct argp_opt
   if (what == FOLDERS) fputs("_files -/", stdout);
 }
 
-/* Prints an option. Its value is the next word or follows '='; an optional value follows '=' only. --set may be
- * repeated. */
+/* Prints zsh's description of one option. A value is the next word or follows '='; an optional value must follow '='.
+ * --set may be repeated. */
 static void print_zsh_option(const ad_cli_command *command, const struct argp_option *option) {
   int is_optional = option->flags & OPTION_ARG_OPTIONAL;
   const char *repeated = taken_by(command, option) == KEYS ? "*" : "";
@@ -327,8 +327,8 @@ static void print_fish(const ad_cli_command *commands, int count, char *keys) {
 
 /* ---- the command --completions itself ---- */
 
-/* Prints the code for a program of another name, with functions of another name. In a shell's identifiers, characters
- * other than letters and digits become _. */
+/* Prints the script with "addend" replaced by another program's name, also in the names of shell functions, where
+ * characters other than letters and digits become _. */
 static void print_renamed(const char *text, const char *program) {
   static const char known[] = "addend";
   for (const char *at; (at = strstr(text, known)); text = at + sizeof known - 1) {
@@ -345,7 +345,8 @@ static void print_completions(const shell *of, const ad_cli_command *commands, i
   of->print(commands, count, keys);
 }
 
-/* Prints into memory, by setting glibc's variable stdout, and then writes the text with its names replaced. */
+/* Captures the script in memory, by assigning glibc's variable stdout, then prints it with "addend" replaced by the
+ * program's name. */
 static int print_for(const char *program, const shell *of, const ad_cli_command *commands, int count, char *keys) {
   char *text = NULL;
   size_t size;

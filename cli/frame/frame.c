@@ -1,4 +1,5 @@
-/* `addend COMMAND ...`, or another program with these commands: finds the command and calls it. */
+/* Finds the command that `addend COMMAND ...` names and runs it. Other programs that have these commands use this,
+ * too. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -45,7 +46,7 @@ static int run_command(const ad_cli_program *program, const ad_cli_command *comm
   return command->run(argc - 1, argv + 1);
 }
 
-/* Reports an unknown command, and names the command that was probably meant, or all commands. */
+/* Reports an unknown command, with the command that was probably meant or else a list of all commands. */
 static int refuse_command(const ad_cli_program *program, const char *unknown) {
   ad_cli_command commands[CLI_COMMANDS_MAX];
   const char *names[CLI_COMMANDS_MAX];
@@ -63,14 +64,14 @@ static int refuse_command(const ad_cli_program *program, const char *unknown) {
   return CLI_WRONG_CALL;
 }
 
-/* Checks at the end whether standard output was written: argp prints help and ends the process without checking. */
+/* Checks at exit whether standard output was written: argp prints --help and ends the process without a check. */
 static void check_output(void) {
   if (fflush(stdout) == 0 && !ferror(stdout)) return;
   if (ad_cli_print("")) _exit(CLI_UNFINISHED);
 }
 
-/* Opens /dev/null in place of standard descriptors that the caller closed. Otherwise the next file that is opened would
- * get such a number, and output would go into this file. Read-only, so that writing fails as on a closed descriptor. */
+/* Opens /dev/null in place of those of descriptors 0 to 2 that were closed when the program started. Otherwise the next
+ * opened file would get such a number and receive the output. Read-only, so that writing still fails. */
 static void hold_descriptors(void) {
   int fd = open("/dev/null", O_RDONLY);
   while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDONLY);
@@ -86,8 +87,8 @@ static int has_stack(void) {
   return 0;
 }
 
-/* Whether all options are printable. This matters because getopt prints an unknown option unescaped, also one that a
- * pattern of file names made. */
+/* Returns 1 if all options consist of printable characters. getopt prints an unknown option unescaped, and a pattern
+ * such as * can turn a file's name into an option. */
 static int has_plain_options(int argc, char **argv) {
   char typed[CLI_MESSAGE];
   for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
@@ -118,15 +119,14 @@ static int run_program(int argc, char **argv, const ad_cli_program *program) {
 int ad_cli_main(int argc, char **argv, const ad_cli_program *program) {
   hold_descriptors();
   if (ad_cli_trainer_part.begin) ad_cli_trainer_part.begin(argv);
-  prctl(PR_SET_NAME, program->name); /* the name was "exe", since the program may have started itself through
-                                      * /proc/self/exe */
+  prctl(PR_SET_NAME, program->name); /* if the program executed itself through /proc/self/exe, its name was "exe" */
   if (getenv(CLI_ERROR_FD)) prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (!has_stack()) return CLI_UNFINISHED;
   atexit(check_output);
   argp_err_exit_status = CLI_WRONG_CALL;
   argp_program_version = version;
-  signal(SIGXFSZ, SIG_IGN); /* writing beyond a file size limit is then an error of the call that writes */
-  signal(SIGPIPE, SIG_IGN); /* a closed pipe (head -1) is then no error; see ad_cli_print */
+  signal(SIGXFSZ, SIG_IGN); /* a write beyond the file size limit then returns an error instead of ending the process */
+  signal(SIGPIPE, SIG_IGN); /* a write to a closed pipe (head -1) then returns an error, which ad_cli_print accepts */
   ad_cli_let_first_rank_speak();
   ad_set_log(ad_cli_log, NULL);
   int status = run_program(argc, argv, program);

@@ -1,5 +1,5 @@
-/* Lists the options of a command, reports wrong values, and names the option that was probably meant. argp does the
- * rest. */
+/* Lists the options of a command, reports wrong values, and names the option that was probably meant. argp parses the
+ * options. */
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
@@ -46,7 +46,7 @@ const char *ad_cli_nearest_word(const char *unknown, ad_cli_words *words, int ke
 
 /* ---- reporting unknown options ---- */
 
-/* The options as getopt takes them; argp reads calls with getopt. */
+/* A command's options as tables for getopt_long, with which argp parses calls. */
 typedef struct getopt_tables {
   struct option longs[CLI_OPTIONS_MAX + 1];
   char shorts[3 * CLI_OPTIONS_MAX + 2];
@@ -72,8 +72,8 @@ static getopt_tables tables_of(const ad_cli_option_list *list, unsigned flags) {
   return tables;
 }
 
-/* Returns the first "--name" that is no option, nor the beginning of exactly one option; NULL: there is none. Stops at
- * --help, which ends a call. Reorders `words`. */
+/* Returns the first word "--name" whose name is neither an option nor the beginning of exactly one option, or NULL if
+ * there is none. Stops at --help, which ends a call. Reorders `words`. */
 static const char *first_unknown(const getopt_tables *tables, int argc, char **words) {
   int key;
   opterr = optind = 0;
@@ -86,14 +86,14 @@ static const char *first_unknown(const getopt_tables *tables, int argc, char **w
   }
 }
 
-/* Returns 1 if the name is the beginning of several options; argp lists these. */
+/* Returns 1 if an option's name begins with `name`. If several do, argp lists them in its error. */
 static int begins_some(const ad_cli_option_list *list, const char *name) {
   for (int i = 0; i < list->count; i++)
     if (!strncmp(list->options[i]->name, name, strlen(name))) return 1;
   return 0;
 }
 
-/* Returns the option that had this name in earlier versions, or NULL. */
+/* Returns the present name of an option that was called `name` in earlier versions, or NULL. */
 static const char *renamed_option(const ad_cli_option_list *list, const char *name) {
   static const char *const names[][2] = {{"sabotage", "mutate"}, {"plant", "mutate"}};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -101,7 +101,7 @@ static const char *renamed_option(const ad_cli_option_list *list, const char *na
   return NULL;
 }
 
-/* Returns the option with a name near the typed one, such as "steps" for "stesp=3", or NULL. */
+/* Returns the option whose name is most similar to `name` ("steps" for "stesp=3"), or NULL. */
 static const char *nearest_option(const ad_cli_option_list *list, const char *name) {
   const char *names[CLI_OPTIONS_MAX];
   for (int i = 0; i < list->count; i++) names[i] = list->options[i]->name;
@@ -113,10 +113,10 @@ static void refuse_unknown(const struct argp *argp, int argc, char **words, unsi
   getopt_tables tables = tables_of(&list, flags);
   const char *unknown = first_unknown(&tables, argc, words);
   char name[64];
-  if (!unknown) return; /* argp reports what else is wrong, if anything is */
+  if (!unknown) return; /* argp reports other errors */
   snprintf(name, sizeof name, "%.*s", (int)strcspn(unknown, "="), unknown);
   if (begins_some(&list, name)) return;
-  /* argp would take the beginning of its own hidden --program-name */
+  /* argp would take the start of the word for its hidden option --program-name */
   const char *now = renamed_option(&list, name), *near = now ? NULL : nearest_option(&list, name);
   fprintf(stderr, "%s: unrecognized option '--%s'%s%s%s\n", words[0], unknown,
           now    ? "; it is called --"

@@ -1,12 +1,12 @@
-/* The rule for files that a call names for writing. */
+/* Checks the files that options name for writing. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "cli/command.h"
 
-/* Returns why the path cannot be written as a regular file, or NULL if it can. Other things are refused, since the
- * output would be lost or never end: a device swallows the bytes, and a pipe without a reader waits for ever. */
+/* Returns why the path cannot be written as a regular file, or NULL if it can. Devices and pipes are refused: a device
+ * would lose the output, and writing to a pipe without a reader never ends. */
 static const char *no_file(const char *path) {
   struct stat status;
   if (lstat(path, &status)) return NULL;
@@ -15,7 +15,7 @@ static const char *no_file(const char *path) {
   return S_ISREG(status.st_mode) ? NULL : "not a regular file";
 }
 
-/* Whether a file of this name is part of a run, or is made from one. */
+/* Returns 1 if `name` is the name of a file in a run's folder, or of one that addend makes from such files. */
 static int is_of_a_run(const char *name) {
   static const char *const names[] = {"metrics.jsonl", "run.json",    "trace.json", "weights.safetensors",
                                       "check.json",    "report.html", ".lock"};

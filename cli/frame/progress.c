@@ -1,4 +1,4 @@
-/* Writing to a terminal: whether it takes colours, and the progress line. */
+/* Output on a terminal: colours and the progress bar. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,9 +8,10 @@
 #include "cli/command.h"
 
 enum { BAR_WIDTH = 24 };
-static const double BAR_SECONDS = 0.05, QUIET_SECONDS = 5; /* shortest time between two bars, and between two lines */
+static const double BAR_SECONDS = 0.05, QUIET_SECONDS = 5; /* shortest time between two bars on a terminal, and
+                                                            * between two lines elsewhere */
 
-/* Seconds on a clock that never goes back. The library has no public clock. */
+/* Returns the seconds of a monotonic clock. libaddend has no public clock. */
 static double now(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
@@ -37,8 +38,8 @@ static void print_bar(const char *label, int64_t done, int64_t of, const char *t
   fflush(stderr);
 }
 
-/* On a terminal, redraws the bar at most every BAR_SECONDS. Elsewhere, prints a line every QUIET_SECONDS, the first one
- * after that time, so that short work prints none. */
+/* A terminal gets a new bar at most every BAR_SECONDS. Elsewhere a line is printed every QUIET_SECONDS, the first after
+ * QUIET_SECONDS, so that short work prints none. */
 void ad_cli_progress(const char *label, int64_t done, int64_t of, const char *text) {
   static double last;
   int terminal = ad_cli_is_terminal(STDERR_FILENO);
@@ -52,7 +53,7 @@ void ad_cli_progress(const char *label, int64_t done, int64_t of, const char *te
     fprintf(stderr, "%s %lld/%lld%s%s\n", label, (long long)done, (long long)of, *text ? " " : "", text);
 }
 
-/* Removes the bar. Does so on any terminal: another rank may have drawn a bar, which this process cannot know. */
+/* Removes the bar, even if this process drew none: another rank may have drawn it. */
 void ad_cli_progress_end(void) {
   if (ad_cli_is_terminal(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
 }

@@ -1,12 +1,12 @@
-/* Under mpirun, srun or `addend run` this process is one of the ranks: it joins the others and starts none. Only the
- * first rank prints. */
+/* Ranks that mpirun, srun or `addend run` started: such a process joins the other ranks and starts none itself. Only
+ * the first rank prints. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "cli/command.h"
 
-static int own_errors = -1; /* where this rank's errors go if it is silent; -1: it is not silent */
+static int own_errors = -1; /* the original standard error, if this rank was silenced; -1 if it was not */
 static int is_alone;
 
 static const char *rank_in_environment(void) {
@@ -23,8 +23,8 @@ void ad_cli_log(void *context, ad_log_level level, const char *message) {
 
 void ad_cli_ends_alone(void) { is_alone = 1; }
 
-/* Gives the launcher time to end this process after the first rank failed. If this process ended first, the first
- * rank's message might be lost. */
+/* Waits, so that the launcher ends this process after the first rank failed. If this process ended first, the launcher
+ * might kill the first rank before its message is printed. */
 static void let_first_rank_end(void) {
   enum { SECONDS = 3 };
   if (!is_alone) sleep(SECONDS);

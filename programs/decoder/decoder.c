@@ -50,7 +50,8 @@ ad_tensor *ad_decoder_blocks(const ad_decoder *d, ad_tape *t, ad_tensor *x) {
   return x;
 }
 
-/* The last token's row of x [1, seq, d_model]: for sampling, only the next token needs logits. */
+/* Returns the last token's row of x [1, seq, d_model]. Sampling needs no other, because it computes the next token's
+ * logits only. */
 static ad_tensor *last_row(ad_tape *t, ad_tensor *x) {
   const ad_array *array = ad_tensor_array(x);
   if (!array || ad_tape_status(t)) return x;
@@ -140,8 +141,8 @@ static double head_elements(const ad_decoder *d) {
   return (double)(ad_decoder_vocabulary(d->options) * d->options->d_model);
 }
 
-/* The elements of all matrices in the list that multiply a token; matrices of experts count by the share that a
- * token uses. The first stage's embedding is looked up, so it does not count. */
+/* Returns how many elements of matrices a token of this stage is multiplied with. Matrices of experts count by the
+ * share that one token uses. The first stage's embedding is only looked up, so it does not count. */
 static double elements_of(const ad_decoder *d, const ad_declarations *params, const ad_decoder_stage *stage) {
   double elements = 0;
   for (size_t i = 0; i < params->count; i++) {
@@ -153,14 +154,16 @@ static double elements_of(const ad_decoder *d, const ad_declarations *params, co
   return elements;
 }
 
-/* The products of causal attention, in elements of a matrix: on average a position attends to half of the sequence. */
+/* Returns the products of causal attention, in elements of a matrix. On average a position attends to half of the
+ * sequence. */
 static double attention_elements(const ad_decoder *d, int64_t seq) {
   return (double)(d->options->heads * ad_decoder_head_dim(d->options) * seq);
 }
 
 /* ---- dividing the decoder into stages of a pipeline ---- */
 
-/* Divides the layers into stages by their cost. One block is declared to find its cost; all blocks are the same. */
+/* Divides the layers into stages of similar cost. All blocks cost the same, so one block is declared only to find its
+ * cost. */
 static ad_status cut_layers(ad_decoder *d, const ad_mesh *mesh, int64_t *out) {
   ad_declarations block = ad_declarations_on(mesh);
   declare_block(d, &block, 0);
@@ -211,7 +214,7 @@ static ad_status declare_stage(ad_decoder *d, size_t number, ad_declarations *to
   return AD_OK;
 }
 
-/* Makes two lists: leaves, for the stage that runs; states, for all stages. */
+/* Allocates the lists `leaves`, for the stage that runs, and `states`, for all stages. */
 static ad_status make_lists(ad_decoder *d) {
   const ad_decoder_stage *last = &d->stages[d->stage_count - 1];
   size_t most = 0;
@@ -276,7 +279,7 @@ ad_layout ad_decoder_stream_layout(const ad_decoder *d, const ad_mesh *mesh) {
   return layout;
 }
 
-// In forward a product takes 2 operations for each element and position; in backward it takes 4.
+// A matrix product takes 2 operations for each element and position in forward, and 4 in backward.
 double ad_decoder_stage_flops(const ad_decoder *d, size_t stage, int64_t seq, int64_t samples) {
   const ad_decoder_stage *of = &d->stages[stage];
   double elements = of->product_elements + (double)of->blocks.count * attention_elements(d, seq);

@@ -1,4 +1,4 @@
-/* The encoder: blocks of attention and MLP in which every position sees all others. */
+/* The encoder: blocks of attention and MLP in which every position attends to all others. */
 #include "decoder/encoder.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@ static const ad_parallel plain = {0};
 
 /* ---- declaring the encoder's parameters ---- */
 
-/* Declares a matrix with the same replica and the same use on all ranks of tp. */
+/* Declares a matrix of which all ranks of tp have identical replicas and make the same use. */
 static size_t declare_matrix(ad_declarations *to, const char *name, int64_t in, int64_t out) {
   ad_param_spec matrix = {.size = sizeof matrix,
                           .shape = {2, {in, out}},
@@ -89,7 +89,7 @@ static ad_tensor *block_forward(const ad_encoder *e, ad_tape *t, int64_t index, 
   return ad_add(t, x, ad_mlp_forward(t, params, &b->mlp, ad_norm_forward(t, params, &b->mlp_norm, x)));
 }
 
-/* If cp splits the positions, gathers all of them on every rank: users of the result need all. */
+/* Gathers all positions on every rank if cp shards them, because later layers need every position. */
 static ad_tensor *full(ad_tape *t, ad_tensor *x) {
   const ad_array *array = ad_tensor_array(x);
   int has_cp = array && (ad_mesh_named(array->layout.mesh) & AD_AXES(AD_CP));

@@ -1,4 +1,4 @@
-/* The recipe keys that all decoders have, and the checks of their values together and with the mesh. */
+/* The recipe keys that all decoders have, and the checks of their values against each other and the mesh. */
 #include "decoder/keys.h"
 #include "decoder/options.h"
 
@@ -31,7 +31,7 @@ ad_rotary_scaling ad_decoder_rotary_scaling(const ad_decoder_options *options) {
 const char *const ad_bias_words[] = {"none", "qkv", "attention", "mlp", "all", NULL};
 const char *const ad_attention_bias_words[] = {"none", "qkv", "attention", NULL};
 
-/* The multiples of `size` nearest to `at`: "24 or 32". */
+/* Writes the two multiples of `size` nearest to `at` ("24 or 32") and returns `buffer`. */
 static const char *neighbours(long long at, long long size, char *buffer, size_t buffer_size) {
   long long below = at / size * size, above = below + size;
   if (below)
@@ -47,14 +47,14 @@ static int heads_fit(const ad_decoder_options *options, long long heads, long lo
   return width_fits && heads % tp == 0 && kv_heads_fit;
 }
 
-/* The largest number of heads to try: if no number up to it fits, none does. */
+/* Returns the largest number of heads worth trying: if no number up to it fits tp, no larger one does. */
 static long long most_heads(const ad_decoder_options *options, long long tp) {
   long long kv_heads = options->kv_heads < 1 ? 1 : options->kv_heads;
   return options->head_dim ? options->heads + tp * kv_heads : options->d_model;
 }
 
-/* Names the numbers of heads nearest to the given one that fit tp and (without head_dim) d_model: "4 or 8 would do".
- * If none fits, names what else to change. */
+/* Writes the numbers of heads nearest to the given one that fit tp and (without head_dim) d_model: "4 or 8 would do".
+ * If no number fits, writes what else to change. Returns `buffer`. */
 static const char *fitting_heads(const ad_decoder_options *options, long long tp, char *buffer, size_t size) {
   long long below = options->heads;
   while (below > 0 && !heads_fit(options, below, tp)) below--;
@@ -72,7 +72,7 @@ static const char *fitting_heads(const ad_decoder_options *options, long long tp
   return buffer;
 }
 
-/* Names the divisors of n nearest to `at`: "4 or 6 would do". */
+/* Writes the divisors of n nearest to `at` ("4 or 6 would do") and returns `buffer`. */
 static const char *nearest_divisors(long long n, long long at, char *buffer, size_t size) {
   long long below = at < n ? at : n;
   while (below > 1 && n % below) below--;
@@ -85,7 +85,7 @@ static const char *nearest_divisors(long long n, long long at, char *buffer, siz
   return buffer;
 }
 
-/* Checks the width of a head if head_dim is not given. */
+/* If head_dim is not given, checks that d_model / heads can be a head's width. */
 static void check_width(const ad_decoder_options *options, const ad_complaints *to) {
   char fits[128];
   long long d_model = options->d_model, heads = options->heads;
@@ -123,7 +123,8 @@ static void check_rotary_scaling(const ad_decoder_options *options, const ad_com
                 "high_freq_factor must be above low_freq_factor, but they are %.15g and %.15g", n[2], n[1]);
 }
 
-/* Checks tp: it must shard heads evenly. It may shard the vocabulary unevenly, but every rank needs a part. */
+/* Checks that tp divides the heads, and that every rank of tp gets a part of the vocabulary. The parts of the
+ * vocabulary may differ in size. */
 static void check_tensor_axis(const ad_decoder_options *options, long long tp, const ad_complaints *to) {
   char fits[128];
   if (options->heads >= 1 && options->d_model >= 1 && options->heads % tp)
@@ -158,7 +159,7 @@ static void check_sequence_axis(const ad_decoder_options *options, long long cp,
         cp, 2 * cp, (long long)options->data.seq, neighbours(options->data.seq, 2 * cp, fits, sizeof fits));
 }
 
-/* Complains of each axis that decoders do not use. */
+/* Complains about each axis of the mesh that decoders do not use. */
 void ad_decoder_check_axes(const char *kind, const char *key, const ad_mesh *mesh, const ad_complaints *to) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     int64_t size = ad_mesh_axis_size(mesh, (ad_axis)axis);
@@ -168,7 +169,8 @@ void ad_decoder_check_axes(const char *kind, const char *key, const ad_mesh *mes
   }
 }
 
-/* Checks a list of layers: one number for each stage, and the sum must be the number of layers. */
+/* Checks the recipe's list of layers per stage: it must have one number for each stage, and their sum must be
+ * `layers`. */
 void ad_decoder_check_stages(const ad_decoder_options *options, const ad_program_setting *setting,
                              const ad_complaints *to) {
   long long sum = 0, least = 0, stages = setting->stages, given = (long long)setting->stage_layer_count;

@@ -1,4 +1,4 @@
-/* The recipe keys that all decoders have; needs no tape. */
+/* The recipe keys that all decoders have. Programs can check recipes with these functions without a tape. */
 #ifndef DECODER_KEYS_H
 #define DECODER_KEYS_H
 #include "decoder/options.h"
@@ -6,8 +6,8 @@
 
 #define AD_DECODER_KEY(name, kind, ...) \
   { "model." name, kind, __VA_ARGS__ }
-/* Entries for the key table of a program whose struct `options` has the ad_decoder_options `member`. `biases`: the
- * words of model.bias. Keys of the vocabulary and of text are separate. */
+/* Entries for the key table of a program. Its struct `options` has an ad_decoder_options called `member`; `biases` are
+ * the words that model.bias accepts. Keys of the vocabulary and of text are in macros of their own. */
 #define AD_DECODER_KEYS(options, member, biases)                                                                       \
   AD_DECODER_KEY("layers", AD_KEY_INTEGER, .offset = offsetof(options, member.layers), .least = 1, .most = 4096,       \
                  .help = "blocks of attention and MLP"),                                                               \
@@ -56,35 +56,37 @@
                  .most = 1 << 24, .fallback = "256",                                                       \
                  .help = "tokens that the embedding and the head know; text has the 256 bytes")
 enum { AD_DECODER_KEY_COUNT = 14 };
-/* The full key table of a decoder that is trained on text, whose struct `options` begins with `decoder`, an
- * ad_decoder_options; after `biases` the program's own keys. */
+/* The complete key table of a decoder that is trained on text. The struct `options` begins with `decoder`, an
+ * ad_decoder_options. The arguments after `biases` are the program's own keys. */
 #define AD_TEXT_DECODER_KEYS(options, biases, ...)                                             \
   AD_DECODER_KEYS(options, decoder, biases), AD_VOCABULARY_KEY(options, decoder), __VA_ARGS__, \
       AD_TEXT_KEYS(options, decoder.data)
 enum { AD_TEXT_DECODER_KEY_COUNT = AD_DECODER_KEY_COUNT + 1 + AD_TEXT_KEY_COUNT };
-/* The words of model.bias, in the order of ad_bias: for a decoder with MLPs; for a decoder without biases in its
- * second branch. */
+/* The words that model.bias accepts, in the order of ad_bias: for decoders with MLPs, and for decoders whose second
+ * branch has no biases. */
 extern const char *const ad_bias_words[], *const ad_attention_bias_words[];
 
-/* Check a decoder's options: with each other and with the mesh (complaints about the mesh are made at `key`); the
- * layers of a pipeline's stages; the length of text with both; and the mesh's axes alone, which are the same for
- * decoders and encoders. */
+/* Four checks: of a decoder's options against each other and the mesh, with complaints about the mesh made at `key`; of
+ * the layers of a pipeline's stages; of the length of text against both; and of the mesh's axes alone, for decoders and
+ * encoders. */
 void ad_decoder_check(const char *kind, const char *key, const ad_decoder_options *options, const ad_mesh *mesh,
                       const ad_complaints *to);
 void ad_decoder_check_stages(const ad_decoder_options *options, const ad_program_setting *setting,
                              const ad_complaints *to);
 void ad_decoder_check_text(const ad_decoder_options *options, const ad_mesh *mesh, const ad_complaints *to);
 void ad_decoder_check_axes(const char *kind, const char *key, const ad_mesh *mesh, const ad_complaints *to);
-/* What options say of a decoder that is trained on text, one module on the mesh of its first stage; and, as a record's
- * check_files, whether their files can be used. `options` begins with an ad_decoder_options. */
+/* The checks of a decoder that is trained on text: of its options, on the mesh of its first stage; and, for a record's
+ * check_files, of the files that the options name. `options` begins with an ad_decoder_options. */
 void ad_text_decoder_check(const char *kind, const void *options, const ad_program_setting *setting,
                            const ad_mesh *mesh, const ad_complaints *to);
 void ad_text_decoder_check_files(const void *options, const ad_complaints *to);
-/* Values of options, with the default in place of 0: heads of keys and values, elements of a head, tokens. */
+/* Return the options' values, or the default if a value is 0: heads of keys and values, elements of a head, size of the
+ * vocabulary. */
 int64_t ad_decoder_kv_heads(const ad_decoder_options *options);
 int64_t ad_decoder_head_dim(const ad_decoder_options *options);
 int64_t ad_decoder_vocabulary(const ad_decoder_options *options);
-int64_t ad_decoder_usual(const void *options, const char *key); /* of a decoder's keys, as a record's rules.usual */
+int64_t ad_decoder_usual(const void *options, const char *key); /* the usual values of a decoder's keys; for
+                                                                 * rules.usual of a record */
 ad_rotary_scaling ad_decoder_rotary_scaling(const ad_decoder_options *options);
 
 #endif

@@ -8,6 +8,6 @@ typedef struct ad_mlp_branch {
   ad_mlp_layer *layers; /* one for each block; the owner of the branch releases them */
 } ad_mlp_branch;
 
-extern const ad_branch ad_mlp_branch_functions; /* they expect an ad_mlp_branch as `own` */
+extern const ad_branch ad_mlp_branch_functions; /* the functions expect an ad_mlp_branch as `own` */
 
 #endif

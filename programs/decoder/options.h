@@ -1,15 +1,15 @@
-/* The decoder on which gpt, moe and ocr are built, and which decompose explains: its formulas and options. */
+/* The options and formulas of the decoder on which gpt, moe and ocr are built, and which decompose explains. */
 #ifndef DECODER_OPTIONS_H
 #define DECODER_OPTIONS_H
 #include "addend/program.h"
 #include "addend/data.h"
 
-/* Which products have biases, in the order of the words of key model.bias. */
+/* Which matrix products have biases, in the order of the words of the recipe key model.bias. */
 typedef enum ad_bias {
   AD_BIAS_NONE,
-  AD_BIAS_QKV,       /* wq, wk, wv, as in Qwen2 */
-  AD_BIAS_ATTENTION, /* those and wo, as with attention_bias of Llama */
-  AD_BIAS_MLP,       /* gate, up and down only */
+  AD_BIAS_QKV,       /* the products with wq, wk, wv, as in Qwen2 */
+  AD_BIAS_ATTENTION, /* the products with wq, wk, wv and wo, as with Llama's attention_bias */
+  AD_BIAS_MLP,       /* only the products with gate, up and down */
   AD_BIAS_ALL
 } ad_bias;
 
@@ -68,16 +68,17 @@ typedef enum ad_bias {
 typedef struct ad_decoder_options {
   int64_t layers, d_model, heads;
   int tied;                             /* 1 (the default of recipes): the head is the embedding */
-  double rotary_base;                   /* slowest rotation of the positions */
+  double rotary_base;                   /* base of the frequencies with which positions are rotated */
   int64_t kv_heads;                     /* heads of k and v; 0: as many as of q */
   int qk_norm;                          /* 1: each head's queries and keys are normalised */
-  int bias;                             /* an ad_bias */
-  int sequence_parallel, convert_norms; /* the layout of norms and of the stream on tp */
-  int gather_keys;                      /* 1: keys and values are gathered over cp; 0: they go around a ring */
+  int bias;                             /* which products have biases: an ad_bias */
+  int sequence_parallel, convert_norms; /* decide the layout of the norms and of the residual stream on tp */
+  int gather_keys;                      /* 1: keys and values are gathered over cp; 0: they are sent around a ring of
+                                         * cp's ranks */
   ad_text_options data;
-  double norm_epsilon;    /* added in every norm; above 0 */
+  double norm_epsilon;    /* added to the mean square in every norm; above 0 */
   int64_t head_dim;       /* elements of a head, even; 0: d_model / heads */
-  int64_t vocabulary;     /* tokens that embedding and head have; 0 (always in ocr and decompose):
+  int64_t vocabulary;     /* rows of embedding and columns of head; 0 (always in ocr and decompose):
                            * AD_VOCABULARY_BYTES */
   double *rotary_scaling; /* factor, low_freq_factor, high_freq_factor, original positions; NULL: none */
   size_t rotary_scaling_count;

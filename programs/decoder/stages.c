@@ -3,8 +3,8 @@
 
 #include "addend/layout.h"
 
-/* The cost of the largest stage, if the last stage has `last` layers and the head, and the other stages share the
- * rest evenly. */
+/* Returns the cost of the costliest stage, if the last stage has `last` layers and the head, and the `before` other
+ * stages share the remaining layers evenly. */
 static double largest(int64_t layers, double layer, double head, int64_t before, int64_t last) {
   double end = (double)last * layer + head;
   int64_t most = before ? (layers - last + before - 1) / before : 0;

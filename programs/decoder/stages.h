@@ -6,9 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Divides `layers` layers of cost `layer` each into contiguous stages so that the largest stage is as small as
- * possible. The last stage also has a head of cost `head`. Among equally good divisions, takes the one with most
- * layers at the end. out[stages]: the number of layers of each stage, which may be 0. */
+/* Divides `layers` layers of cost `layer` each into `stages` contiguous stages so that the costliest stage costs as
+ * little as possible. The last stage also has a head of cost `head`. Of equally good divisions, takes the one with most
+ * layers at the end. out[i] becomes the number of layers of stage i, which may be 0. */
 void ad_cut_layers(int64_t layers, double layer, double head, size_t stages, int64_t *out);
 
 #endif

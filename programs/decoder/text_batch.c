@@ -1,4 +1,4 @@
-/* Reads a rank's share of a step's batch of text or tokens. Which sample is in which place is decided in data/. */
+/* Reads a rank's share of a step's batch of text or tokens. train/data chooses which sample is in which row. */
 #include "decoder/text_batch.h"
 
 #include <stdio.h>
@@ -55,11 +55,12 @@ static void place(ad_text_batch *batch) {
   }
 }
 
-/* Finds which positions of the sequence this rank reads. */
+/* Lists the positions of the sequence that this rank reads. */
 static ad_status take_positions(const ad_program_setting *setting, const ad_layout *layout, ad_text_batch *batch) {
   int64_t rank = ad_comm_rank(setting->comm), seq = batch->text->seq;
   int count = ad_layout_spans(layout, 1, seq, rank, NULL, 0);
-  AD_TRY(ad_new((size_t)count + 1, &batch->positions));  // with one entry more, because NULL would mean all positions
+  AD_TRY(ad_new((size_t)count + 1, &batch->positions));  // one entry too many, because an empty list may not be
+                                                         // NULL, which would mean all positions
   ad_layout_spans(layout, 1, seq, rank, batch->positions, count);
   batch->options.spans = batch->positions;
   batch->options.span_count = (size_t)count;
@@ -97,8 +98,8 @@ void ad_text_batch_destroy(ad_text_batch *batch) {
   *batch = (ad_text_batch){0};
 }
 
-/* Makes the path of "tokenizer.json" in the folder of the first file of tokens, whether the file exists or not.
- * NULL: there are no files of tokens. Release with ad_release. */
+/* Makes the path of "tokenizer.json" in the folder of the first file of tokens; the file need not exist. *out is NULL
+ * if there are no files of tokens. Release with ad_release. */
 static ad_status name_tokenizer(const ad_text_options *text, char **out) {
   static const char name[] = "tokenizer.json";
   *out = NULL;
@@ -159,7 +160,7 @@ const ad_array *ad_text_batch_array(const ad_text_batch *batch, size_t index, ch
   return index % 2 ? &batch->microbatches[m].targets : &batch->microbatches[m].tokens;
 }
 
-/* Mapped tokens are not counted: the system takes their pages back when it needs memory. */
+/* Mapped files of tokens are not counted: the system can free their pages when it needs memory. */
 size_t ad_text_batch_bytes(const ad_text_batch *batch) {
   size_t bytes = batch->text->token_count ? 0 : (size_t)ad_text_data_bytes(batch->data);
   for (size_t m = 0; m < batch->count; m++)

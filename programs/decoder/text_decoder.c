@@ -1,4 +1,4 @@
-/* A decoder that is trained on text: its phases, batch, count and loss. */
+/* A decoder that is trained on text: its phases, batch, count of tokens and loss. */
 #include "decoder/text_decoder.h"
 
 #include <math.h>
@@ -11,7 +11,8 @@ static const char table_name[] = "embedding";
 
 /* ---- running a phase: one stage of the decoder, for one microbatch ---- */
 
-/* The stream at the beginning of the stage: from the embedding, or from the previous stage. */
+/* Returns the residual stream at the beginning of the stage: the embedding's output, or the value from the previous
+ * stage. */
 static ad_tensor *enter(ad_text_decoder *text, ad_phase_run *at, size_t stage) {
   const ad_text_microbatch *microbatch = &text->batch.microbatches[ad_phase_microbatch(at)];
   ad_tape *t = ad_phase_tape(at);
@@ -21,7 +22,7 @@ static ad_tensor *enter(ad_text_decoder *text, ad_phase_run *at, size_t stage) {
   return ad_decoder_embed(d, t, ad_constant(t, &microbatch->tokens));
 }
 
-/* Computes the loss from the stream after the last block; the loss is P on dp and cp, I on tp. */
+/* Computes the loss from the residual stream after the last block; the loss is P on dp and cp, I on tp. */
 static void submit_loss(ad_text_decoder *text, ad_phase_run *at, ad_tensor *x) {
   const ad_text_microbatch *microbatch = &text->batch.microbatches[ad_phase_microbatch(at)];
   ad_tape *t = ad_phase_tape(at);
@@ -71,7 +72,7 @@ static void name_stages(ad_text_decoder *text) {
   text->stages[last].needs[1] = table_name;
 }
 
-/* Adds the transfer of a value to another stage. If both stages are on the same ranks, adds nothing. */
+/* Adds the transfer of a value from one stage to another. Adds nothing if the stages are on the same ranks. */
 static ad_status add_transfer(ad_text_decoder *text, const ad_transfer_spec *spec, const ad_layout *from,
                               ad_program *to) {
   ad_transfer_spec transfer = *spec;
@@ -124,7 +125,8 @@ static ad_status add_phase(ad_text_decoder *text, size_t number, ad_program *to)
 static ad_status add_phases(ad_text_decoder *text, ad_program *to) {
   size_t count = text->decoder.stage_count;
   AD_TRY(ad_new(count, &text->stages));
-  AD_TRY(ad_new(count, &text->bridges));  // between neighbours, and one from the first stage to the last
+  AD_TRY(ad_new(count, &text->bridges));  // one bridge between each two neighbouring stages, and one from the first
+                                          // stage to the last
   name_stages(text);
   for (size_t s = 0; s < count; s++) AD_TRY(add_phase(text, s, to));
   return AD_OK;

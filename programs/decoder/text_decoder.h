@@ -1,15 +1,16 @@
-/* The common part of programs that are decoders of text: modules (one, or one a stage), batch, phases, count and
- * loss. The object of such a program begins with an ad_text_decoder, so these functions take it as their `own`. */
+/* What all programs that are decoders of text share: modules (one, or one for each stage), batch, phases, count and
+ * loss. The object of such a program begins with an ad_text_decoder, so that these functions can take it as `own`. */
 #ifndef DECODER_TEXT_DECODER_H
 #define DECODER_TEXT_DECODER_H
 #include "decoder/decoder.h"
 #include "decoder/options.h"
 #include "decoder/text_batch.h"
 
-/* The phase of one stage, with the values that it needs and gives: the stream between blocks and, if the embedding
- * is also the head, the embedding from the first stage to the last. */
+/* The phase of one stage, and the names of the values that it needs and gives. Neighbouring stages transfer the
+ * residual stream. If the head is tied to the embedding, the first stage transfers the embedding to the last. */
 typedef struct ad_text_stage {
-  char phase[32], stream[32]; /* stream: the name of the stream that the stage gives */
+  char phase[32], stream[32]; /* phase: the phase's name; stream: the name of the residual stream that the stage
+                               * gives */
   const char *needs[3], *gives[3];
 } ad_text_stage;
 
@@ -18,16 +19,16 @@ typedef struct ad_text_decoder {
   int64_t global_batch;
   ad_text_batch batch;
   ad_text_stage *stages;
-  ad_bridge **bridges; /* one for each value between stages on different ranks */
+  ad_bridge **bridges; /* one for each value that stages on different ranks transfer */
   size_t bridge_count;
 } ad_text_decoder;
 
-/* Adds modules, count, loss and phases to the program. Borrows the options and the branch. */
+/* Adds the decoder's modules, count, loss and phases to the program. Borrows the options and the branch. */
 ad_status ad_text_decoder_create(ad_text_decoder *text, const ad_decoder_options *options, const ad_branch *branch,
                                  void *branch_own, double expert_share, ad_program *to) AD_CHECKED;
 void ad_text_decoder_release(ad_text_decoder *text);
 
-/* Functions for the program's record. */
+/* Functions for the ad_program_kind of a text decoder; `own` begins with an ad_text_decoder. */
 ad_status ad_text_decoder_open(void *own);
 ad_status ad_text_decoder_read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted);
 int ad_text_decoder_has_validation(const void *own);
@@ -39,13 +40,13 @@ double ad_text_decoder_stage_flops(const void *own, size_t stage, int64_t sample
 const char *ad_text_decoder_content(const void *own, size_t index, char *buffer, size_t size);
 const char *ad_text_decoder_companion(const void *own, size_t index);
 const char *ad_text_decoder_fact(const void *own, size_t index, char *buffer, size_t size);
-/* The options of the program begin with an ad_decoder_options. */
+/* Functions for the same record whose `options` begin with an ad_decoder_options. */
 const ad_text_options *ad_text_decoder_text(const void *options, int64_t *vocabulary);
 size_t ad_text_decoder_kept_count(const void *own);
 ad_tensor *ad_text_decoder_next(void *own, ad_tape *t, const ad_continued *from);
 extern const char *const ad_text_decoder_modules[];
-/* Initialises, with the functions above, the members of an ad_program_kind that all text decoders share. A program
- * adds its other members. */
+/* The members of an ad_program_kind that all text decoders share, initialised with the functions above. A program adds
+ * the other members. */
 #define AD_TEXT_DECODER_MEMBERS                                                                                       \
   .modules = ad_text_decoder_modules, .open = ad_text_decoder_open, .rules.check_files = ad_text_decoder_check_files, \
   .data.has_validation = ad_text_decoder_has_validation,                                                              \

@@ -1,4 +1,4 @@
-/* Checks the keys with text or tokens, and their files. */
+/* Checks the recipe keys data.text, data.tokens and data.mask, and the files that they name. */
 #include "decoder/text_keys.h"
 
 #include <stdio.h>
@@ -18,10 +18,11 @@ void ad_text_check(const ad_text_options *text, const ad_complaints *to) {
 }
 
 typedef struct checked {
-  const char *key; /* "data.text" */
+  const char *key; /* "data.text", for example */
   char *const *paths;
   size_t count;
-  /* Checks files from number *at on. *at becomes the number of the first unusable file, or count. */
+  /* Checks the files from number *at on. Sets *at to the number of the first unusable file, or to `count` if there is
+   * none. */
   ad_status (*check)(const char *const *paths, size_t count, int64_t vocabulary, size_t *at);
 } checked;
 
@@ -35,7 +36,7 @@ static ad_status check_mask(const char *const *paths, size_t count, int64_t voca
   return ad_token_masks_check(paths, count, at);
 }
 
-/* Complains of each unusable file. Returns the number of them. */
+/* Complains about each unusable file. Returns how many there are. */
 static size_t check_each(const checked *files, int64_t vocabulary, const ad_complaints *to) {
   size_t wrong = 0;
   for (size_t at = 0; at < files->count; at++) {

@@ -6,7 +6,7 @@
 
 #define AD_TEXT_KEY(name, kind, ...) \
   { "data." name, kind, __VA_ARGS__ }
-/* Entries for the key table of a program whose struct `options` has the ad_text_options `member`. */
+/* Entries for the key table of a program whose struct `options` has an ad_text_options called `member`. */
 #define AD_TEXT_KEYS(options, member)                                                                                 \
   AD_TEXT_KEY("text", AD_KEY_TEXT, .list = 1, .offset = offsetof(options, member.text),                               \
               .second = offsetof(options, member.text_count), .fallback = "",                                         \
@@ -27,12 +27,12 @@
                   .help = "fraction at the end of every file that is kept for validation")
 enum { AD_TEXT_KEY_COUNT = 6 };
 
-/* Checks the keys together: either text or tokens, and a mask for each file of tokens. */
+/* Checks that either text or tokens are given, and that masks, if given, are as many as the files of tokens. */
 void ad_text_check(const ad_text_options *text, const ad_complaints *to);
-/* Checks that each file can be used, complaining at its own element of data.text, data.tokens or data.mask, and that
- * all of them together are long enough. Reads every token. */
+/* Checks each file, with complaints at its element of data.text, data.tokens or data.mask, and that all files together
+ * are long enough. Reads every token. */
 void ad_text_check_files(const ad_text_options *text, int64_t vocabulary, const ad_complaints *to);
-/* Opens the text or the tokens in the options. unread 1: finds only the sizes of a text. */
+/* Opens the text or the tokens that the options name. With unread = 1 only the sizes of a text are found. */
 ad_status ad_text_open(const ad_text_options *text, int64_t vocabulary, int unread, ad_text_data **out) AD_CHECKED;
 
 #endif

@@ -1,15 +1,17 @@
-/* Clamps to [0, 1], and mix. The backward of `lower` lets values below 0 come back; `upper` continues slowly above
- * 1; `mix` brings a number nearer to 1. All compute in f64 and round once. */
+/* The operations lower, upper (two clamps to [0, 1]) and mix. The backward of `lower` lets values below 0 come back,
+ * `upper` continues with a small slope above 1, and `mix` moves a number nearer to 1. All compute in f64 and round
+ * once. */
 #include "decompose/operations.h"
 #include "decompose/pieces.h"
 
-static const double slow = 0.01; /* the slope outside [0, 1] */
+static const double slow = 0.01; /* the small slope outside [0, 1] */
 
 /* ---- applying a function to each element ---- */
 
 typedef double function_of_two(double x, double other);
 
-/* Sets the result to f(operand 0, operand 1); without operand 1, f's second argument is 0. */
+/* Sets each element of the result to f(element of operand 0, element of operand 1). If there is no operand 1, f's
+ * second argument is 0. */
 static void put_values(const ad_tensor *out, function_of_two *f) {
   const ad_array *x = ad_operand(out, 0), *other = ad_operand(out, 1), *y = ad_tensor_array(out);
   double of[PIECE], with[PIECE] = {0};
@@ -22,7 +24,7 @@ static void put_values(const ad_tensor *out, function_of_two *f) {
   }
 }
 
-/* Adds f(x, arrived gradient) to the operand's gradient. */
+/* Adds f(x, gradient of the result) to the operand's gradient, element by element. */
 static void put_shares(const ad_tensor *out, const ad_array *x, function_of_two *f, const ad_gradient_slot *slot) {
   const ad_array *gradient = ad_result_grad(out);
   double of[PIECE], g[PIECE];
@@ -34,15 +36,15 @@ static void put_shares(const ad_tensor *out, const ad_array *x, function_of_two 
   }
 }
 
-/* A NaN stays NaN. */
+/* Returns x clamped to [0, 1]; a NaN stays NaN. */
 static double clamped(double x) { return x < 0 ? 0 : x > 1 ? 1 : x; }
 
 /* ---- operation lower: clamps to [0, 1], and lets gradients pass that raise x < 0 ---- */
 
 static double lower_of(double x, double unused) { return clamped(x); }
 
-/* The gradient of lower. Below 0, a negative gradient passes, times `slow`, because it raises x. A positive one
- * would push x further down, and does not pass. */
+/* Returns the gradient that `lower` passes to x. For x below 0, a negative gradient is passed times `slow`, because it
+ * raises x. A positive gradient would lower x further, and is not passed. */
 static double returning_share(double x, double g) { return x > 1 || (x < 0 && g >= 0) ? 0 : x < 0 ? slow * g : g; }
 
 static double plain_share(double x, double g) { return x < 0 || x > 1 ? 0 : g; }
@@ -128,7 +130,8 @@ static ad_status mix_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_s
   return AD_OK;
 }
 
-/* Nonlinear in both operands: with a Partial value, the 1 in the formula would be counted once for each addend. */
+/* mix is nonlinear in x and u: if one of them were Partial, the 1 in the formula would be counted once for each
+ * addend. */
 const ad_operation ad_mix_record = {.size = sizeof(ad_operation),
                                     .name = "mix",
                                     .dims = "...,...->...",

@@ -1,4 +1,4 @@
-/* Masked products. */
+/* Products with a matrix that masked components replace. */
 #include "decompose/components.h"
 
 ad_tensor *ad_masked_product(ad_tape *t, const ad_mask *mask, ad_tensor *x, ad_tensor *w) {

@@ -1,6 +1,6 @@
-/* The program decompose: a frozen decoder (the target), an importance network, components of the target's matrices
- * and an adversary, each on its own ranks. Modules, counts, losses, transfers and record are in this file, the
- * computations in phases.c, the recipe keys in keys.c. */
+/* The program decompose: a frozen decoder (the target), an importance network, components of the target's matrices and
+ * an adversary, each on its own ranks. This file has the modules, counts, losses, transfers and the record; phases.c
+ * has the computations, keys.c the recipe keys. */
 #include "decompose/decompose.h"
 
 #include <stdio.h>
@@ -105,7 +105,8 @@ static ad_status create_part(ad_decomposition *d, size_t module, const ad_mesh *
   ad_text_layouts layouts = {.rows = layout, .tokens = layout, .targets = layout};
   const ad_decoder_options *decoder = &d->options->target.decoder;
   AD_TRY(ad_text_batch_create(&d->setting, &layouts, &decoder->data, ad_decoder_vocabulary(decoder), &own->batch));
-  own->batch.options.wraps = 1;  // the losses of components are over all positions
+  own->batch.options.wraps = 1;  // a batch beyond the end of a set continues at the beginning of the set: the losses
+                                 // of components are over all positions
   return AD_OK;
 }
 
@@ -120,7 +121,7 @@ static void release_part(ad_decompose_part *own) {
 
 enum { POSITIONS, SITE_POSITIONS, WEIGHTS, ADV_POSITIONS };
 
-/* The mesh of all blocks' ranks; blocks that share their ranks all have the same mesh. */
+/* Returns the mesh of all ranks of the pool `blocks`. Blocks that share their ranks all have the same mesh. */
 static const ad_mesh *mesh_of_blocks(const ad_decomposition *d, const ad_program *to) {
   return d->setting.disjoint ? ad_program_pool(to, AD_POOL_BLOCKS) : ad_program_mesh(to, 1);
 }
@@ -171,12 +172,12 @@ static ad_status name_values(ad_decomposition *d) {
     snprintf(d->v[s], AD_DECOMPOSE_NAME_SIZE, "%s.V", d->sites[s].name);
     snprintf(d->u[s], AD_DECOMPOSE_NAME_SIZE, "%s.U", d->sites[s].name);
   }
-  /* The lengths of all lists: components twice for the blocks and once for the adversary, importances three times,
-   * and one end for each list. */
+  /* The lists have, in all: components twice for the blocks and once for the adversary, importances three times, and
+   * one terminating NULL for each list. */
   return ad_new(6 * d->site_count + 3 * d->block_count + 3 * d->block_count + 2, &d->lists);
 }
 
-/* The place of the next entry of the lists; each list ends with NULL. */
+/* Where the next entry of the lists is written. Each list ends with NULL. */
 typedef struct list_end {
   const char **at;
 } list_end;
@@ -352,7 +353,7 @@ static void destroy_decomposition(void *own) {
   ad_release(d);
 }
 
-/* The file of the target's weights; NULL: they are drawn from the seed. */
+/* Returns the path of the file with the target's weights, or NULL if the weights are drawn from the seed. */
 static const char *weights_file(const ad_decomposition *d) {
   return d->options->weights ? d->options->weights : d->options->trained;
 }
@@ -369,8 +370,8 @@ static ad_status open_data(void *own) {
   return AD_OK;
 }
 
-/* Reads the batch of a module and counts all its positions, whether their next bytes count or not. All ranks of the
- * module have the same count. */
+/* Reads the batch of a module and sets `counted` to all its positions, including those whose next byte does not count.
+ * The counts are the same on all ranks of the module. */
 static ad_status read_part(ad_decomposition *d, size_t module, int64_t step, ad_data_split validation,
                            int64_t *counted) {
   ad_decompose_part *of = &d->parts[module];
@@ -401,7 +402,7 @@ static int has_validation(const void *own) {
 
 static int64_t validation_samples(const void *own) {
   const ad_decompose_part *here = ((const ad_decomposition *)own)->parts;
-  while (!here->is_here) here++; /* each rank has a module */
+  while (!here->is_here) here++; /* ends, because each rank has at least one module */
   return ad_text_batch_validation(&here->batch);
 }
 
@@ -411,19 +412,21 @@ static size_t part_bytes(const ad_decompose_part *own) {
   return bytes;
 }
 
-/* The tokens of each microbatch, module by module. Targets are in no loss, so they are left out. */
+/* Returns the tokens of microbatch after microbatch, module by module. Targets are left out, because no loss uses
+ * them. */
 static const ad_array *batch_array(const void *own, size_t index, char *name, size_t size) {
   const ad_decomposition *d = own;
   size_t microbatches = (size_t)d->setting.microbatches, module = index / microbatches, m = index % microbatches;
   return module < d->module_count ? ad_text_batch_array(&d->parts[module].batch, 2 * m, name, size) : NULL;
 }
 
-/* The target's weights, of which all modules have identical copies. */
+/* Returns a weight of the target. All modules have identical replicas of the weights. */
 static const ad_array *constant_array(const void *own, size_t index, char *name, size_t size) {
   return ad_target_array(&((const ad_decomposition *)own)->parts[AD_POOL_CI].target, index, name, size);
 }
 
-/* Bytes of batches, targets, masks, sources in the tape's dtype, and the tape of the ascent. */
+/* Returns the bytes of batches, target weights, masks, sources in the tape's dtype, and the tape of the adversary's
+ * ascent. */
 static size_t data_bytes(const void *own) {
   const ad_decomposition *d = own;
   size_t bytes = ad_sources_bytes(&d->sources) + (d->ascent ? ad_tape_peak_bytes(d->ascent) : 0);
@@ -432,7 +435,8 @@ static size_t data_bytes(const void *own) {
   return bytes;
 }
 
-/* Operations of the importance network, and of one pass of the target for each site, forward and backward. */
+/* Returns the operations of the importance network, and of one forward and backward pass of the target for each
+ * site. */
 static double flops(const void *own, int64_t samples) {
   const ad_decomposition *d = own;
   int64_t seq = d->options->target.decoder.data.seq;
@@ -450,7 +454,7 @@ static const char *fact(const void *own, size_t index, char *buffer, size_t size
 static const char *content(const void *own, size_t index, char *buffer, size_t size) {
   const ad_decomposition *d = own;
   const ad_decompose_part *here = d->parts;
-  while (!here->is_here) here++; /* each rank has a module */
+  while (!here->is_here) here++; /* ends, because each rank has at least one module */
   if (!weights_file(d)) return ad_text_batch_content(&here->batch, index, buffer, size);
   if (index) return ad_text_batch_content(&here->batch, index - 1, buffer, size);
   return ad_target_content(&here->target, buffer, size);
@@ -458,7 +462,7 @@ static const char *content(const void *own, size_t index, char *buffer, size_t s
 
 static const char *companion(const void *own, size_t index) {
   const ad_decompose_part *here = ((const ad_decomposition *)own)->parts;
-  while (!here->is_here) here++; /* each rank has a module */
+  while (!here->is_here) here++; /* ends, because each rank has at least one module */
   return ad_text_batch_companion(&here->batch, index);
 }
 

@@ -1,4 +1,4 @@
-/* Structs and functions that the phases of decompose and its record share. */
+/* Structs and functions that phases.c, findings.c, showing.c and decompose.c share. */
 #ifndef DECOMPOSE_H
 #define DECOMPOSE_H
 #include "decompose/components.h"
@@ -14,16 +14,17 @@ enum { AD_DECOMPOSE_NAME_SIZE = AD_PARAM_NAME_SIZE + 16, AD_BLOCKS_MAX = 64, AD_
 
 typedef char ad_value_name[AD_DECOMPOSE_NAME_SIZE];
 
-/* The data of a module besides its parameters. */
+/* What a module of this rank has besides its parameters. */
 typedef struct ad_decompose_part {
   int is_here;
-  size_t first_site, site_count; /* the module's own sites; ci and adv have all sites */
+  size_t first_site, site_count; /* the sites of this module; the modules ci and adv have all sites */
   ad_target target;
   ad_text_batch batch;
-  ad_kept_memory *masks; /* two for each of its sites: the numbers of the mask, and those of the remains */
+  ad_kept_memory *masks; /* memory for two arrays of each of this module's sites: its mask, and how much of the
+                          * remainder is used */
 } ad_decompose_part;
 
-/* The values that the adversary's forward passes on one tape share. */
+/* The values that all forward passes of the adversary on one tape share. */
 typedef struct ad_adversary {
   const ad_tape *tape;
   ad_tensor *tokens, *wanted, *importances, *v[AD_SITES_MAX], *u[AD_SITES_MAX];
@@ -35,15 +36,18 @@ typedef struct ad_decomposition {
   int64_t step;
   ad_site *sites;
   size_t site_count;
-  int64_t components; /* number of components of all sites */
+  int64_t components; /* number of components of all sites together */
   size_t block_count, module_count;
   ad_decompose_part *parts; /* one for each module */
   ad_encoder importance;
   ad_sources sources;
-  ad_adversary adversary;             /* its values in the last microbatch, until its tape is reset */
-  ad_tape *ascent;                    /* the tape of the adversary's ascent steps; NULL: there were none yet */
-  ad_value_name *importances, *v, *u; /* names of values: importances of each block, V and U of each site */
-  const char **lists;                 /* the lists of values that phases need and give, one after another */
+  ad_adversary adversary;             /* the adversary's values in the last microbatch; valid until their tape is
+                                       * reset */
+  ad_tape *ascent;                    /* the tape of the adversary's ascent steps; NULL before the first step */
+  ad_value_name *importances, *v, *u; /* names of transferred values: the importances of each block, and V and U of
+                                       * each site */
+  const char **lists;                 /* lists of names: the values that each phase needs and gives, one list after
+                                       * another */
   ad_bridge **bridges;
   size_t bridge_count;
 } ad_decomposition;
@@ -53,17 +57,18 @@ size_t ad_module_of_adv(const ad_decomposition *d);
 ad_span ad_sites_of_block(const ad_decomposition *d, size_t block);
 int64_t ad_components_in(const ad_decomposition *d, size_t first_site, size_t count);
 
-/* Reads a step's batch, or a validation batch, for all modules of this rank; `counted` as in ad_program_kind's read. */
+/* Reads a step's batch, or a validation batch, for all modules of this rank. `counted` has the same meaning as in an
+ * ad_program_kind's read. */
 enum { AD_DECOMPOSE_COUNTS = 4 };
 ad_status ad_decompose_read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) AD_CHECKED;
 
-/* The adversary's values, entered as constants on another tape. */
+/* Returns the adversary's values `from`, entered as constants on tape t. */
 ad_adversary ad_adversary_on(const ad_decomposition *d, ad_tape *t, const ad_adversary *from);
-/* Logits of the target with all sites masked. */
+/* Returns the target's logits if all sites are replaced by masked components; one mask for each site. */
 ad_tensor *ad_decompose_logits(ad_decomposition *d, ad_decompose_part *part, ad_tape *t, ad_tensor *tokens,
                                ad_mask *masks);
 
-/* Functions of the phases; `own` is an ad_decomposition. */
+/* The functions of the phases; `own` is an ad_decomposition. */
 ad_status ad_decompose_give_components(void *own, ad_phase_run *at) AD_CHECKED;
 ad_status ad_decompose_give_importances(void *own, ad_phase_run *at) AD_CHECKED;
 ad_status ad_decompose_run_block(void *own, ad_phase_run *at) AD_CHECKED;

@@ -1,4 +1,4 @@
-/* Runs the target on validation text with several kinds of masks, and counts where each component is needed. */
+/* Runs the target on validation text with several kinds of masks, and counts where each component is important. */
 #include "decompose/findings.h"
 
 #include <string.h>
@@ -14,18 +14,18 @@ typedef struct search {
   ad_decomposition *d;
   const ad_forward *forward;
   ad_comm *comm;
-  ad_decompose_part *part; /* the part of the adversary's module */
+  ad_decompose_part *part; /* the adversary's module on this rank */
   ad_findings *found;
-  ad_tape *tape; /* NULL: this rank is not one of the adversary's, or nothing has run yet */
+  ad_tape *tape; /* NULL if this rank has no adversary, or before the first microbatch has run */
   ad_random_components random;
-  double *memory; /* room for one microbatch's masks and remains, in the tape's wide dtype */
+  double *memory; /* one microbatch's masks and the parts of the remainder that are used, in the tape's wide dtype */
 } search;
 
-/* A microbatch after its run, on a rank of the adversary. */
+/* A microbatch after its forward pass, on a rank of the adversary. */
 typedef struct place {
   int64_t step;
   size_t microbatch;
-  int64_t first_sample; /* number of this rank's first sample in the validation text */
+  int64_t first_sample; /* number of the first of this rank's samples in the validation text */
 } place;
 
 static size_t seq_of(const ad_decomposition *d) { return (size_t)d->options->target.decoder.data.seq; }
@@ -44,8 +44,8 @@ static ad_status look_at_step(search *s, int64_t step, int64_t *const *counted, 
   return AD_OK;
 }
 
-/* Runs all microbatches of `steps` batches of the validation set, and calls `look` for each. After its last sample
- * the set begins again. */
+/* Runs all microbatches of `steps` batches of the validation set, and calls `look` for each. After its last sample the
+ * validation set starts again. */
 static ad_status look_at_text(search *s, int64_t steps, looking *look) {
   size_t microbatches = (size_t)s->d->setting.microbatches;
   int64_t *memory, *counted[AD_DECOMPOSE_COUNTS];
@@ -79,7 +79,8 @@ static double importance_at(const ad_array *importances, size_t row, size_t comp
   return ad_array_get(importances, row * (size_t)importances->local.dim[2] + component);
 }
 
-/* The number of a site's components with an importance above 0 at this row; `first` is the site's first component. */
+/* Returns how many components of a site have an importance above 0 in this row; `first` is the number of the site's
+ * first component. */
 static size_t active_at(const ad_array *importances, size_t row, size_t first, size_t count) {
   size_t active = 0;
   for (size_t c = first; c < first + count; c++) active += importance_at(importances, row, c) > 0;
@@ -114,8 +115,8 @@ static ad_status put_stochastic(const search *s, const ad_array *importances, co
   return AD_OK;
 }
 
-/* Fills mask [batch, seq, components of all sites] for this pass, and remains [batch, seq]; remains are 0 unless
- * masks are random. */
+/* Fills the mask [batch, seq, components of all sites] for this pass, and `remains` [batch, seq], how much of the
+ * remainder W - V U is used: 0 unless masks are random. */
 static ad_status put_masks(const search *s, int pass, const ad_array *importances, const place *at, ad_array *mask,
                            ad_array *remains) {
   put_everywhere(0, remains);
@@ -155,8 +156,8 @@ typedef struct random_pass {
   int pass;
 } random_pass;
 
-/* Replaces a site's product by random components: (x V) U, where at each position only as many columns of x V are
- * kept as components have an importance above 0 there. */
+/* Replaces a site's product x W by (x V) U of random components. At each position, (x V) keeps as many columns as the
+ * site has components with an importance above 0 there. */
 static ad_tensor *replace(void *own, ad_tape *t, size_t site, ad_tensor *x, ad_tensor *w) {
   const random_pass *pass = own;
   const ad_decomposition *d = pass->s->d;
@@ -231,7 +232,7 @@ static void count_importances(search *s) {
   }
 }
 
-/* Allocates masks for the largest microbatch, in f64. */
+/* Allocates masks in f64 that are large enough for the largest microbatch. */
 static ad_status take_memory(search *s) {
   size_t most = 0;
   for (size_t m = 0; m < s->part->batch.count; m++) {
@@ -243,7 +244,8 @@ static ad_status take_memory(search *s) {
 
 static const ad_mesh *mesh_of(const search *s) { return s->part->batch.microbatches[0].tokens.layout.mesh; }
 
-/* Creates the tape and the random components, after the first microbatch has run. */
+/* Creates the tape and the random components. Called after the first microbatch has run, because only then is the
+ * adversary's tape known. */
 static ad_status open_adversary(search *s) {
   const ad_tape *of = s->d->adversary.tape;
   ad_tape_options options = {.size = sizeof options, .dtype = ad_tape_dtype(of), .residual = ad_tape_residual(of)};
@@ -262,7 +264,7 @@ static ad_status measure_place(search *s, const place *at) {
 
 /* ---- how far components are from the weights ---- */
 
-/* error [in, out] = W - V U. */
+/* Computes error [in, out] = W - V U. */
 static ad_status put_error(const ad_site *site, const double *w, const double *v, const double *u, double *error) {
   memcpy(error, w, (size_t)(site->in * site->out) * sizeof *w);
   ad_matrix_product product = {.size = sizeof product, .dtype = AD_F64, .m = site->in, .n = site->out};
@@ -295,7 +297,7 @@ static ad_status measure_site(search *s, size_t site) {
   return status;
 }
 
-/* Measures the components on one rank, because all ranks of the adversary have the same ones. */
+/* Measures the components on the adversary's first rank only, because all its ranks have the same components. */
 static ad_status measure_components(search *s) {
   if (ad_comm_rank(s->comm) != ad_mesh_first_rank(mesh_of(s))) return AD_OK;
   for (size_t site = 0; site < s->d->site_count; site++) AD_TRY(measure_site(s, site));
@@ -315,7 +317,7 @@ double ad_findings_mean(const ad_findings *findings, size_t component, int of) {
   return positions > 0 ? findings->of_component[component * AD_PER_COMPONENT + (size_t)of] / positions : 0;
 }
 
-/* The variance over positions of the component's importance: 0 if it is the same everywhere. */
+/* Returns the variance over positions of the component's importance; 0 if the importance is the same everywhere. */
 static double variance_of(const ad_findings *findings, size_t component) {
   double mean = ad_findings_mean(findings, component, AD_IMPORTANCE);
   return ad_findings_mean(findings, component, AD_IMPORTANCE_SQUARE) - mean * mean;

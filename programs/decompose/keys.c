@@ -1,4 +1,4 @@
-/* The keys of decompose, and the checks of their values together and with the meshes. */
+/* The recipe keys of decompose, and the checks of their values against each other and the meshes. */
 #include "decompose/keys.h"
 
 #include <fnmatch.h>
@@ -183,8 +183,8 @@ static void check_target(const ad_decompose_options *options, const ad_complaint
                 (long long)options->target_warmup);
 }
 
-/* Complains at a key that was surely given: the other may be left out, with its default (0 and 1). Both may be equal
- * if the power does not change. */
+/* If only one of the two keys is given, complains at that one; the other has its default (0 or 1). The two values may
+ * be equal if the power does not change. */
 static void check_annealing(const ad_decompose_options *options, const ad_complaints *to) {
   double from = options->anneal_from, arrived = options->anneal_to;
   if (from < arrived || (from == arrived && options->last_power <= 0)) return;

@@ -1,4 +1,4 @@
-/* The recipe keys of decompose and their checks; needs no tape. */
+/* The recipe keys of decompose and their checks. They can be used without a tape. */
 #ifndef DECOMPOSE_KEYS_H
 #define DECOMPOSE_KEYS_H
 #include "decompose/model.h"
@@ -12,7 +12,7 @@ void ad_decompose_check(const void *options, const ad_program_setting *setting, 
 const char *ad_decompose_not_smooth(const void *options);
 void ad_decompose_check_files(const void *options, const ad_complaints *to);
 
-/* Lists the target's products with a name that a pattern matches, each with its number of components. The caller
+/* Lists the products of the target that a pattern of the recipe matches, each with its number of components. The caller
  * releases *out. */
 ad_status ad_decompose_sites(const ad_decompose_options *options, const ad_mesh *mesh, ad_site **out,
                              size_t *count) AD_CHECKED;

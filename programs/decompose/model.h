@@ -66,30 +66,34 @@
  * target's, not scaled; its norms add 1e-5, and a head is d_model / heads wide. */
 typedef struct ad_decompose_options {
   ad_gpt_options target;
-  /* The target's weights: from a file, or trained first for so many steps; if neither is given, drawn from the seed. */
+  /* Where the target's weights come from: a file, or a training of target_steps steps before this one, or else the
+   * seed. */
   char *weights;
   int64_t target_steps, target_warmup, target_batch;
   double target_lr, target_weight_decay;
-  const char *trained; /* no key: the file of the first training, borrowed; NULL: it has not run yet */
+  const char *trained; /* not a recipe key: path of the weights that the target's training wrote, borrowed; NULL
+                        * before that training */
   int64_t importance_layers, importance_d_model, importance_heads;
-  char **matches; /* patterns for names of sites */
+  char **matches; /* patterns that names of sites must match */
   size_t match_count;
-  int64_t *components; /* components of each site, one number for each pattern */
+  int64_t *components; /* for each pattern, the number of components of the sites that match it */
   size_t components_count;
   double faithfulness, stochastic, sparsity, adversarial; /* coefficients of the losses */
   char *divergence;                                       /* "mse" or "kl" */
   int plain_clamp;
   double power, beta, epsilon;
-  double last_power, anneal_from, anneal_to; /* last_power 0: the power stays; the others are fractions of the steps */
+  double last_power, anneal_from, anneal_to; /* last_power 0: the power does not change; anneal_from, anneal_to:
+                                              * fractions of the training's steps */
   int64_t ascent_steps;
   char *ascent_rule;   /* "sign" or "adam" */
   char *ascent_scope;  /* "sample" or "batch" */
   char *ascent_bounds; /* "clamp" or "sigmoid" */
   double ascent_lr, ascent_epsilon;
-  ad_dtype comm_dtype_values, comm_dtype_gradients, comm_dtype_weights; /* 0: no rounding */
+  ad_dtype comm_dtype_values, comm_dtype_gradients, comm_dtype_weights; /* dtypes in which values are sent between
+                                                                         * pools; 0: not rounded */
 } ad_decompose_options;
 
-/* The kind "decompose": modules "ci", "blocks" (one for each block) and "adv". */
+/* The program kind "decompose". Its modules are "ci", "blocks" (one for each block) and "adv". */
 const ad_program_kind *ad_decompose(void);
 
 #endif

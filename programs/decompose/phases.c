@@ -1,6 +1,6 @@
-/* The computations of decompose's modules in a microbatch. Blocks give their components to the adversary; the
- * importance network gives importances to each block and the adversary; blocks and adversary run the target with
- * masked components. Gradients go back the same ways. No formula contains a number of ranks. */
+/* The computations of decompose's modules in a microbatch. Blocks give their components to the adversary. The
+ * importance network gives importances to each block and to the adversary. Blocks and adversary run the target with
+ * masked components. Gradients take the same ways in reverse. No formula contains a number of ranks. */
 #include <stdio.h>
 #include <string.h>
 #include "addend/memory.h"
@@ -28,8 +28,8 @@ static ad_status take_room(const ad_comm *comm, ad_kept_memory *memory, size_t b
   return AD_OK;
 }
 
-/* Uniform random numbers [batch, seq, components], or [batch, seq] if components is 0, in the wide dtype. Each
- * number depends only on its place in the global batch. */
+/* Returns uniform random numbers [batch, seq, components], or [batch, seq] if components is 0, in the wide dtype. Each
+ * number depends only on its sample's and its position's place in the global batch. */
 static ad_tensor *uniform(ad_decomposition *d, ad_phase_run *at, size_t site, int64_t components) {
   ad_tape *t = ad_phase_tape(at);
   const ad_text_microbatch *batch = microbatch_of(d, at);
@@ -48,10 +48,10 @@ static ad_tensor *uniform(ad_decomposition *d, ad_phase_run *at, size_t site, in
 
 /* ---- running the target with masked components ---- */
 
-/* A forward pass with masked components in place of some sites. */
+/* A forward pass of the target in which masked components replace some sites. */
 typedef struct masked_pass {
   ad_decomposition *d;
-  size_t first, count; /* the replaced sites */
+  size_t first, count; /* the sites that are replaced */
   ad_mask *masks;      /* one for each of these sites */
 } masked_pass;
 
@@ -102,7 +102,8 @@ static ad_tensor *see_input(void *own, ad_tape *t, size_t site, ad_tensor *x, ad
   return NULL;
 }
 
-/* The power at the present step: by the step's number alone, so the same on all ranks and after resuming. */
+/* Returns the power at the present step. It depends on the step's number alone, so it is the same on all ranks and
+ * after resuming. */
 static double power_now(const ad_decomposition *d) {
   const ad_decompose_options *options = d->options;
   double span = options->anneal_to - options->anneal_from;
@@ -111,8 +112,8 @@ static double power_now(const ad_decomposition *d) {
   return way > 1 ? options->last_power : options->power + (options->last_power - options->power) * way;
 }
 
-/* The sparsity loss. Each rank takes the logarithm of the sums over all ranks; the backward of the all-reduce is
- * local (law 7). */
+/* Returns the sparsity loss. Every rank computes it from the sums over all ranks, so the backward of the all-reduce is
+ * local (law 7, a replicated contribution). */
 static ad_tensor *sparsity(const ad_decomposition *d, ad_tape *t, ad_tensor *importances) {
   ad_tensor *sums = ad_power_sums(t, ad_upper(t, importances), d->options->epsilon, power_now(d));
   return ad_sparsity(t, ad_all_reduce(t, sums, "dp", AD_I), d->options->beta);
@@ -137,8 +138,8 @@ ad_status ad_decompose_give_importances(void *own, ad_phase_run *at) {
 
 /* ---- phase: a block's losses ---- */
 
-/* The faithfulness loss. All ranks of the block compute the same loss, so it is counted once (law 7). It is a small
- * difference of large numbers, so it is computed in the wide dtype. */
+/* Returns the faithfulness loss. All ranks of the block compute the same loss, so it is counted once (law 7, a
+ * replicated contribution). It is a small difference of large numbers, so it is computed in the wide dtype. */
 static ad_tensor *faithfulness(ad_decomposition *d, ad_phase_run *at, const ad_mask *masks) {
   ad_tape *t = ad_phase_tape(at);
   ad_dtype wide = ad_dtype_wide(ad_tape_dtype(t));
@@ -278,7 +279,8 @@ ad_status ad_decompose_run_adversary(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* Climbs by the gradient of the last forward pass, divided by the loss's coefficient and scale. */
+/* Takes one ascent step after the backward pass. The gradients contain the loss's coefficient and scale, so they are
+ * divided by these. */
 ad_status ad_decompose_climb_after(void *own, ad_phase_run *at) {
   ad_decomposition *d = own;
   if (!ad_phase_trains(at) || !d->options->ascent_steps || !(d->options->adversarial > 0)) return AD_OK;

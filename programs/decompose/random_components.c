@@ -1,4 +1,4 @@
-/* Draws random components and fits them to the weights by least squares, by the Cholesky factors of a Gram matrix. */
+/* Draws random components, and fits U to the weights by least squares with a Cholesky factorisation. */
 #include "decompose/random_components.h"
 
 #include <math.h>
@@ -39,7 +39,7 @@ static void solve(const double *l, int64_t n, double *b, int64_t columns) {
   }
 }
 
-/* out [m, n] = a b for a [m, k] and b [k, n]; out's rows are contiguous. */
+/* Computes out [m, n] = a b for a [m, k] and b [k, n]; out's rows are contiguous. */
 static ad_status put_product(int64_t m, int64_t n, int64_t k, ad_matrix a, ad_matrix b, double *out) {
   ad_matrix_product product = {.size = sizeof product, .dtype = AD_F64, .m = m, .n = n, .k = k, .a = a, .b = b};
   product.out = out;
@@ -47,8 +47,8 @@ static ad_status put_product(int64_t m, int64_t n, int64_t k, ad_matrix a, ad_ma
   return ad_multiply_matrices(&product);
 }
 
-/* Finds the u [c, out] that minimises ||w - v u|| and, if there are several, the one with the least ||u||; v is [in,
- * c], w [in, out]. With m the smaller of in and c, `gram` has room for m * m elements and `right` for m * out. */
+/* Finds the u [c, out] that minimises ||w - v u|| for v [in, c] and w [in, out]; if there are several, the one with the
+ * smallest ||u||. Scratch memory: with m the smaller of in and c, `gram` has m * m elements and `right` has m * out. */
 static ad_status fit(const ad_site *site, const double *v, const double *w, double *gram, double *right, double *u) {
   int64_t in = site->in, c = site->components, out = site->out;
   ad_matrix plain = {v, c, 0}, transposed = {v, c, 1}, weight = {w, out, 0}, solved = {right, out, 0};
@@ -148,8 +148,8 @@ static int larger_first(const void *a, const void *b) {
   return (x < y) - (x > y);
 }
 
-/* Sets row `row` of the mask to 1 for the `count` components with the largest `order` (the first of equal ones), and
- * to 0 for the others. `sorted` is scratch memory for `components` numbers. */
+/* Sets a row of the mask to 1 for the `count` components with the largest `order` (of equal ones the first), and to 0
+ * for the others. `sorted` is scratch memory for `components` numbers. */
 static void keep_largest(const double *order, double *sorted, size_t components, size_t row, size_t count,
                          ad_array *mask) {
   memcpy(sorted, order, components * sizeof *order);

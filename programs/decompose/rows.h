@@ -1,9 +1,9 @@
-/* Rows of f64 outside tapes, for products of small matrices. */
+/* Operations on rows of f64 that are not on a tape, for products of small matrices. */
 #ifndef DECOMPOSE_ROWS_H
 #define DECOMPOSE_ROWS_H
 #include <stdint.h>
 
-/* to[k] += factor * from[k] */
+/* Adds factor * from[k] to to[k]. */
 static inline void ad_row_add(double *restrict to, const double *restrict from, double factor, int64_t count) {
   for (int64_t k = 0; k < count; k++) to[k] += factor * from[k];
 }

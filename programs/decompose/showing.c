@@ -33,8 +33,8 @@ static const ad_text_data *text_of(const ad_decomposition *d) {
   return d->parts[m].batch.data;
 }
 
-/* The cross-entropy of the validation text if each token has its frequency in the training text. One is added to
- * each count there, so that a token that never occurs has a frequency, too. */
+/* Returns the cross-entropy of the validation text under the frequencies of bytes in the training text. Each count is
+ * increased by one, so that a byte that never occurs in training has a frequency above 0. */
 static double unigram_entropy(const ad_findings *found) {
   int64_t count[AD_VOCABULARY_BYTES], all = 0;
   double sum = 0;
@@ -63,7 +63,8 @@ static json_t *divergences(const ad_findings *found) {
 
 /* ---- writing the findings about each component ---- */
 
-/* Over a set of components: how many are active per position, and how many are active anywhere. */
+/* For a set of components: the mean number that is active at a position, and the number that is active at any
+ * position. */
 typedef struct activity {
   double above_zero, above_threshold;
   int64_t alive;
@@ -92,7 +93,7 @@ static double importance_of(const ad_findings *found, size_t component) {
   return ad_findings_mean(found, component, AD_IMPORTANCE);
 }
 
-/* Describes a component; its number is counted within its site. */
+/* Describes a component: its number within its site, its mean importance, and how often it is above 0. */
 static json_t *described(const ad_findings *found, size_t component, size_t site) {
   return json_pack("{s:I, s:f, s:f}", "component", (json_int_t)(component - first_of(found, site)), "importance",
                    importance_of(found, component), "frequency", ad_findings_mean(found, component, AD_ABOVE_ZERO));
@@ -107,7 +108,7 @@ static json_t *used(const ad_findings *found, size_t site) {
 
 /* ---- writing the sites ---- */
 
-/* ||W - V U|| / ||W|| over these sites; NAN (null in the document) if W is 0 and the error is not. */
+/* Returns ||W - V U|| / ||W|| over these sites; NAN (null in the document) if W is 0 and the error is not. */
 static double relative_error(const ad_findings *found, size_t first, size_t count) {
   double errors = 0, sizes = 0;
   for (size_t site = first; site < first + count; site++) {
@@ -146,7 +147,7 @@ static json_t *integers(const double *from, int64_t count, double factor) {
   return list;
 }
 
-/* Lists values [samples, seq], each times `factor` and rounded. */
+/* Returns lists of values [samples, seq], each multiplied by `factor` and rounded. */
 static json_t *sample_lists(const ad_findings *found, const double *from, double factor) {
   json_t *list = json_array();
   for (int64_t i = 0; i < found->samples; i++)
@@ -186,7 +187,7 @@ AD_PRINTF(2, 3) static void add_line(json_t *to, const char *format, ...) {
   json_array_append_new(to, json_string(text));
 }
 
-/* The lines for a person to read at the end of a training. */
+/* Returns lines of text that summarise the findings at the end of a training. */
 static json_t *summary(const ad_findings *found) {
   const ad_decomposition *d = found->decomposition;
   activity of = activity_of_all(found);

@@ -1,9 +1,9 @@
-/* Shows the findings of a decomposition on validation text. */
+/* Writes what a decomposition found on validation text. */
 #ifndef DECOMPOSE_SHOWING_H
 #define DECOMPOSE_SHOWING_H
 #include "decompose/decompose.h"
 
-/* The `show` of the program's record: `own` is an ad_decomposition. */
+/* The `show` function of the program's record; `own` is an ad_decomposition. */
 ad_status ad_decompose_show(void *own, const ad_forward *forward, char **out) AD_CHECKED;
 
 #endif

@@ -1,4 +1,4 @@
-/* Adversarial sources: the states of the adversary's module, and their ascent. */
+/* Adversarial sources: the states of the adversary's module, and the steps that raise them. */
 #include "decompose/sources.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ static size_t declare(ad_declarations *to, const char *path, const char *name, c
   return ad_declare_state(to, path, name, state);
 }
 
-/* Declares one source with initial value 0.5, in the middle of [0, 1], and Adam's moments. */
+/* Declares one array of sources with the initial value 0.5, the middle of [0, 1], and the moments of Adam. */
 static void declare_one(const ad_sources *sources, ad_declarations *to, const char *path, const ad_shape *shape,
                         const ad_layout *layout, ad_source *out) {
   out->value = declare(to, path, "value", shape, layout, is_sigmoid(sources->options) ? 0 : 0.5);
@@ -78,8 +78,8 @@ static ad_source *source_of(const ad_sources *sources, const ad_phase_run *at, s
 
 /* ---- sources on a tape ---- */
 
-/* Allocates memory once, large enough for the largest microbatch in f64. A rank without samples gets an address,
- * too. */
+/* Allocates, once, memory for the largest microbatch in f64. A rank without samples gets memory, too, because NULL
+ * would mean none. */
 static ad_status take_memory(ad_sources *sources, ad_phase_run *at, size_t i) {
   ad_kept_memory *memory = &sources->memory[i];
   size_t most = 0;
@@ -110,8 +110,8 @@ static ad_tensor *leaf_of(ad_sources *sources, ad_phase_run *at, ad_tape *t, siz
   return ad_input(t, &seen);
 }
 
-/* Source number i for each sample. A shared source is converted to R for its use by samples: each rank's samples
- * leave an addend of the gradient, and the conversion's backward sums the addends. */
+/* Enters source number i as a value for each sample. A shared source is converted to R, because every rank uses it for
+ * different samples: each rank then has an addend of its gradient, and the conversion's backward sums the addends. */
 ad_tensor *ad_sources_input(ad_sources *sources, ad_phase_run *at, ad_tape *t, size_t i, ad_tensor *tokens,
                             ad_tensor **leaf) {
   *leaf = leaf_of(sources, at, t, i);
@@ -130,7 +130,7 @@ static void take_signs(double *gradient, size_t n) {
   for (size_t k = 0; k < n; k++) gradient[k] = gradient[k] > 0 ? 1 : gradient[k] < 0 ? -1 : 0;
 }
 
-/* Adam (Kingma and Ba 2015), upwards. */
+/* Adam (Kingma and Ba 2015), climbing instead of descending. */
 typedef struct adam {
   double correct1, correct2, epsilon;
 } adam;
@@ -153,7 +153,7 @@ static void rise(double *restrict value, const double *restrict step, double lr,
   for (size_t k = 0; is_bounded && k < n; k++) value[k] = value[k] < 0 ? 0 : value[k] > 1 ? 1 : value[k];
 }
 
-/* Reads n gradients from number `first` on, times `factor`. */
+/* Reads n elements of the gradient, from number `first` on, and multiplies them by `factor`. */
 static void take_gradients(const ad_array *gradient, size_t first, double factor, double *out, size_t n) {
   ad_piece_take(gradient, first, n, out);
   for (size_t k = 0; k < n; k++) out[k] *= factor;
@@ -174,8 +174,8 @@ void ad_ascend(const ad_decompose_options *options, const ad_heights *at, const 
   }
 }
 
-/* The possible error of one step of Adam if gradients may be off by `error`. The step is x = first / correct1 / r
- * with r = sqrt(second / correct2) + epsilon. first / correct1 and r are means of gradients, each off by at most
+/* Returns the possible error of one step of Adam if gradients may be off by `error`. The step is x = first / correct1 /
+ * r with r = sqrt(second / correct2) + epsilon. first / correct1 and r are means of gradients, each off by at most
  * `error`, so x is off by at most (1 + |x|) error / r. */
 static double adam_slack(adam how, double first, double second, double error) {
   double root = sqrt(second / how.correct2) + how.epsilon;
@@ -191,7 +191,7 @@ void ad_ascent_slack(const ad_decompose_options *options, const ad_heights *at, 
     size_t n = ad_piece_size(k, numel);
     take_gradients(gradient, k, factor, piece, n);
     for (size_t j = 0; j < n; j++) {
-      double flipped = fabs(piece[j]) <= error ? 2 : 0; /* the sign may be wrong */
+      double flipped = fabs(piece[j]) <= error ? 2 : 0; /* an error of this size may flip the sign */
       slack[k + j] +=
           options->ascent_lr * (at->first ? adam_slack(how, at->first[k + j], at->second[k + j], error) : flipped);
     }
@@ -207,7 +207,7 @@ static ad_heights heights_of(const ad_sources *sources, ad_phase_run *at, size_t
   return heights;
 }
 
-/* One ascent step of the phase's microbatch. */
+/* One ascent step of the sources of the phase's microbatch. */
 typedef struct climb {
   const ad_sources *sources;
   double factor, steps;

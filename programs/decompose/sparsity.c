@@ -1,4 +1,4 @@
-/* The use of each column: sums of powers over rows, and the sparsity loss of these sums. */
+/* How much each column is used: sums of powers over rows, and the sparsity loss of these sums. */
 #include <math.h>
 #include <string.h>
 #include "decompose/operations.h"
@@ -10,7 +10,7 @@ static size_t width_of(const ad_tensor *out) { return ad_array_numel(ad_tensor_a
 
 static size_t column_after(size_t column, size_t width) { return column + 1 < width ? column + 1 : 0; }
 
-/* Scratch memory: the sums in forward, their gradients in backward. */
+/* Bytes of scratch memory: for the sums in forward, and for their gradients in backward. */
 static size_t power_scratch(const ad_tensor *out) { return width_of(out) * sizeof(double); }
 
 static ad_status power_forward(ad_tape *tape, ad_tensor *out) {
@@ -64,8 +64,8 @@ ad_tensor *ad_power_sums_at(ad_tape *tape, ad_tensor *x, double epsilon, double 
 
 static double beta_of(const ad_tensor *out) { return *(const double *)ad_operation_own(out); }
 
-/* The general rule would accept only R. Sums may also be I here: they are the same on all ranks, and all ranks make
- * the same loss of them. */
+/* The general rule for nonlinear operations would accept only R. Here the sums may also be I: all ranks then have the
+ * same sums and compute the same loss. */
 static ad_status sparsity_describe(ad_tape *tape, ad_tensor *out) {
   const ad_layout *sums = &ad_operand(out, 0)->layout;
   ad_axes partial = ad_layout_axes_of(sums, AD_P) & ad_mesh_named(sums->mesh);

@@ -1,4 +1,4 @@
-/* The target: a decoder whose weights are constants. */
+/* The target of decompose: a decoder whose weights are constants. */
 #include "decompose/target.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 /* ---- listing the target's sites (matrices that are decomposed) ---- */
 
-enum { LINEARS = 7 }; /* matrices of a block */
+enum { LINEARS = 7 }; /* the matrices of a block */
 
 static void linears_of(ad_target *target, int64_t block, ad_linear_layer *out[LINEARS]) {
   ad_attention_layer *attention = &target->decoder.blocks[block].attention;
@@ -134,7 +134,7 @@ static void take_weights(ad_target *target, const ad_weights *weights) {
   }
 }
 
-/* Opens a file with the target's weights as its tensors, and no other tensors. */
+/* Opens a file of weights, and checks that its tensors are those of the target and no others. */
 static ad_status open_file(const ad_target *target, const char *path, ad_weights **out) {
   AD_TRY(ad_weights_open(path, out));
   ad_status status = ad_params_check_weights(target->params.list, target->params.count, *out);
@@ -195,7 +195,7 @@ const ad_array *ad_target_array(const ad_target *target, size_t index, char *nam
   return &target->arrays[index];
 }
 
-/* The number of elements before the parameter. */
+/* Returns the number of elements of all parameters before this one. */
 static size_t start_of(const ad_target *target, size_t param) {
   size_t at = 0;
   for (size_t i = 0; i < param; i++) at += numel_of(target, i);
@@ -221,7 +221,7 @@ static void *weights_in(const ad_target *target, ad_dtype dtype) {
   return dtype == AD_F64 ? (void *)target->wide : (void *)target->narrow;
 }
 
-/* A parameter as a constant of the tape; `at`: the number of elements before it. */
+/* Returns a parameter as a constant of the tape; `at` is the number of elements of all parameters before it. */
 static ad_tensor *constant(const ad_target *target, ad_tape *t, size_t param, size_t at, ad_dtype dtype) {
   const ad_param_spec *spec = &target->params.list[param];
   ad_array full = {.dtype = dtype, .shape = spec->shape, .local = spec->shape, .layout = spec->layout};
@@ -229,7 +229,7 @@ static ad_tensor *constant(const ad_target *target, ad_tape *t, size_t param, si
   return ad_constant(t, &full);
 }
 
-/* Makes all parameters constants of the tape, in the dtypes that a store would give them. */
+/* Makes all parameters constants of the tape, in the dtypes that a parameter store would use. */
 static void put_constants(ad_target *target, ad_tape *t) {
   ad_dtype dtype = ad_tape_dtype(t);
   for (size_t i = 0, at = 0; i < target->params.count; at += numel_of(target, i++)) {

@@ -1,4 +1,4 @@
-/* The program gpt: a decoder whose second branch is an MLP. Its recipe keys are in keys.c. */
+/* The program gpt: a decoder whose second branch is an MLP. keys.c has its recipe keys. */
 #include "gpt/gpt.h"
 #include "addend/memory.h"
 #include "gpt/keys.h"
@@ -6,7 +6,7 @@
 #include "decoder/text_decoder.h"
 
 typedef struct gpt {
-  ad_text_decoder text; /* first, so that the functions of AD_TEXT_DECODER_MEMBERS take a gpt as their `own` */
+  ad_text_decoder text; /* must be first: functions of AD_TEXT_DECODER_MEMBERS take a gpt as an ad_text_decoder */
   ad_mlp_branch mlp;
 } gpt;
 

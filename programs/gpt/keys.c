@@ -1,4 +1,4 @@
-/* The `model` keys of gpt, and the checks of their values together and with the mesh. */
+/* The `model` keys of gpt, and the checks of their values against each other and the mesh. */
 #include "gpt/keys.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ int64_t ad_gpt_usual(const void *options, const char *key) {
   return strcmp(key, "model.d_hidden") ? ad_decoder_usual(options, key) : ad_gpt_hidden(options);
 }
 
-/* tp may shard the width unevenly, but every rank needs a part. */
+/* Checks that every rank of tp gets a part of the MLP's width. The parts may differ in size. */
 static void check_hidden(const ad_gpt_options *options, long long tp, const ad_complaints *to) {
   long long hidden = ad_gpt_hidden(options);
   if (hidden < tp)

@@ -1,4 +1,4 @@
-/* The keys of moe, and the checks of their values together and with the mesh. */
+/* The recipe keys of moe, and the checks of their values against each other and the mesh. */
 #include "moe/keys.h"
 
 #include <stdio.h>
@@ -38,7 +38,7 @@ const ad_key ad_moe_keys[AD_MOE_KEY_COUNT] = {AD_TEXT_DECODER_KEYS(
              "not named has size 1); left out: "
              "ep=1 and etp=tp"})};
 
-/* Makes the view with ep and etp named. An axis that the text leaves out gets size 1; its place does not matter. */
+/* Makes the view with all axes named: an axis ep or etp that the text leaves out is added with size 1. */
 static ad_status name_axes(const char *given, const ad_mesh *mesh, ad_mesh **out) {
   char text[128];
   ad_mesh *view;
@@ -66,7 +66,7 @@ static void check_names(const ad_mesh *view, const ad_complaints *to) {
         ad_mesh_text(view));
 }
 
-/* Returns 1 if the groups of tp and etp have the same ranks. */
+/* Returns 1 if the ranks of each group of etp are those of a group of tp. */
 static int has_groups_of_tp(const ad_mesh *view, const ad_mesh *mesh) {
   ad_axes here[AD_AXIS_COUNT], there[AD_AXIS_COUNT];
   int count = ad_mesh_common_sets(mesh, view, here, there);
@@ -104,7 +104,7 @@ static void check_experts(const ad_moe_options *options, const ad_mesh *view, co
                 (long long)options->expert_hidden, etp);
 }
 
-/* Returns 1 if a view with these sizes of ep and etp would be accepted; writes its text to `text`. */
+/* Returns 1 if a view with these sizes of ep and etp would be accepted, and writes the view to `text`. */
 static int would_do(const ad_moe_options *options, const ad_mesh *mesh, int64_t ep, int64_t etp,
                     const ad_complaints *to, char text[64]) {
   ad_mesh *view;
@@ -119,7 +119,7 @@ static int would_do(const ad_moe_options *options, const ad_mesh *mesh, int64_t 
   return fits;
 }
 
-/* If the view does not have the mesh's ranks (there is a complaint already), names views that would be accepted. */
+/* If the view has not as many ranks as the mesh (a complaint was made already), names views that would be accepted. */
 static void name_views(const ad_moe_options *options, const ad_mesh *mesh, const ad_complaints *to) {
   enum { NAMED_MAX = 8 };
   char named[NAMED_MAX * 64] = "", one[64];

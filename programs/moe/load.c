@@ -1,4 +1,4 @@
-/* Counts the tokens of each expert where they are routed, and sums the counts once a step. */
+/* Counts the tokens that each expert gets in routing, and sums the counts over ranks once a step. */
 #include "moe/load.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ static double *load_row(const ad_moe_load *load, double *data, int64_t block) {
   return data + (size_t)block * columns(load);
 }
 
-/* P on axes where ranks route their own tokens, or have their own blocks (stages). */
+/* Returns the layout of counts: P on axes whose ranks route different tokens or have different blocks (stages). */
 static ad_layout layout_of(const ad_mesh *mesh, const ad_mesh *view) {
   ad_layout layout = ad_text_count_layout(mesh);
   int splits = ad_mesh_axis_size(view, AD_ETP) == 1;
@@ -95,7 +95,7 @@ static void summarise(ad_moe_load *load) {
   load->step[size_of(load) + 1] = imbalance;
 }
 
-/* Refuses counts that are still P: every rank corrects the bias by itself, so it needs the counts of all ranks. */
+/* Refuses counts that are still P. Every rank corrects the bias by itself, so it needs the counts of all ranks. */
 static ad_status check_summed(const ad_array *all) {
   char axes[128];
   ad_axes partial = ad_layout_axes_of(&all->layout, AD_P);

@@ -1,4 +1,4 @@
-/* The program moe: a decoder whose second branch is a mixture of experts. Its recipe keys are in keys.c. */
+/* The program moe: a decoder whose second branch is a mixture of experts. keys.c has its recipe keys. */
 #include <math.h>
 #include <stdio.h>
 #include "moe/moe.h"
@@ -9,16 +9,18 @@
 #include "decoder/text_decoder.h"
 
 typedef struct moe {
-  ad_text_decoder text; /* first, so that the functions of AD_TEXT_DECODER_MEMBERS take a moe as their `own` */
+  ad_text_decoder text; /* must be first: functions of AD_TEXT_DECODER_MEMBERS take a moe as an ad_text_decoder */
   const ad_moe_options *options;
   int64_t microbatches;
-  ad_mesh **views; /* [stage]: the view of the stage's mesh on which its experts lie */
+  ad_mesh **views; /* [stages]: the view of a stage's mesh on which the stage's experts lie */
   size_t view_count;
-  ad_experts_layer *layers; /* [block]: its layer of experts; the bias of block i is state i */
-  ad_tensor *balance; /* balancing losses of the stage's blocks that ran in this microbatch, summed; NULL: none ran */
-  ad_moe_load load;   /* how often each expert was chosen in the present step */
-  int32_t *decisions; /* chosen experts [blocks, tokens of the step, top_k]; NULL: nobody asked for them */
-  int decisions_are_given; /* 1: the step uses `decisions`; 0: it writes its own choices there */
+  ad_experts_layer *layers; /* [blocks]: the experts of each block; the bias of block i is state i */
+  ad_tensor *balance;      /* sum of the balancing losses of the blocks that ran in this microbatch; NULL if none ran */
+  ad_moe_load load;        /* how often each expert was chosen in this step */
+  int32_t *decisions;      /* chosen experts [blocks, tokens of the step, top_k]; NULL if no caller wants to read or set
+                       * them */
+  int decisions_are_given; /* 1: routing uses the experts in `decisions`; 0: routing writes its choices to
+                            * `decisions` */
 } moe;
 
 /* ---- declaring the experts ---- */
@@ -75,7 +77,7 @@ static size_t decision_count(const moe *model) {
   return (size_t)model->options->decoder.layers * decisions_of_block(model);
 }
 
-/* The part of `decisions` for one block and the present microbatch. */
+/* Returns the part of `decisions` that belongs to one block and the present microbatch. */
 static ad_decisions decisions_at(const moe *model, const ad_decoder *decoder, int64_t block) {
   if (!model->decisions) return (ad_decisions){0};
   int64_t first = ad_cut(model->text.global_batch, (int64_t)decoder->microbatch, model->microbatches).first;
@@ -111,8 +113,8 @@ static ad_tensor *experts_forward(void *own, const ad_decoder *decoder, ad_tape 
   return y;
 }
 
-/* Submits the balancing loss: the mean over all blocks, so that its coefficient means the same at any depth. Each
- * stage submits the part of its own blocks. */
+/* Submits the balancing loss, which is the mean over all blocks, so that the meaning of its coefficient does not depend
+ * on depth. Each stage submits the part of its own blocks. */
 static void end_microbatch(void *own, const ad_decoder *decoder, ad_phase_run *at) {
   const moe *model = own;
   double share = 1 / (double)decoder->options->layers;
@@ -181,13 +183,15 @@ static ad_status after_step(void *own, ad_step_outcome outcome) {
   for (int64_t i = 0; i < model->options->decoder.layers; i++) {
     ad_array *bias = model->text.decoder.states[i];
     if (bias)
-      ad_moe_load_correct(&model->load, i, model->options->balance_rate, bias);  // NULL: the block is on other ranks
+      ad_moe_load_correct(&model->load, i, model->options->balance_rate,
+                          bias);  // bias is NULL if the block is on other
+                                  // ranks
   }
   return AD_OK;
 }
 
-/* Removes the limit of experts' choices, which is for a microbatch. A sampled token must not depend on how many
- * tokens are read together, and an exported model has no limit. */
+/* Removes the experts' capacity, a limit per microbatch: a sampled token must not depend on how many tokens are read
+ * together, and an exported model has no such limit. */
 static void drop_nothing(void *options) { ((ad_moe_options *)options)->capacity = 0; }
 
 static double margin(const void *own) { return ((const moe *)own)->load.margin; }

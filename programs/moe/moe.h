@@ -1,4 +1,4 @@
-/* The program `moe`: its formulas and options. */
+/* The options and formulas of the program `moe`. */
 #ifndef MOE_MOE_H
 #define MOE_MOE_H
 #include "decoder/options.h"
@@ -41,17 +41,18 @@ typedef struct ad_moe_options {
   int64_t experts, top_k;
   int64_t expert_hidden;    /* width inside an expert */
   int64_t shared_experts;   /* width inside the shared expert; 0: there is none */
-  int sigmoid;              /* 1: scores are the sigmoid of each logit; 0: the softmax over all experts */
-  int score_before_experts; /* 1: the score is a factor of the expert's input; 0: of its output */
+  int sigmoid;              /* 1: a score is the sigmoid of a logit; 0: scores are the softmax over all experts */
+  int score_before_experts; /* 1: an expert's input is multiplied by the score; 0: its output is */
   int normalised_scores;    /* 1: a token's chosen scores are divided by their sum */
-  int summed_gate;          /* layout of the router on tp. 1: R, and the reducer sums its gradient; 0: I */
-  double capacity;          /* choices that an expert takes, over the even share; 0: no limit */
+  int summed_gate;          /* layout of the router on tp. 1: R, with a gradient that the reducer sums; 0: I */
+  double capacity;          /* the most choices that an expert takes, divided by its even share; 0: no limit */
   double balance_loss;      /* coefficient of that loss; 0: there is none */
-  double balance_rate;      /* step of the bias; 0: there is no bias */
-  char *sparse;             /* the view of experts; NULL: no expert parallelism, ep=1 and etp=tp */
+  double balance_rate;      /* by how much a step changes the bias; 0: there is no bias */
+  char *sparse;             /* the view of the mesh on which experts lie; NULL: ep=1 and etp=tp, no expert
+                             * parallelism */
 } ad_moe_options;
 
-/* The kind "moe": its modules, phases, loss and count are those of gpt. */
+/* The program kind "moe". Its modules, phases, loss and count are those of gpt. */
 const ad_program_kind *ad_moe(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* Draws lines of text as patches, tokens and targets. Each rank draws the lines of which it has a part. */
+/* Draws lines of text as patches, tokens and targets. Each rank draws only lines of which it has a part. */
 #include "ocr/batch.h"
 
 #include <stdio.h>
@@ -76,7 +76,7 @@ static ad_array *array_of(ad_ocr_microbatch *one, size_t i) {
   return arrays[i];
 }
 
-static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; } /* rounds up to whole cache lines */
+static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; } /* rounded up to whole cache lines */
 
 static size_t memory_of(const ad_ocr_batch *batch) {
   size_t bytes = 0;
@@ -118,7 +118,7 @@ ad_status ad_ocr_batch_open(ad_ocr_batch *batch) {
 
 /* ---- reading a batch ---- */
 
-/* Writes this rank's patches of the last drawn picture into row `row` of its part. */
+/* Writes this rank's patches of the picture that was drawn last into row `row` of this rank's part. */
 static void put_patches(const ad_ocr_batch *batch, ad_ocr_microbatch *one, int64_t row) {
   int64_t patch = batch->options->patch, height = batch->options->lines.height, width = batch->options->lines.width;
   int64_t count = one->patches.local.dim[1], pixels = one->patches.local.dim[2];
@@ -131,14 +131,15 @@ static void put_patches(const ad_ocr_batch *batch, ad_ocr_microbatch *one, int64
       for (int64_t x = 0; x < patch; x++) *wide++ = *to++ = batch->picture[y * width + (span.first + i) * patch + x];
 }
 
-/* The token at a position of the sequence: a place for an image, a character or a newline. */
+/* Returns the token at a position of the sequence: 0 where an image's embedding replaces the token's, else a character
+ * or a newline. */
 static int32_t token_at(const ad_ocr_batch *batch, int64_t position, int64_t characters) {
   int64_t at = position - ad_ocr_patches(batch->options);
   if (at < 0) return IMAGE;
   return at < characters ? batch->characters[at] : NEWLINE;
 }
 
-/* The token to predict at a position; -1: none. */
+/* Returns the token that the position should predict, or -1 if none counts there. */
 static int32_t target_at(const ad_ocr_batch *batch, int64_t position, int64_t characters) {
   int64_t next = position + 1 - ad_ocr_patches(batch->options);
   if (next < 0 || next > characters) return -1;
@@ -173,7 +174,7 @@ ad_status ad_ocr_batch_draw(ad_ocr_batch *batch, ad_data_split validation, int64
                            (uint64_t)index, out, batch->characters, batch->picture);
 }
 
-/* Draws each line once, for both modules. */
+/* Draws each line of a microbatch once, and fills the rows of both modules from it. */
 static ad_status read_microbatch(ad_ocr_batch *batch, ad_ocr_microbatch *one, int64_t step, ad_data_split validation,
                                  int64_t *counted) {
   ad_span lines = one->lines;
@@ -191,7 +192,7 @@ static ad_status read_microbatch(ad_ocr_batch *batch, ad_ocr_microbatch *one, in
   return AD_OK;
 }
 
-/* The most tokens that can count in a microbatch. Backend dry uses this number, because it draws nothing. */
+/* Returns the most tokens that can count in a microbatch. Backend dry uses this number, because it draws no lines. */
 static int64_t most_counted(const ad_ocr_batch *batch, const ad_ocr_microbatch *one) {
   return one->lines.count * (batch->options->lines.chars + 1);
 }

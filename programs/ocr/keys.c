@@ -1,4 +1,4 @@
-/* The keys of ocr, and the checks of their values together and with the meshes. */
+/* The recipe keys of ocr, and the checks of their values against each other and the meshes. */
 #include "ocr/keys.h"
 
 #include <stdio.h>
@@ -118,8 +118,8 @@ static void check_picture(const ad_ocr_options *ocr, const ad_complaints *to) {
                 ocr->lines.weight_count);
 }
 
-/* Checks that cp can shard patches and characters together into even chunks. The complaint names the number of
- * characters, because it is easier to change. */
+/* Checks that cp can shard the sequence of patches and characters into even chunks. The complaint is about the number
+ * of characters, because that is easier to change than the number of patches. */
 static void check_sequence(const ad_ocr_options *ocr, const ad_mesh *mesh, const ad_complaints *to) {
   long long cp = ad_mesh_axis_size(mesh, AD_CP), patches = ad_ocr_patches(ocr), chars = ocr->lines.chars;
   long long over = (patches + chars) % (2 * cp);
@@ -140,7 +140,8 @@ static void check_short_sequence(const ad_ocr_options *ocr, const ad_mesh *mesh,
                 tp, patches, chars, tp);
 }
 
-/* Each microbatch crosses the bridge by itself: checks that its samples are a multiple of the bridge's parts. */
+/* Checks that the samples of a microbatch are a multiple of the bridge's parts, because each microbatch is sent over
+ * the bridge by itself. */
 static void check_rows(const ad_program_setting *setting, int64_t multiple, const ad_complaints *to) {
   long long batch = setting->global_batch, fits = multiple * setting->microbatches, below = batch / fits * fits;
   for (int64_t m = 0; m < setting->microbatches; m++) {
@@ -156,7 +157,7 @@ static void check_rows(const ad_program_setting *setting, int64_t multiple, cons
   }
 }
 
-/* Checks that the bridge can join the two meshes, and that batches can be sent over it. */
+/* Checks that a bridge can join the two meshes, and that batches of this size can be sent over it. */
 static void check_bridge(const ad_ocr_options *ocr, const ad_program_setting *setting, const ad_mesh *const *meshes,
                          const ad_complaints *to) {
   ad_layout from = ad_ocr_images_layout(meshes[0]), placed = ad_ocr_placed_layout(meshes[1]);
@@ -180,7 +181,7 @@ void ad_ocr_check(const void *options, const ad_program_setting *setting, const 
   check_bridge(ocr, setting, meshes, to);
 }
 
-/* Complains of each font that cannot be used. Returns how many there are. */
+/* Complains about each font that cannot be used. Returns how many there are. */
 static size_t check_fonts(const ad_line_options *lines, const ad_complaints *to) {
   size_t bad = 0;
   for (size_t i = 0; i < lines->font_count; i++) {
@@ -200,7 +201,7 @@ static size_t check_fonts(const ad_line_options *lines, const ad_complaints *to)
 void ad_ocr_check_files(const void *options, const ad_complaints *to) {
   const ad_ocr_options *ocr = options;
   const ad_line_options *lines = &ocr->lines;
-  /* checks each path, but not whether all texts together are long enough */
+  /* checks each path, but not the length of all texts together */
   ad_text_options text = {.text = lines->text, .text_count = lines->text_count};
   ad_line_data *data;
   ad_text_check_files(&text, AD_VOCABULARY_BYTES, to);

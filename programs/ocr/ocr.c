@@ -1,5 +1,5 @@
-/* The program ocr: an encoder of pictures and a decoder of text, each on its own mesh, joined by a bridge. keys.c has
- * its recipe keys. */
+/* The program ocr: an encoder of pictures and a decoder of text, each on a mesh of its own, joined by a bridge. keys.c
+ * has its recipe keys. */
 #include <math.h>
 #include <stdio.h>
 #include "ocr/ocr.h"
@@ -21,7 +21,7 @@ typedef struct ocr {
   ad_mlp_branch mlp;
   ad_bridge *bridge;
   ad_ocr_batch batch;
-  const ad_array *logits; /* logits of the last microbatch's forward pass */
+  const ad_array *logits; /* the logits of the last microbatch's forward pass */
 } ocr;
 
 static const char *const images[] = {"images", NULL};
@@ -37,8 +37,9 @@ static ad_status encode(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* The decoder's stream with the images placed in its full sequence. Then the stream is sharded: over cp, where a
- * rank's part of the images' gradient is an addend, and over tp, where all ranks have the full gradient. */
+/* Returns the decoder's residual stream with the images in their positions. The images are placed in the full sequence,
+ * and then the stream is sharded: over cp, so that a rank's part of the images' gradient is an addend, and over tp,
+ * where all ranks have the full gradient. */
 static ad_tensor *stream(ocr *model, ad_phase_run *at, const ad_ocr_microbatch *batch) {
   ad_tape *t = ad_phase_tape(at);
   ad_tensor *x = ad_decoder_embed_full(&model->decoder, t, ad_constant(t, &batch->tokens));
@@ -159,7 +160,8 @@ static const ad_array *batch_array(const void *own, size_t index, char *name, si
   return ad_ocr_batch_array(&((const ocr *)own)->batch, index, name, size);
 }
 
-// In the encoder each patch sees all others: twice as many products as in a causal sequence of the same length.
+// Counts the encoder's attention as twice the products of a causal sequence of the same length, because each patch
+// attends to all others.
 static double flops(const void *own, int64_t samples) {
   const ocr *model = own;
   const ad_ocr_options *options = model->options;

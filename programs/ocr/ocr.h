@@ -1,4 +1,4 @@
-/* The program `ocr`: its formulas and options. */
+/* The options and formulas of the program `ocr`. */
 #ifndef OCR_OCR_H
 #define OCR_OCR_H
 #include "addend/data.h"
@@ -24,7 +24,7 @@
  * Names are module.name: encoder.patch.weight and model.embedding.weight. encoder.patch.weight and
  * encoder.projection.weight are normal with deviation 1 / sqrt(rows), I on tp, and decay. */
 typedef struct ad_ocr_options {
-  ad_decoder_options decoder; /* its data.seq follows from other options; the rest of its data is not used */
+  ad_decoder_options decoder; /* data.seq is computed from other options; other members of `data` are not used */
   int64_t d_hidden;           /* width inside the decoder's MLP; 0: as in gpt */
   int64_t encoder_layers, encoder_d_model, encoder_heads;
   int64_t patch; /* width of a patch in pixels, a divisor of the picture's width */
@@ -33,8 +33,8 @@ typedef struct ad_ocr_options {
   ad_line_options lines;
 } ad_ocr_options;
 
-/* The kind "ocr": modules "encoder" and "model", one phase for each; loss "cross_entropy" over count "characters",
- * newlines included. */
+/* The program kind "ocr": modules "encoder" and "model" with one phase each. The loss is "cross_entropy" divided by the
+ * count "characters", which includes newlines. */
 const ad_program_kind *ad_ocr(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* Reads validation lines character by character: each forward pass gives the next character of every line. */
+/* Reads validation lines character by character: each forward pass predicts the next character of every line. */
 #include "ocr/reading.h"
 
 #include <jansson.h>
@@ -11,20 +11,20 @@
 
 enum { SAMPLES = 24, NEWLINE = '\n', CHARS_MAX = 1 << 12 };
 
-/* One batch of the validation set's lines; every rank has all of them. */
+/* One batch of the validation set's lines. Every rank has all of them. */
 typedef struct reading {
   const ad_ocr_reader *reader;
   int64_t lines, chars, pixels;
-  int64_t wanted;        /* how many lines of this batch are read, from its first on */
-  int64_t passes, all;   /* forward passes so far; forward passes of the whole reading */
-  uint8_t *truth, *read; /* [lines, chars]: the true characters, and those that were read */
-  int64_t *length;       /* [lines]: length of each line's true text */
+  int64_t wanted;        /* this many lines of the batch are read, from its first on */
+  int64_t passes, all;   /* forward passes made so far, and those of the complete reading */
+  uint8_t *truth, *read; /* [lines, chars] each: the true characters, and the characters that were read */
+  int64_t *length;       /* [lines]: the number of characters of each line's true text */
   size_t *font;
   float *pictures; /* [lines, pixels] */
-  ad_array logits; /* logits of one microbatch, gathered in full */
+  ad_array logits; /* the logits of one microbatch, gathered in full */
 } reading;
 
-/* Edits and true characters of the lines read so far. */
+/* The edits and the true characters of all lines compared so far. */
 typedef struct counters {
   double edits, characters;
 } counters;
@@ -35,7 +35,7 @@ static double rate_of(counters t) { return t.characters > 0 ? t.edits / t.charac
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* The Levenshtein distance of two strings (1966), row by row. */
+/* Returns the Levenshtein distance (1966) of two strings, computed row by row. */
 static int64_t edits_between(const uint8_t *a, int64_t n, const uint8_t *b, int64_t m) {
   int64_t row[CHARS_MAX + 1] = {0};
   for (int64_t j = 0; j <= m; j++) row[j] = j;
@@ -109,7 +109,7 @@ static ad_status draw_lines(reading *r, int64_t step) {
   return AD_OK;
 }
 
-/* The character with the largest logit; of equal ones the lowest. */
+/* Returns the character with the largest logit; of equal logits, the lowest character. */
 static uint8_t best_at(const reading *r, int64_t sample, int64_t position) {
   int64_t seq = r->logits.shape.dim[1];
   size_t first = (size_t)((sample * seq + position) * AD_VOCABULARY_BYTES), best = 0;
@@ -118,14 +118,14 @@ static uint8_t best_at(const reading *r, int64_t sample, int64_t position) {
   return (uint8_t)best;
 }
 
-/* Writes character `at` of the microbatch's lines into its tokens, for the next pass. */
+/* Writes the characters at place `at` of the microbatch's lines into the tokens, for the next forward pass. */
 static void put_characters(const reading *r, ad_ocr_microbatch *one, int64_t first_line, int64_t at) {
   int64_t seq = one->tokens.shape.dim[1], position = ad_ocr_patches(r->reader->batch->options) + at;
   for (int64_t i = 0; i < one->lines.count; i++)
     ((int32_t *)one->tokens.data)[i * seq + position] = r->read[(one->lines.first + i - first_line) * r->chars + at];
 }
 
-/* The number of the first line of microbatch m in the batch. */
+/* Returns the number, in the batch, of the first line of microbatch m. */
 static int64_t first_line_of(const ad_ocr_batch *batch, size_t m) {
   return ad_cut(batch->setting.global_batch, (int64_t)m, (int64_t)batch->count).first;
 }
@@ -143,7 +143,7 @@ static ad_status read_character(reading *r, size_t m, int64_t at) {
   return AD_OK;
 }
 
-/* Replaces all characters in a microbatch's tokens by newlines, so that no true text is left. */
+/* Replaces all characters in the tokens of a microbatch by newlines, so that the model does not see the true text. */
 static void forget_characters(const reading *r, ad_ocr_microbatch *one) {
   int64_t seq = one->tokens.shape.dim[1], first = ad_ocr_patches(r->reader->batch->options);
   for (int64_t i = 0; i < one->lines.count; i++)
@@ -201,7 +201,7 @@ static void add_sample(const reading *r, int64_t line, json_t *samples) {
   free(pixels);
 }
 
-/* The result for all validation lines that are read. */
+/* The results of all validation lines that are read. */
 typedef struct result {
   counters seen, blank, other_font;
   int64_t lines;

@@ -1,4 +1,4 @@
-/* The list of architectures, and the tables common to all of them. */
+/* The list of architectures, and the tables that several of them share. */
 #include "architecture/architecture.h"
 
 #include <string.h>
@@ -21,7 +21,7 @@ const char *ad_architectures_known(char *buffer, size_t size) {
   return buffer;
 }
 
-/* Keys of config.json that all decoders have. */
+/* Keys of config.json that all decoder architectures have. */
 const ad_config_row ad_config_of_decoders[] = {{"num_hidden_layers", AD_CONFIG_GIVES, "model.layers", NULL, NULL},
                                                {"hidden_size", AD_CONFIG_GIVES, "model.d_model", NULL, NULL},
                                                {"num_attention_heads", AD_CONFIG_GIVES, "model.heads", NULL, NULL},
@@ -38,9 +38,9 @@ const ad_config_row ad_config_of_decoders[] = {{"num_hidden_layers", AD_CONFIG_G
                                                {"attention_dropout", AD_CONFIG_MUST, NULL, "0.0", NULL},
                                                {0}};
 
-/* Keys that change no number that addend computes: names, ids of the tokens at the beginning and end of texts, how
- * weights were initialized, how texts are generated, the largest position in training, and the weights of auxiliary
- * losses, which are keys of a recipe. */
+/* Keys that change none of the numbers that addend computes: names, ids of the tokens at the beginning and end of
+ * texts, how weights were initialised, how texts are generated, the largest position in training, and the weights of
+ * auxiliary losses (which a recipe sets by keys of its own). */
 const ad_config_row ad_config_passed[] = {{"architectures", AD_CONFIG_PASSED, NULL, NULL, NULL},
                                           {"model_type", AD_CONFIG_PASSED, NULL, NULL, NULL},
                                           {"torch_dtype", AD_CONFIG_PASSED, NULL, NULL, NULL},
@@ -63,7 +63,7 @@ const ad_config_row ad_config_passed[] = {{"architectures", AD_CONFIG_PASSED, NU
                                           {"label2id", AD_CONFIG_PASSED, NULL, NULL, NULL},
                                           {0}};
 
-/* Tensors that all decoders have. */
+/* Tensors that all decoder architectures have. */
 const ad_tensor_row ad_tensors_of_decoders[] = {
     {"embedding.weight", "model.embed_tokens.weight", 0},
     {"blocks.#.norm.attn", "model.layers.#.input_layernorm.weight", 0},
@@ -82,7 +82,7 @@ const ad_tensor_row ad_tensors_of_decoders[] = {
     {"head.weight", "lm_head.weight", 1},
     {0}};
 
-/* Tensors of an MLP that is no mixture of experts. */
+/* Tensors of a dense MLP, as opposed to a mixture of experts. */
 const ad_tensor_row ad_tensors_of_mlp[] = {{"blocks.#.mlp.gate", "model.layers.#.mlp.gate_proj.weight", 1},
                                            {"blocks.#.mlp.up", "model.layers.#.mlp.up_proj.weight", 1},
                                            {"blocks.#.mlp.down", "model.layers.#.mlp.down_proj.weight", 1},

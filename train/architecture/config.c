@@ -1,4 +1,4 @@
-/* Reads a config.json key by key of the tables. A key in no table is refused, so that it cannot be ignored by
+/* Reads a config.json, with the architecture's tables. A key in no table is refused, so that no key is ignored by
  * accident. */
 #include "architecture/config.h"
 
@@ -63,8 +63,8 @@ int ad_config_equal(const json_t *a, const json_t *b) {
 
 static json_t *parse_own(const char *json) { return json_loads(json, JSON_DECODE_ANY, NULL); }
 
-/* Finds the first of a row's names that config.json has, and returns it. If it has none, sets *value to NULL and
- * returns the row's names. */
+/* Returns the first of the row's names that config.json has, and sets *value. If config.json has none of the names,
+ * sets *value to NULL and returns the row's names as they are. */
 static const char *find_key(const json_t *config, const ad_config_row *row, const json_t **value) {
   for (const char *at = row->key; *at; at += strcspn(at, "|"), at += *at == '|') {
     char name[KEY_SIZE];
@@ -90,7 +90,7 @@ const char *ad_config_number(double value, char buffer[AD_CONFIG_NUMBER]) {
   return buffer;
 }
 
-/* Prints a number or a truth value as YAML writes it. */
+/* Prints a number or a boolean as YAML writes it; returns buffer. */
 static const char *print_value(const json_t *value, char *buffer, size_t size) {
   char number[AD_CONFIG_NUMBER];
   if (!json_is_real(value)) return ad_config_print(value, buffer, size);
@@ -98,7 +98,8 @@ static const char *print_value(const json_t *value, char *buffer, size_t size) {
   return buffer;
 }
 
-/* Gives a recipe's key the value in config.json or, if there is none, the value that Transformers uses then. */
+/* Sets a recipe key to the value in config.json or, if config.json has none, to the value that Transformers uses in
+ * that case. */
 static ad_status give(const json_t *config, const ad_config_row *row, ad_config *to) {
   char text[SHOWN];
   const json_t *value;
@@ -113,7 +114,7 @@ static ad_status give(const json_t *config, const ad_config_row *row, ad_config 
   return ad_config_give(to, row->gives, row->key, print_value(value, text, sizeof text));
 }
 
-/* Refuses a value other than the only allowed one. A missing key, or null, is accepted. */
+/* Refuses a value that differs from the only one that addend computes. A missing key or null is accepted. */
 static ad_status refuse_other_value(const json_t *config, const ad_config_row *row, ad_config *to) {
   const json_t *value;
   json_t *must = parse_own(row->must);
@@ -148,7 +149,8 @@ static ad_status take_facts(ad_config *to) {
   return AD_OK;
 }
 
-/* Reads a flag; *out is 0 if it is missing. Refuses a value that is no flag, if the architecture has the key. */
+/* Sets *out to a boolean of config.json, 0 if the key is missing. If the architecture has the key (is_known), refuses a
+ * value that is no boolean. */
 static ad_status take_flag(const json_t *config, const char *key, int is_known, int *out, ad_config *to) {
   const json_t *value = json_object_get(config, key);
   *out = json_is_true(value);
@@ -174,7 +176,7 @@ static int is_known(const ad_architecture *a, const char *key) {
   return 0;
 }
 
-/* Returns 1 if the value requests nothing: null, false, or an empty list or object. */
+/* Returns 1 if the value switches its key off: null, false, or an empty list or object. */
 static int is_off(const json_t *value) {
   int is_empty =
       (json_is_array(value) && !json_array_size(value)) || (json_is_object(value) && !json_object_size(value));
@@ -186,7 +188,7 @@ static ad_status note_unread(ad_config *to, const char *key) {
   return ad_copy_string(key, &to->unread[to->unread_count++]);
 }
 
-/* Refuses every key in no table, unless its value requests nothing or changes no number. */
+/* Refuses every key that is in no table, unless its value switches it off or changes no number. */
 static ad_status refuse_unknown(const json_t *config, ad_config *to) {
   const char *key;
   json_t *value;
@@ -206,7 +208,7 @@ static ad_status refuse_unknown(const json_t *config, ad_config *to) {
 
 /* ---- reading a whole config.json ---- */
 
-/* Finds the architecture in config.json, and checks that model_type belongs to it. */
+/* Finds the architecture that config.json names, and checks that model_type is that architecture's. */
 static ad_status find_architecture(const json_t *config, const char *path, const ad_architecture **out) {
   char known[256], shown[SHOWN];
   const json_t *list = json_object_get(config, "architectures");

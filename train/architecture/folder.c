@@ -1,4 +1,4 @@
-/* Finds a model's files in its folder. If it has files in other formats, the error explains how to convert them. */
+/* Finds a model's files in its folder. If the files have other formats, the error explains how to convert them. */
 #include "architecture/folder.h"
 
 #include <dirent.h>
@@ -26,15 +26,15 @@ static int ends(const char *name, const char *end) {
   return length >= tail && !strcmp(name + length - tail, end);
 }
 
-/* Returns 1 for a file of weights in Meta's own format. */
+/* Returns 1 if the file has weights in Meta's own format. */
 static int is_metas(const char *name) { return begins(name, "consolidated.") && ends(name, ".pth"); }
 
-/* Returns 1 for a file of weights in Python's pickle format. */
+/* Returns 1 if the file has weights in Python's pickle format. */
 static int is_pickled(const char *name) {
   return ends(name, ".bin") || ends(name, ".pt") || ends(name, ".pth") || ends(name, ".bin.index.json");
 }
 
-/* Finds the first name in the folder for which `is_one` returns 1; "": there is none. */
+/* Writes to `out` the first name in the folder for which `is_one` returns 1, or "" if there is none. */
 static void find_one(const char *path, int (*is_one)(const char *name), char *out, size_t size) {
   DIR *folder = opendir(path);
   *out = 0;
@@ -44,7 +44,7 @@ static void find_one(const char *path, int (*is_one)(const char *name), char *ou
   closedir(folder);
 }
 
-/* Explains why a folder without a config.json cannot be read. */
+/* Returns an error that explains why a folder without a config.json cannot be read. */
 static ad_status refuse_config(const char *folder) {
   char name[256];
   find_one(folder, is_metas, name, sizeof name);
@@ -64,7 +64,7 @@ ad_status ad_pretrained_config(const char *folder, char **path, ad_config *out) 
   return errno == EACCES ? ad_fail(AD_IO, "%s: %s", folder, strerror(EACCES)) : refuse_config(folder);
 }
 
-/* Explains why a folder without safetensors cannot be read. */
+/* Returns an error that explains why a folder without safetensors files cannot be read. */
 static ad_status refuse_weights(const char *folder) {
   char name[256];
   find_one(folder, is_pickled, name, sizeof name);
@@ -120,7 +120,7 @@ static ad_status copy_bytes(const char *path, const char *to) {
   return status;
 }
 
-/* Copies one file into the folder `to`, if it exists. */
+/* Copies a file into the folder `to`; does nothing if the file does not exist. */
 static ad_status copy_file(const char *folder, const char *name, const char *to) {
   char *from_path, *to_path;
   if (!has_file(folder, name)) return AD_OK;

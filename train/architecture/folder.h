@@ -4,18 +4,19 @@
 #include "addend/data.h"
 #include "architecture/config.h"
 
-/* Reads FOLDER/config.json. AD_IO: there is none. AD_INVALID: the folder has Meta's own files; the message says what
- * to do. *path is the file's name, also after an error; release it with ad_release. `path` may be NULL. */
+/* Reads FOLDER/config.json. Returns AD_IO if it does not exist, and AD_INVALID, with advice in the message, if the
+ * folder has files in Meta's own format. Sets *path to the file's path, even on failure; release it with ad_release.
+ * `path` may be NULL. */
 ad_status ad_pretrained_config(const char *folder, char **path, ad_config *out) AD_CHECKED;
-/* Opens FOLDER/model.safetensors, or model.safetensors.index.json and its shards. AD_INVALID if the weights are
- * pickled, which is refused; the message says what to do. */
+/* Opens FOLDER/model.safetensors, or the shards that FOLDER/model.safetensors.index.json lists. Returns AD_INVALID,
+ * with advice in the message, if the weights are pickled. */
 ad_status ad_pretrained_weights(const char *folder, ad_weights **out) AD_CHECKED;
 
-/* The files beside the weights that say how to use them: the configuration, the tokenizer. */
+/* The names of files beside the weights that describe how to use them: configuration and tokenizer. */
 enum { AD_PRETRAINED_FILES = 10 };
 extern const char *const ad_pretrained_files[AD_PRETRAINED_FILES];
-/* Copies the files of this kind from `folder` into the folder `to`. Each gets its name only when it is complete.
- * AD_IO. */
+/* Copies ad_pretrained_files from `folder` into the folder `to`. A copy gets its final name only when it is complete.
+ * Returns AD_IO on failure. */
 ad_status ad_pretrained_copy(const char *folder, const char *to) AD_CHECKED;
 
 #endif

@@ -4,7 +4,7 @@
 #include "architecture/config_build.h"
 
 static const char *const keys[] = {
-    /* of generation: keys of GenerationConfig that Transformers once kept in config.json, or still reads there */
+    /* keys of GenerationConfig that Transformers once kept in config.json, or still reads there */
     "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "do_sample", "num_beams",
     "num_beam_groups", "diversity_penalty", "length_penalty", "repetition_penalty", "encoder_repetition_penalty",
     "early_stopping", "max_length", "min_length", "max_new_tokens", "min_new_tokens", "max_time", "stop_strings",
@@ -13,15 +13,16 @@ static const char *const keys[] = {
     "remove_invalid_values", "exponential_decay_length_penalty", "renormalize_logits", "penalty_alpha",
     "guidance_scale", "cache_implementation", "return_dict_in_generate", "prefix", "task_specific_params",
     "generation_config",
-    /* what is returned, and how it is computed */
+    /* keys that decide what is returned, and how it is computed */
     "output_scores", "output_logits", "output_attentions", "output_hidden_states", "use_return_dict", "torchscript",
     "use_bfloat16", "chunk_size_feed_forward", "tie_last_hidden_states", "gradient_checkpointing", "is_decoder",
     "attn_implementation", "_attn_implementation_internal", "experts_implementation", "_flash_attn_2_enabled",
     "_commit_hash", "name_or_path",
-    /* of tokens, of the length in training and of other tasks; the width of an embedding is vocab_size's */
+    /* keys of special tokens, of the length in training and of other tasks; the width of the embedding is in
+     * vocab_size */
     "sep_token_id", "cls_token_id", "mask_token_id", "unk_token_id", "model_max_length", "max_sequence_length",
     "max_seq_length", "num_labels", "problem_type", "finetuning_task", "classifier_dropout",
-    /* of fine-tuners */
+    /* keys that fine-tuners write */
     "unsloth_fixed", "unsloth_version"};
 enum { KEYS = sizeof keys / sizeof *keys };
 

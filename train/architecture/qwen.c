@@ -1,7 +1,7 @@
-/* The dense Qwen models: Qwen2 has biases on queries, keys and values, Qwen3 norms on queries and keys. */
+/* The dense Qwen models. Qwen2 has biases on queries, keys and values; Qwen3 has norms on queries and keys. */
 #include "architecture/architecture.h"
 
-/* Keys of Qwen2 and Qwen3. */
+/* Keys of config.json that both Qwen2 and Qwen3 have. */
 static const ad_config_row qwen[] = {{"use_sliding_window", AD_CONFIG_WINDOW, NULL, "false", NULL},
                                      {"max_window_layers", AD_CONFIG_PASSED, NULL, NULL, NULL},
                                      {"num_key_value_heads", AD_CONFIG_GIVES, "model.kv_heads", NULL, NULL},

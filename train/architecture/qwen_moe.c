@@ -7,7 +7,7 @@ static const ad_architecture_fact facts[] = {{"model.qk_norm", "true"},
                                              {"model.shared_experts", "0"},
                                              {0}};
 
-/* intermediate_size is ignored: it is the width of layers without experts, and there are none. */
+/* intermediate_size is ignored, because it is the width of layers without experts and Qwen3-MoE has none here. */
 static const ad_config_row qwen3_moe[] = {
     {"num_key_value_heads", AD_CONFIG_GIVES, "model.kv_heads", NULL, NULL},
     {"head_dim", AD_CONFIG_GIVES, "model.head_dim", NULL, "0"},

@@ -7,11 +7,11 @@
 
 enum { LIST = 4 * (AD_CONFIG_NUMBER + 2) + 2, SHOWN = 120 };
 
-/* The numbers that stretch the rotations of Llama 3, in the order of model.rotary_scaling. */
+/* The parameters of Llama 3's rope scaling, in the order of model.rotary_scaling. */
 static const char *const llama3[] = {"factor", "low_freq_factor", "high_freq_factor",
                                      "original_max_position_embeddings", NULL};
 
-/* The rope_type of an object, under its new or its old name; "default" if it has none. */
+/* Returns the rope_type of an object, which older files call "type"; "default" if the object has neither. */
 static const char *type_of(const json_t *object) {
   const json_t *type = json_object_get(object, "rope_type");
   if (!type) type = json_object_get(object, "type");
@@ -24,7 +24,7 @@ static int is_in(const char *const *names, const char *name) {
   return *names != NULL;
 }
 
-/* Refuses keys that do not belong to the object's rope_type, because programs disagree on whether to ignore them. */
+/* Refuses keys that do not belong to the object's rope_type, because programs disagree about ignoring such keys. */
 static ad_status refuse_others(const char *where, const json_t *object, int stretches, ad_config *to) {
   static const char *const always[] = {"rope_type", "type", "rope_theta", NULL};
   const char *key;
@@ -40,7 +40,7 @@ static ad_status refuse_others(const char *where, const json_t *object, int stre
   return AD_OK;
 }
 
-/* Gives model.rotary_scaling the four numbers of Llama 3. */
+/* Sets model.rotary_scaling to the four parameters of Llama 3's rope scaling. */
 static ad_status take_scaling(const char *where, const json_t *object, ad_config *to) {
   char list[LIST];
   ad_text text = ad_text_on(list, sizeof list);
@@ -55,7 +55,7 @@ static ad_status take_scaling(const char *where, const json_t *object, ad_config
   return ad_config_give(to, "model.rotary_scaling", where, list);
 }
 
-/* Gives model.rotary_scaling its value from a rope object: an empty list if rotations are not stretched. */
+/* Sets model.rotary_scaling from a rope object; to an empty list if the rotations are not scaled. */
 static ad_status take_object(const char *where, const json_t *object, ad_config *to) {
   const char *type = type_of(object);
   int stretches = !strcmp(type, "llama3");

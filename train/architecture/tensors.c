@@ -1,4 +1,4 @@
-/* Maps parameters to tensors of files of weights, and reads and writes their values. */
+/* Maps parameters to tensors in files of weights, and reads and writes their values. */
 #include "architecture/tensors.h"
 
 #include <stdio.h>
@@ -10,7 +10,8 @@
 
 /* ---- finding a parameter's tensors ---- */
 
-/* Returns the number of the block if `param` fits the row's pattern; 0: the pattern has no block; -1: no fit. */
+/* Returns the number of the block if `param` fits the pattern, 0 if the pattern has no block, and -1 if `param` does
+ * not fit. */
 static int64_t match(const char *pattern, const char *param) {
   const char *mark = strchr(pattern, '#');
   size_t before = mark ? (size_t)(mark - pattern) : strlen(pattern);
@@ -28,7 +29,8 @@ static const ad_tensor_row *find_row(const ad_architecture *architecture, const 
   return NULL;
 }
 
-/* The shape of one tensor in the file: the parameter's, without the dimension of experts, and transposed or not. */
+/* Returns the shape of one tensor in the file: that of the parameter without the dimension of experts, transposed if
+ * necessary. */
 static ad_shape shape_of(const ad_tensor_source *source, const ad_shape *full) {
   ad_shape shape = {.ndim = full->ndim - source->is_joined};
   for (int dim = 0; dim < shape.ndim; dim++) shape.dim[dim] = full->dim[dim + source->is_joined];
@@ -36,7 +38,7 @@ static ad_shape shape_of(const ad_tensor_source *source, const ad_shape *full) {
   return (ad_shape){2, {shape.dim[1], shape.dim[0]}};
 }
 
-/* Sets the tensor's name; '#' is replaced by the number of the block. */
+/* Sets the tensor's name from the pattern `tensor`, with '#' replaced by the number of the block. */
 static void set_pattern(ad_tensor_source *source, const char *tensor, int64_t block) {
   const char *mark = strchr(tensor, '#');
   if (mark)
@@ -93,7 +95,7 @@ static int64_t size_of(const ad_part *part, int dim) {
   return size;
 }
 
-/* Reads a part of a parameter [in, out] from a transposed tensor [out, in], one block for each pair of the part's
+/* Reads the part `mine` of a parameter [in, out] from a transposed tensor [out, in], one block for each pair of
  * spans. */
 static void read_transposed(const ad_safetensor *tensor, const ad_part *mine, ad_dtype dtype, char *out) {
   int64_t width = size_of(mine, 1), row = 0;
@@ -124,7 +126,7 @@ static void take_full(const ad_shape *shape, ad_part *out) {
   }
 }
 
-/* Reads a part of a tensor that is not transposed, and converts it if the file has another dtype than `dtype`. */
+/* Reads the part `mine` of a tensor that is not transposed, and converts it to `dtype`. */
 static ad_status read_plain(const ad_safetensor *tensor, const ad_part *mine, ad_dtype dtype, char *out) {
   ad_part full;
   char *part = out;
@@ -146,7 +148,7 @@ static void drop_first(const ad_part *part, ad_part *out) {
   }
 }
 
-/* Reads the part `mine` of tensor number i. */
+/* Reads the part `mine` of tensor number i of this parameter. */
 static ad_status read_one(const ad_tensor_source *source, const ad_weights *weights, int64_t i, const ad_part *mine,
                           ad_dtype dtype, char *out) {
   char name[AD_TENSOR_NAME_SIZE];
@@ -157,7 +159,7 @@ static ad_status read_one(const ad_tensor_source *source, const ad_weights *weig
   return AD_OK;
 }
 
-/* Reads a part of a parameter that joins the matrices of experts, one expert after another. */
+/* Reads the part `mine` of a parameter that joins the matrices of experts, one expert after another. */
 static ad_status read_joined(const ad_tensor_source *source, const ad_weights *weights, const ad_part *mine,
                              ad_dtype dtype, char *out) {
   ad_part matrix = {0};

@@ -1,12 +1,12 @@
-/* Transposed copies: transposes a tile in a buffer that stays in the first-level cache, then converts each row of
- * the tile and writes it to its place. */
+/* Copies blocks of matrices transposed: transposes a tile in a buffer that stays in the first-level cache, then
+ * converts and writes each of its rows. */
 #include "architecture/transpose.h"
 
 #include <stdint.h>
 #include <string.h>
 
-/* Rows of the buffer are a little longer than a tile's: with a power of two, the lines of a column would share few
- * places in the cache. */
+/* Rows of the buffer are a little longer than those of a tile: with a power of two, all elements of a column would
+ * compete for few lines of the cache. */
 enum { TILE = 64, ROW = TILE + 4 };
 
 #define DEFINE_TILE(bits)                                                                                      \

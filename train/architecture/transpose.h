@@ -1,4 +1,4 @@
-/* Transposed copies of parts of matrices that lie in files. */
+/* Transposed copies of blocks of matrices that are in files. */
 #ifndef ARCHITECTURE_TRANSPOSE_H
 #define ARCHITECTURE_TRANSPOSE_H
 #include "addend/dtype.h"
@@ -6,15 +6,15 @@
 
 /* A block of a matrix, `rows` by `columns` elements. */
 typedef struct ad_transposed_block {
-  const char *from; /* address of the first element, which need not be aligned for the dtype */
-  int64_t from_row; /* elements from one row to the next */
+  const char *from; /* address of the first element; need not be aligned */
+  int64_t from_row; /* number of elements between the beginnings of two rows */
   char *to;         /* the first element of the transposed block, [columns, rows] */
   int64_t to_row;
-  int64_t rows, columns; /* size of the block `from` */
+  int64_t rows, columns; /* rows and columns of the block in the file */
 } ad_transposed_block;
 
-/* Writes to[j][i] = from[i][j], converted, one tile at a time, so that both are read and written in whole cache lines.
- */
+/* Writes from[i][j], converted, to to[j][i] for all i and j. Works tile by tile, so that whole cache lines are read and
+ * written. */
 void ad_transpose_block(const ad_transposed_block *block, ad_dtype from, ad_dtype to);
 
 #endif

@@ -1,11 +1,11 @@
-/* Sliding windows. addend computes attention to all earlier tokens. A window at least as long as a sequence gives
- * the same result, so it does not matter which layers have one. */
+/* Sliding windows. addend computes attention to all earlier tokens. A window that is at least as long as a sequence
+ * gives the same result, whichever layers have the window. */
 #include <string.h>
 #include "architecture/config_build.h"
 
 enum { SHOWN = 120 };
 
-/* Refuses a kind of layer other than full attention and, if there is a window, sliding attention. */
+/* Refuses every kind of layer except full attention and, if there is a window, sliding attention. */
 static ad_status judge_layers(const json_t *list, int windows, ad_config *to) {
   const json_t *element;
   size_t i;
@@ -19,7 +19,7 @@ static ad_status judge_layers(const json_t *list, int windows, ad_config *to) {
                           windows ? " or \"sliding_attention\"" : "");
 }
 
-/* Reads the width of the window; 0: there is none. Refuses a value that is no width. */
+/* Reads the width of the window; 0 means no window. Refuses a value that cannot be a width. */
 static ad_status take_width(const json_t *value, int64_t absent, int64_t *out, ad_config *to) {
   char shown[SHOWN];
   *out = value ? (json_is_integer(value) ? json_integer_value(value) : 0) : absent;
@@ -28,7 +28,7 @@ static ad_status take_width(const json_t *value, int64_t absent, int64_t *out, a
                           ad_config_print(value, shown, sizeof shown));
 }
 
-/* Qwen's models have a window only if use_sliding_window is true; other models ignore that key. */
+/* Qwen's models use the window only if use_sliding_window is true. Other models ignore that key. */
 ad_status ad_config_take_window(const json_t *config, ad_config *to) {
   const json_t *use = json_object_get(config, "use_sliding_window");
   int is_on = !to->architecture->has_window_switch || json_is_true(use);

@@ -1,5 +1,5 @@
-/* Saves checkpoints while training continues: the work of each rank's thread, and the phases that all ranks begin
- * and end together. checkpoint_snapshot.c and checkpoint_index.c have the contents, checkpoint_folder.c the renames. */
+/* Saves checkpoints while training continues: the work of each rank's thread, and the phases that all ranks begin and
+ * end together. checkpoint_snapshot.c and checkpoint_index.c make the contents, checkpoint_folder.c renames folders. */
 #include "addend/checkpoint.h"
 
 #include <pthread.h>
@@ -18,7 +18,7 @@
 #include "files/file.h"
 #include "base/unfinished.h"
 
-/* The work of a checkpoint in flight: first every rank writes its shard; then the first rank writes the index and
+/* The work of a checkpoint in flight. SHARDS: every rank writes its shard. INDEX: the first rank writes the index and
  * gives the folder its name. */
 typedef enum phase { IDLE, SHARDS, INDEX } phase;
 
@@ -26,15 +26,15 @@ struct ad_checkpointer {
   ad_comm *comm;
   ad_group group; /* all ranks of the mesh */
   char *folder;
-  char token[AD_TOKEN_SIZE]; /* part of the names of unfinished checkpoints, the same on all ranks */
+  char token[AD_TOKEN_SIZE]; /* in the names of unfinished checkpoints; the same on all ranks */
   int64_t keep, step;
   phase phase;
-  int runs; /* 1: the thread was started and must be joined */
+  int runs; /* 1: a thread was started and must be joined */
   pthread_t thread;
   atomic_int done;
   ad_snapshot snapshot;
-  json_t *index; /* index.json; only on the first rank */
-  // Results of the thread, read after it was joined.
+  json_t *index; /* the contents of index.json; only on the first rank */
+  // Results of the thread. They are read after the thread was joined.
   ad_status status;
   char message[AD_MESSAGE_MAX], warning[AD_MESSAGE_MAX];
   ad_file_sum sum;
@@ -44,7 +44,7 @@ static int is_first(const ad_checkpointer *c) { return ad_group_index(&c->group,
 
 /* ---- writing files, in the thread ---- */
 
-/* Makes the folder, and writes this rank's shard if it has any pieces. */
+/* Makes the folder, and writes this rank's shard if the rank has any pieces. */
 static ad_status write_shard_in(ad_checkpointer *c, const char *folder) {
   char name[AD_SHARD_NAME_SIZE], *path;
   ad_shard_name(ad_comm_rank(c->comm), name, sizeof name);
@@ -111,8 +111,8 @@ static void join_thread(ad_checkpointer *c) {
   c->runs = 0;
 }
 
-// Begins the next phase. A rank without work in this phase is done immediately. A rank whose thread cannot start is
-// done too, with an error that all ranks then agree on.
+// Begins the next phase. A rank without work in this phase is done immediately. If a rank's thread cannot start, the
+// rank is done with an error, on which all ranks then agree.
 static void begin_phase(ad_checkpointer *c, phase next, int takes_part) {
   c->phase = next;
   atomic_store(&c->done, 1);
@@ -129,7 +129,8 @@ static void end_work(ad_checkpointer *c) {
   c->phase = IDLE;
 }
 
-// Waits for this rank's thread and returns the phase's outcome, the same on all ranks. All ranks call it.
+// Waits for this rank's thread and returns the status of the phase, which is the same on all ranks. All ranks must call
+// this.
 static ad_status agree_on_phase(ad_checkpointer *c) {
   join_thread(c);
   ad_status own = c->status ? ad_fail(c->status, "%s", c->message) : AD_OK;
@@ -149,8 +150,8 @@ static void copy_message(char *message, size_t size, const char *before) {
   snprintf(message, size, "%s%s", before, ad_last_error());
 }
 
-// Gives up the checkpoint. The error states which files were really removed, because the removal may fail too. All
-// ranks call it, after all have stopped writing.
+// Gives up the checkpoint. The error states which files were really removed, because a removal may fail, too. All ranks
+// call this after all have stopped writing.
 static ad_status give_up(ad_checkpointer *c, ad_status status) {
   char message[AD_MESSAGE_MAX], removal[AD_MESSAGE_MAX / 2] = "its unfinished files were removed";
   copy_message(message, sizeof message, "");
@@ -161,7 +162,7 @@ static ad_status give_up(ad_checkpointer *c, ad_status status) {
                  (long long)c->step, message, removal, c->folder);
 }
 
-// Gathers the sizes and checksums of all ranks' files, and adds them to the first rank's index.
+// Gathers the sizes and checksums of all ranks' files, and adds them to the index on the first rank.
 static ad_status gather_sums(ad_checkpointer *c, ad_file_sum *sums) {
   int64_t own[2] = {c->sum.bytes, (int64_t)c->sum.checksum};
   _Static_assert(sizeof own == sizeof *sums, "a file's sum travels as two numbers");
@@ -263,7 +264,7 @@ static ad_status prepare_folder(const ad_checkpointer *c) {
   return ad_checkpoint_clean(c->folder);
 }
 
-/* Draws the token on the first rank, and gives it to all. */
+/* Draws the token on the first rank, and sends it to all ranks. */
 static ad_status draw_token(ad_checkpointer *c) {
   int64_t bits = is_first(c) ? ad_token_bits() : 0;
   AD_TRY(ad_share_first(c->comm, &c->group, &bits, 1, AD_HERE));

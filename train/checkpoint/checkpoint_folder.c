@@ -1,5 +1,5 @@
-/* Names of checkpoints, and the order of renames and removals: wherever the machine stops, a folder named like a
- * complete checkpoint is complete. The contents of checkpoints are decided elsewhere. */
+/* Names of checkpoints, and an order of renames and removals such that a folder with the name of a complete checkpoint
+ * is complete, wherever the machine stops. Other files decide what is in a checkpoint. */
 #include "checkpoint/checkpoint_folder.h"
 
 #include <dirent.h>
@@ -17,7 +17,7 @@
 enum { NAME_SIZE = 48 };
 static const char prefix[] = "step-";
 
-// The step in a complete checkpoint's name; -1 for other names.
+// Returns the step in the name of a complete checkpoint, or -1 if `name` is not such a name.
 static int64_t step_of(const char *name) {
   char again[NAME_SIZE];
   if (strncmp(name, prefix, sizeof prefix - 1) != 0) return -1;
@@ -26,7 +26,8 @@ static int64_t step_of(const char *name) {
   return step >= 0 && !strcmp(name, again) ? step : -1;
 }
 
-// Inserts a step into the list, newest first; if the list is full, the oldest step is dropped.
+// Inserts a step into the list, newest first, and returns the new count. If the list is full, the oldest step is
+// dropped.
 static int insert(int64_t steps[AD_CHECKPOINTS_LISTED], int count, int64_t step) {
   int at = count;
   while (at > 0 && steps[at - 1] < step) at--;
@@ -63,7 +64,7 @@ ad_status ad_checkpoint_path(const char *folder, int64_t step, const char *token
 
 /* ---- removing checkpoints ---- */
 
-/* Returns 1 if this is the name of a rank's file, complete or unfinished. */
+/* Returns 1 if `name` is that of a rank's file, complete or unfinished. */
 static int is_shard(const char *name) {
   static const char before[] = "rank-";
   if (strncmp(name, before, sizeof before - 1) != 0) return 0;
@@ -72,13 +73,13 @@ static int is_shard(const char *name) {
   return rest > rank && (!strcmp(rest, ".safetensors") || ad_is_unfinished(rest, ".safetensors"));
 }
 
-/* Returns 1 if this is the name of any file of a checkpoint, complete or unfinished. */
+/* Returns 1 if `name` is that of any file of a checkpoint, complete or unfinished. */
 static int is_own_file(const char *name) {
   static const char index[] = "index.json";
   return is_shard(name) || !strcmp(name, index) || ad_is_unfinished(name, index);
 }
 
-/* Keeps a folder into which others put files: renames it to a name that no checkpoint gets. */
+/* Keeps a folder with files that addend did not write: renames it to a name that no checkpoint gets. */
 static ad_status keep_others(const char *path) {
   char token[AD_TOKEN_SIZE], *name;
   size_t size = strlen(path) + sizeof token + sizeof "..others";
@@ -122,7 +123,7 @@ static ad_status move_folder(const char *from, const char *to) {
   return ad_fail(AD_IO, "%s: cannot be renamed to %s: %s", from, to, strerror(errno));
 }
 
-/* Makes the path "FOLDER/step-N.old.tmp": of a checkpoint without its name, which is to be removed. */
+/* Makes the path "FOLDER/step-N.old.tmp", to which a checkpoint is renamed before it is removed. */
 static ad_status leaving_path(const char *folder, int64_t step, char **out) {
   char name[NAME_SIZE];
   snprintf(name, sizeof name, "%s%lld.old.tmp", prefix, (long long)step);
@@ -137,7 +138,7 @@ static ad_status remove_leaving(const char *folder, int64_t step) {
   return status;
 }
 
-/* Renames a checkpoint: its name is free now, and its files are removed later. A missing one is no error. */
+/* Renames a checkpoint so that its name is free; its files are removed later. A missing checkpoint is no error. */
 static ad_status set_aside(const char *folder, int64_t step) {
   char *complete = NULL, *leaving = NULL;
   ad_status status = remove_leaving(folder, step);
@@ -150,7 +151,7 @@ static ad_status set_aside(const char *folder, int64_t step) {
   return status;
 }
 
-/* Undoes set_aside, if it renamed a checkpoint. */
+/* Undoes set_aside if that renamed a checkpoint. */
 static void put_back(const char *folder, int64_t step) {
   char *complete = NULL, *leaving = NULL;
   if (!ad_checkpoint_path(folder, step, NULL, &complete) && !leaving_path(folder, step, &leaving) &&
@@ -160,7 +161,7 @@ static void put_back(const char *folder, int64_t step) {
   ad_release(leaving);
 }
 
-/* Renames the new checkpoint, and returns when the rename is on disk. */
+/* Renames the new checkpoint to its final name, and returns when the rename is on disk. */
 static ad_status move_in(const char *folder, const char *written, const char *complete) {
   AD_TRY(move_folder(written, complete));
   ad_status status = ad_folder_sync(folder);
@@ -169,7 +170,7 @@ static ad_status move_in(const char *folder, const char *written, const char *co
   return status;
 }
 
-/* Gives the new checkpoint its name. If that fails, an earlier checkpoint of the same step gets its name back. */
+/* Gives the new checkpoint its final name. If that fails, an earlier checkpoint of the same step gets its name back. */
 static ad_status exchange(const char *folder, int64_t step, const char *written, const char *complete) {
   char message[AD_MESSAGE_MAX];
   AD_TRY(set_aside(folder, step));

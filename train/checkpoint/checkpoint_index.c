@@ -1,4 +1,4 @@
-/* Makes and writes a checkpoint's index. Reading an index is in checkpoint_index_read.c. */
+/* Makes and writes a checkpoint's index. checkpoint_index_read.c reads it. */
 #include "checkpoint/checkpoint_index.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@ void ad_shard_name(int64_t rank, char *buffer, size_t size) {
   snprintf(buffer, size, "rank-%lld.safetensors", (long long)rank);
 }
 
-/* The spans of a part, as a list of [first, count] for each dimension. */
+/* Returns the spans of a part as a list of [first, count] for each dimension. */
 static json_t *describe_spans(const ad_part *part) {
   json_t *dims = json_array();
   for (int dim = 0; dim < part->ndim; dim++) {
@@ -41,7 +41,8 @@ static json_t *describe_shape(const ad_shape *shape) {
   return dims;
 }
 
-/* Describes the pieces of a value. files[i]: the number of member i's file, -1 if that member writes none. */
+/* Describes the pieces of a value. files[i] is the number of the file of the group's member i, or -1 if that member
+ * writes no file. */
 static json_t *describe_pieces(const ad_group *group, const ad_array *array, const int64_t *files) {
   json_t *pieces = json_array();
   for (int64_t i = 0; i < ad_group_size(group); i++) {
@@ -61,7 +62,8 @@ static int writes_any(const ad_checkpoint_state *state, int64_t rank) {
   return 0;
 }
 
-/* Describes the files. Sets files[i] to the number of member i's file, or to -1 if that member writes none. */
+/* Describes the files. Sets files[i] to the number of the file of the group's member i, or to -1 if that member writes
+ * no file. */
 static json_t *describe_files(const ad_group *group, const ad_checkpoint_state *state, int64_t *files) {
   json_t *list = json_array();
   for (int64_t i = 0; i < ad_group_size(group); i++) {
@@ -75,7 +77,7 @@ static json_t *describe_files(const ad_group *group, const ad_checkpoint_state *
   return list;
 }
 
-/* Describes each value: its dtype, shape, layout, and the pieces with the files that have them. */
+/* Describes each value: its dtype, shape and layout, and which file has which of its pieces. */
 static json_t *describe_values(const ad_group *group, const ad_checkpoint_state *state, const int64_t *files) {
   json_t *values = json_object();
   for (size_t i = 0; i < state->value_count; i++) {
@@ -133,7 +135,7 @@ ad_status ad_index_add_sums(json_t *index, const ad_file_sum *sums) {
   return failed ? ad_fail(AD_MEMORY, "no memory for a checkpoint's index") : AD_OK;
 }
 
-/* Writes the checksum of the index, then the index. */
+/* Writes the checksum of the index, and then the index. */
 static ad_status write_text(ad_output *output, const char *text) {
   char first[AD_CHECKPOINT_FIRST_BYTES + 1];
   snprintf(first, sizeof first, AD_CHECKPOINT_FIRST, (unsigned long long)ad_checksum(text, strlen(text), 0));

@@ -1,4 +1,5 @@
-/* Reads a checkpoint's index. After its checksum, every number in it is checked as if the file came from a stranger. */
+/* Reads a checkpoint's index. Even if the checksum is right, every number in the index is checked as if it came from a
+ * stranger. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,7 @@ static ad_status check_text(const char *path, const char *text, int64_t size) {
       AD_IO, "%s: its checksum does not match its content: the file is cut short, or bytes in it have changed", path);
 }
 
-/* Checks the text and parses it; AD_IO unless it is an index of this version's format. */
+/* Checks the checksum and parses the text. Returns AD_IO if it is not an index of this version's format. */
 static ad_status parse_text(const char *path, const char *text, int64_t size, json_t **out) {
   json_error_t error;
   json_t *file;
@@ -178,7 +179,9 @@ ad_status ad_index_check_ranks(const json_t *index) {
   if (!text || !json_is_integer(stated))
     return ad_fail(AD_IO, "index.json: the mesh or the number of ranks is missing");
   ad_status status = ad_mesh_create(text, &mesh);
-  if (status) return ad_fail_in(status == AD_MEMORY ? AD_MEMORY : AD_IO, "index.json"); /* out of memory is no damage */
+  if (status)
+    return ad_fail_in(status == AD_MEMORY ? AD_MEMORY : AD_IO, "index.json"); /* out of memory does not mean that the
+                                                                                         * file is damaged */
   int64_t ranks = ad_mesh_size(mesh);
   ad_mesh_destroy(mesh);
   if (json_integer_value(stated) == ranks) return AD_OK;
@@ -201,8 +204,7 @@ const json_t *ad_index_pieces(const json_t *index, const char *name) {
   return json_object_get(index_value(index, name), "pieces");
 }
 
-// Reads the spans of one dimension. They must ascend, must not overlap, and must fit the dimension. Returns 0 if they
-// do not.
+// Reads the spans of one dimension. Returns 0 if they do not ascend, overlap, or exceed the dimension.
 static int read_spans(const json_t *list, int64_t size, ad_part *part, int dim) {
   int64_t end = 0;
   size_t count = json_array_size(list);

@@ -1,5 +1,5 @@
-/* Loads checkpoints: finds the newest complete and undamaged one, and reads the elements that a rank needs from the
- * files that have them. */
+/* Loads checkpoints: finds the newest one that is complete and undamaged, and reads the elements that this rank
+ * needs. */
 #include <stdio.h>
 #include "addend/checkpoint.h"
 #include "addend/safetensors.h"
@@ -19,10 +19,10 @@ typedef struct loading {
   ad_comm *comm;
   ad_group group;
   ad_checkpoint_state *state;
-  char *folder; /* folder of the checkpoint that is tried */
-  int64_t step; /* the checkpoint's step, from the folder's name */
+  char *folder; /* folder of the checkpoint that is being tried */
+  int64_t step; /* the step in the folder's name */
   json_t *index;
-  ad_safetensors **files; /* the open files, by their number in the index; NULL: not opened yet */
+  ad_safetensors **files; /* the open files, by their number in the index; NULL for a file that is not open yet */
 } loading;
 
 /* ---- whether one checkpoint is complete and undamaged ---- */
@@ -46,7 +46,7 @@ static ad_status verify_file(const loading *l, size_t i) {
   return status;
 }
 
-// Checks the index, and the checksums of this rank's share of the files; each file is read by one rank.
+// Checks the index, and the checksums of this rank's share of the files. Each file is read by one rank.
 static ad_status verify_share(loading *l) {
   AD_TRY(read_index(l));
   AD_TRY(ad_index_check_step(l->index, l->step));
@@ -58,7 +58,7 @@ static ad_status verify_share(loading *l) {
 
 /* ---- reading this rank's elements from the checkpoint's pieces ---- */
 
-// Returns file number i of the index, and opens it if necessary.
+// Finds file number i of the index, and opens it if it is not open.
 static ad_status open_file(loading *l, size_t i, const ad_safetensors **out) {
   const char *name;
   ad_file_sum sum;
@@ -91,7 +91,7 @@ static ad_status convert_region(ad_array *array, const ad_part *mine, const ad_s
   return status;
 }
 
-// Checks that the file has the piece that the index lists, in a dtype that can be converted to the array's.
+// Checks that the file has the piece that the index lists, in a dtype that can be converted to that of the array.
 static ad_status check_tensor(const loading *l, const char *name, const ad_safetensor *tensor, const ad_part *piece,
                               const ad_array *array) {
   if (!tensor || (size_t)ad_shape_numel(&tensor->shape) != ad_part_numel(piece))
@@ -106,11 +106,11 @@ static ad_status check_tensor(const loading *l, const char *name, const ad_safet
 /* How much of this rank's part of a value has been read. */
 typedef struct filling {
   ad_part mine;
-  ad_part *taken; /* regions that were read; no two share an element */
+  ad_part *taken; /* the regions that were read; they do not overlap */
   size_t count, numel;
 } filling;
 
-// Notes a region as read; AD_IO if some of its elements were read before.
+// Notes that a region is read. Returns AD_IO if some of its elements were read before.
 static ad_status take_region(const loading *l, const char *name, filling *f, const ad_part *region) {
   for (size_t i = 0; i < f->count; i++) {
     ad_part common;
@@ -143,7 +143,7 @@ static ad_status read_piece(loading *l, const ad_checkpoint_value *value, const 
   return AD_OK;
 }
 
-// Reads this rank's part from all pieces; AD_IO if some of its elements are in no piece.
+// Reads this rank's part from all pieces. Returns AD_IO if some elements of the part are in no piece.
 static ad_status read_pieces(loading *l, const ad_checkpoint_value *value, const json_t *pieces, filling *f) {
   for (size_t i = 0; i < json_array_size(pieces); i++) AD_TRY(read_piece(l, value, json_array_get(pieces, i), f));
   if (f->numel == ad_part_numel(&f->mine)) return AD_OK;
@@ -176,7 +176,7 @@ static void close_files(loading *l) {
   l->files = NULL;
 }
 
-// Judges the facts, compares the lists of values, then reads the numbers and the values.
+// Calls state->judge with the facts in the index, compares the lists of values, then reads the numbers and the values.
 static ad_status read_state(loading *l) {
   ad_status status = ad_index_judge(l->index, l->state);
   if (!status) status = ad_index_match(l->index, l->state);
@@ -189,7 +189,7 @@ static ad_status read_state(loading *l) {
 
 /* ---- finding and loading the newest usable checkpoint ---- */
 
-// Checks one checkpoint and reads it; AD_IO if it is damaged. All ranks call this.
+// Checks one checkpoint and reads it. Returns AD_IO if it is damaged. All ranks call this.
 static ad_status try_checkpoint(loading *l) {
   ad_status status = ad_agree(l->comm, &l->group, verify_share(l), AD_HERE);
   if (!status) status = ad_agree(l->comm, &l->group, read_state(l), AD_HERE);
@@ -200,7 +200,7 @@ static ad_status try_checkpoint(loading *l) {
 
 static int is_first(const loading *l) { return ad_group_index(&l->group, ad_comm_rank(l->comm)) == 0; }
 
-// Notes why a checkpoint is not usable.
+// Adds to `reasons` why a checkpoint is not usable.
 static void pass_over(const loading *l, int is_last, ad_text *reasons) {
   ad_text_add(reasons, "; step %lld: %s", (long long)l->step, ad_last_error());
   if (is_first(l))
@@ -208,7 +208,7 @@ static void pass_over(const loading *l, int is_last, ad_text *reasons) {
            is_last ? "" : ", so the one before it is tried", ad_last_error());
 }
 
-// Tries the checkpoints in order until one is read, or one fails for a reason other than damage.
+// Tries the checkpoints in order until one can be read, or until one fails for a reason other than damage.
 static ad_status try_steps(loading *l, const char *folder, const int64_t *steps, int64_t count) {
   char reasons[AD_MESSAGE_MAX - 256] = "";
   ad_text text = ad_text_on(reasons, sizeof reasons);
@@ -224,7 +224,7 @@ static ad_status try_steps(loading *l, const char *folder, const int64_t *steps,
                               count ? reasons : ": it has no checkpoint at all");
 }
 
-// The first rank lists the checkpoints of the folder, and gives the list to the others.
+// Lists the checkpoints of the folder on the first rank, and sends the list to the other ranks.
 static ad_status find_steps(loading *l, const char *folder, int64_t *steps, int64_t *count) {
   int64_t found[AD_CHECKPOINTS_LISTED + 1] = {0};
   if (is_first(l)) found[AD_CHECKPOINTS_LISTED] = ad_checkpoint_steps(folder, found);

@@ -1,4 +1,4 @@
-/* Copies the pieces that a rank writes, and later writes the copies to its file. The caller decides when. */
+/* Copies the pieces that a rank writes, and later writes the copies to the rank's file. */
 #include "checkpoint/checkpoint_snapshot.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ ad_status ad_checkpoint_check_state(const char *call, const ad_checkpoint_state 
   return AD_OK;
 }
 
-// AD_TYPE for a value with a scale, or with a type (P, V) of which no rank has the value itself.
+// Returns AD_TYPE if the value has a scale, or is P or V on an axis, so that no rank has the full value.
 static ad_status check_value(const ad_comm *comm, const ad_checkpoint_value *value) {
   const ad_layout *layout = &value->array->layout;
   ad_axes partial = ad_layout_axes_of(layout, AD_P), varying = ad_layout_axes_of(layout, AD_V);
@@ -72,7 +72,7 @@ static ad_status add_pieces_of_size(ad_snapshot *snapshot, const ad_comm *comm, 
   return AD_OK;
 }
 
-// Lists this rank's pieces, wider dtypes first: in this order every tensor of the file is aligned.
+// Lists this rank's pieces, those of wider dtypes first, so that every tensor in the file is aligned.
 static ad_status list_pieces(ad_snapshot *snapshot, const ad_comm *comm, const ad_checkpoint_state *state) {
   AD_TRY(ad_new(state->value_count, &snapshot->pieces));
   for (size_t bytes = sizeof(double); bytes; bytes /= 2) AD_TRY(add_pieces_of_size(snapshot, comm, state, bytes));

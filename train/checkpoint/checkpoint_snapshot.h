@@ -5,21 +5,20 @@
 #include "addend/safetensors.h"
 
 typedef struct ad_snapshot {
-  ad_safetensor *pieces; /* wider dtypes first; names are owned */
+  ad_safetensor *pieces; /* those of wider dtypes first; the names are owned */
   size_t count;
-  char *memory; /* kept from one snapshot to the next */
+  char *memory; /* the copies; kept for the next snapshot */
   size_t bytes;
 } ad_snapshot;
 
-/* AD_INVALID, with the place in the list, unless every value and number of a caller's state is complete. */
+/* Returns AD_INVALID, with the position in the list, if a value or number of a caller's state is incomplete. */
 AD_CHECKED ad_status ad_checkpoint_check_state(const char *call, const ad_checkpoint_state *state);
-/* Copies this rank's pieces of the state and overwrites the earlier copy. AD_TYPE for a value that is P or V on some
- * axis. */
+/* Copies this rank's pieces of the state over the earlier copies. Returns AD_TYPE if a value is P or V on some axis. */
 AD_CHECKED ad_status ad_snapshot_take(ad_snapshot *snapshot, const ad_comm *comm, const ad_checkpoint_state *state);
-/* Bytes of memory that the snapshot takes on this rank. */
+/* Returns the bytes of memory that the snapshot takes on this rank. */
 size_t ad_snapshot_bytes(const ad_comm *comm, const ad_checkpoint_state *state);
 void ad_snapshot_clear(ad_snapshot *snapshot);
-/* Writes the pieces to a file; returns when the file is on disk. */
+/* Writes the copies to a file, and returns when the file is on disk. */
 AD_CHECKED ad_status ad_snapshot_write(const ad_snapshot *snapshot, const char *path, int64_t step, int64_t *bytes,
                                        uint64_t *checksum);
 

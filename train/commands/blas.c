@@ -1,5 +1,5 @@
-/* Corrects how OpenBLAS was started. OpenBLAS reads its environment only when it is loaded, so to change the
- * environment the program executes itself again. */
+/* Corrects the settings with which OpenBLAS was started. OpenBLAS reads the environment only when it is loaded, so the
+ * program changes the environment and executes itself again. */
 #include <cblas.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,10 +29,10 @@ static const char *core_of_machine(void) {
 
 static int has_set(const char *name, const char *value) { return !getenv(name) && setenv(name, value, 1) == 0; }
 
-/* Ranks have one thread each. `addend` itself set that before OpenBLAS started any thread (cli/threads.c). */
+/* Each rank has one thread. In `addend` itself, cli/threads.c already set that before OpenBLAS was loaded. */
 void ad_cli_correct_blas(char **argv) {
   const char *core = is_before_avx2(openblas_get_corename()) ? core_of_machine() : NULL;
   int is_other = has_set("OPENBLAS_NUM_THREADS", "1");
   if (core) is_other |= has_set("OPENBLAS_CORETYPE", core);
-  if (is_other) execv("/proc/self/exe", argv); /* returns only if it fails */
+  if (is_other) execv("/proc/self/exe", argv); /* returns only if execv failed */
 }

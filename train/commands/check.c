@@ -1,4 +1,4 @@
-/* `addend check`: its options and its call. */
+/* The command `addend check`: its options and its call. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,7 +127,7 @@ static int deliver(const char *json, const check_input *input) {
 static int check_recipe(const ad_recipe *recipe, const check_input *input) {
   int holds = 0;
   char *json;
-  ad_cli_on_request(SIG_DFL); /* a stopped check has nothing to write */
+  ad_cli_on_request(SIG_DFL); /* unlike a training, a check has nothing to write when it is stopped */
   ad_cli_on_checkpoint(SIG_IGN);
   ad_status status = ad_check(recipe, &input->check, &holds, &json);
   ad_cli_progress_end();
@@ -138,7 +138,8 @@ static int check_recipe(const ad_recipe *recipe, const check_input *input) {
   return ad_cli_answer(holds);
 }
 
-/* Runs the check as a rank that mpirun, srun or `addend run` started; the first rank has the document. */
+/* Runs the check as a rank that mpirun, srun or `addend run` started. Only the first rank gets the document and prints
+ * it. */
 static int check_as_rank(const ad_recipe *recipe, const check_input *input) {
   int holds = 0;
   char *json = NULL;

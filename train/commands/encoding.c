@@ -1,4 +1,4 @@
-/* Turns prompts into tokens and back with one tokenizer process. */
+/* Converts prompts to tokens and tokens to text with one tokenizer process. */
 #include "encoding.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* `addend export`: its options and its call. */
+/* The command `addend export`: its options and its call. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>

@@ -1,11 +1,12 @@
-/* JSON as the trainer's commands print it, without characters that a terminal would obey. */
+/* JSON as the trainer's commands print it: without characters that a terminal would obey. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "trainer.h"
 
-/* The bytes of the character that begins here if it has two or three bytes or is DEL, else 0. *code: its code point. */
+/* Returns the number of bytes of the character at `text` if it has two or three bytes or is DEL, else 0. Sets *code to
+ * its code point. */
 static size_t short_character(const char *text, unsigned *code) {
   const unsigned char *at = (const unsigned char *)text;
   *code = at[0];
@@ -26,7 +27,7 @@ static int is_printable(const char *character, size_t bytes) {
 
 char *ad_cli_json(json_t *document, size_t flags) {
   char *plain = document ? json_dumps(document, flags) : NULL;
-  char *text = plain ? malloc(6 * strlen(plain) + 1) : NULL, *to = text; /* DEL becomes six bytes */
+  char *text = plain ? malloc(6 * strlen(plain) + 1) : NULL, *to = text; /* DEL, one byte, becomes six bytes */
   json_decref(document);
   for (const char *at = plain; text && *at;) {
     unsigned code;

@@ -1,4 +1,4 @@
-/* ad_main: makes a user's own program a command, with the subcommands of the trainer. */
+/* ad_main: makes a user's program a command that has the trainer's commands. */
 #include <string.h>
 
 #include "addend/main.h"
@@ -16,7 +16,7 @@ static void print_key(FILE *file, const ad_key *key) {
     fprintf(file, *key->fallback ? " (default %s)\n" : " (default: none)\n", key->fallback);
 }
 
-/* Prints the program's own keys for --help; docs/addend.1 has the keys of every recipe. */
+/* Prints the recipe keys of the custom program for --help. The keys that every recipe has are in docs/addend.1. */
 static void print_kinds(FILE *file) {
   for (const ad_program_kind *const *kind = own; *kind; kind++) {
     fprintf(file, "\nmodel.kind: %s%s%s\n", (*kind)->name, (*kind)->help ? ", " : "",

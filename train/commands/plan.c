@@ -1,4 +1,4 @@
-/* `addend plan`: its options and its call. */
+/* The command `addend plan`: its options and its call. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ typedef struct plan_input {
   ad_cli_recipe_options recipe;
   ad_plan_options options;
   const char *picture;
-  char *compared; /* the argument of --compare */
+  char *compared; /* the argument of --compare: PATH=VALUE,VALUE,... */
 } plan_input;
 
 static const struct argp_option options[] = {
@@ -67,7 +67,7 @@ static const struct argp plan_argp = {
     .children = ad_cli_recipe_children,
 };
 
-/* The call as a shell would read it. The caller frees it; NULL: no memory. */
+/* Returns the call as a shell would read it, or NULL if there is no memory. The caller frees it. */
 static char *command_of(int argc, char **argv) {
   char *text = NULL;
   size_t size;
@@ -111,14 +111,14 @@ static int print_plan(const ad_recipe *recipe, const plan_input *input) {
 enum { PLANS_MAX = 64 };
 
 typedef struct plans {
-  char *sets[PLANS_MAX]; /* PATH=VALUE; owned */
+  char *sets[PLANS_MAX]; /* PATH=VALUE of each plan; owned */
   const char *values[PLANS_MAX];
-  ad_recipe *recipes[PLANS_MAX]; /* NULL: no plan for this value */
-  char *unfit[PLANS_MAX];        /* why there is no plan, owned; NULL: there is one */
+  ad_recipe *recipes[PLANS_MAX]; /* NULL if there is no plan for this value */
+  char *unfit[PLANS_MAX];        /* why there is no plan for this value, owned; NULL if there is one */
   size_t count;
 } plans;
 
-/* The end of a value: the next comma outside brackets and quotes. */
+/* Returns the end of the value at `at`: the next comma outside brackets and quotes, or the end of the text. */
 static const char *end_of_value(const char *at) {
   int depth = 0;
   char quote = 0;
@@ -129,7 +129,8 @@ static const char *end_of_value(const char *at) {
   return at;
 }
 
-/* Returns 1 if `--compare schedule=gpipe,...` means schedule.kind; values of the section are in braces. */
+/* Returns 1 if `--compare schedule=gpipe,...` means the recipe key schedule.kind. A value of the complete section
+ * `schedule` begins with a brace. */
 static int is_kind(const plan_input *input, const char *value) {
   return !strncmp(input->compared, "schedule=", strlen("schedule=")) && *value != '{';
 }
@@ -145,7 +146,8 @@ static int no_memory(const plan_input *input) {
   return CLI_UNFINISHED;
 }
 
-/* Makes PATH=VALUE for the value at `value`; *at: VALUE in it. The caller frees it; NULL: no memory. */
+/* Makes PATH=VALUE from the value at `value`, and sets *at to the VALUE in it. Returns NULL if there is no memory. The
+ * caller frees the result. */
 static char *set_of(const plan_input *input, const char *value, const char **at) {
   size_t length = (size_t)(end_of_value(value) - value), key = strcspn(input->compared, "=");
   const char *below = is_kind(input, value) ? ".kind" : "";
@@ -157,7 +159,8 @@ static char *set_of(const plan_input *input, const char *value, const char **at)
   return set;
 }
 
-/* Reads the recipe with a schedule. The error of one that does not fit is kept and shown beside the other plans. */
+/* Reads the recipe with one kind of schedule. If that kind does not fit, keeps the error, which is shown beside the
+ * other plans. */
 static int read_kind(const plan_input *input, const ad_cli_recipe_options *read, plans *to, size_t at) {
   ad_status status = ad_cli_try_recipe(read, &to->recipes[at]);
   if (!status) return CLI_HOLDS;
@@ -181,7 +184,7 @@ static int read_one(const plan_input *input, const char *value, plans *to) {
   return ad_cli_read_recipe(&read, &to->recipes[at]);
 }
 
-/* If no value gives a plan, reports an error as for any wrong call. */
+/* Reports an error, as for any wrong call, if no value gives a plan. */
 static int check_any(const plans *of) {
   for (size_t i = 0; i < of->count; i++)
     if (of->recipes[i]) return CLI_HOLDS;
@@ -245,7 +248,7 @@ static int plan_one(plan_input *input, const char *command) {
 
 static int run_plan(int argc, char **argv) {
   plan_input input = {.recipe = {.on_paper = 1}, .options = {.size = sizeof input.options}};
-  char *command = command_of(argc, argv); /* now, because parsing reorders the words */
+  char *command = command_of(argc, argv); /* before parsing, because parsing reorders the words */
   ad_cli_parse(&plan_argp, argc, argv, 0, &input);
   int failed = input.compared ? compare_plans(&input) : plan_one(&input, command);
   free(command);

@@ -1,9 +1,10 @@
-/* Custom programs, given to ad_main or named by --program. A command that may call one runs in a separate process. */
+/* Custom programs that were passed to ad_main or named by --program. A command that may call such a program runs in a
+ * separate process. */
 #include "trainer.h"
 
 static int are_registered;
 
-/* Reports that a function of a custom program ended this rank; even ranks that are otherwise silent report it. */
+/* Reports that a function of a custom program ended this rank. A silent rank reports it, too. */
 static int ended_inside(ad_status status) {
   ad_cli_speak();
   return ad_cli_failed(status);

@@ -1,4 +1,4 @@
-/* Arguments and errors of all commands that read a recipe. */
+/* The arguments and errors of all commands that read a recipe. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

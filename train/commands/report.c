@@ -1,4 +1,4 @@
-/* `addend report`: its options and its call. */
+/* The command `addend report`: its options and its call. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Signals by which a person requests something of ranks. */
+/* Handlers of signals with which a person asks ranks to stop or to write a checkpoint. */
 #include <signal.h>
 
 #include "trainer.h"

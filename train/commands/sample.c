@@ -1,4 +1,4 @@
-/* `addend sample`: its options and its call. */
+/* The command `addend sample`: its options and its call. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -110,16 +110,16 @@ static const struct argp sample_argp = {
 
 /* ---- the prompt as tokens ---- */
 
-/* The sequence: the prompt's tokens and the sampled ones. */
+/* The tokens of the prompt, and then the sampled tokens. */
 typedef struct sequence {
   int32_t *tokens;
   int64_t prompt, count, room;
   ad_cli_tokenizer tokenizer;
-  int is_text;    /* each token is a byte */
+  int is_text;    /* 1: each token is a byte */
   char *reported; /* the text printed so far, if there is a tokenizer */
-  double seconds; /* time that the sampled tokens took */
-  int ended;      /* the model ended its text */
-  int is_mute;    /* the tokenizer returns no more text */
+  double seconds; /* seconds that the sampled tokens took */
+  int ended;      /* 1: the model sampled a token that ends its text */
+  int is_mute;    /* 1: the tokenizer failed and returns no more text */
 } sequence;
 
 static int add_token(sequence *s, int64_t token) {
@@ -130,8 +130,8 @@ static int add_token(sequence *s, int64_t token) {
     s->tokens = more;
     s->room = room;
   }
-  int64_t nearest = token < INT32_MIN ? INT32_MIN : token; /* a number that cannot be a token must stay one that
-                                                            * cannot */
+  int64_t nearest = token < INT32_MIN ? INT32_MIN : token; /* out of range for int32_t: becomes the nearest one,
+                                                            * which is no token either */
   s->tokens[s->count++] = (int32_t)(nearest > INT32_MAX ? INT32_MAX : nearest);
   return 1;
 }
@@ -191,7 +191,7 @@ static int read_prompt(const sample_input *input, const ad_sampler *sampler, seq
 
 /* ---- printing tokens as they are sampled ---- */
 
-/* The text of all tokens; NULL: the tokenizer gave none. */
+/* Returns the text of all tokens, or NULL if the tokenizer failed. */
 static char *decoded(sequence *s) {
   json_t *tokens = json_array();
   for (int64_t i = 0; tokens && i < s->count; i++) json_array_append_new(tokens, json_integer(s->tokens[i]));
@@ -202,7 +202,7 @@ static char *decoded(sequence *s) {
   return copy;
 }
 
-/* Returns 1 if the text ends in U+FFFD: decoders write it for a character with tokens still missing. */
+/* Returns 1 if the text ends in U+FFFD, which decoders write for a character of which some tokens are still missing. */
 static int is_open(const char *text) {
   size_t length = strlen(text);
   return length >= 3 && !strcmp(text + length - 3, "\xEF\xBF\xBD");
@@ -220,7 +220,7 @@ static void report_more(sequence *s) {
   s->reported = text;
 }
 
-/* Prints the new part of the sequence, from token `first` on. */
+/* Prints the part of the sequence that begins with token number `first`. */
 static void print_new(sequence *s, int64_t first) {
   if (s->tokenizer.process) report_more(s);
   for (int64_t i = first; i < s->count && !s->tokenizer.process; i++) {
@@ -248,7 +248,7 @@ static ad_status next(ad_sampler *sampler, sequence *s) {
   return add_token(s, token) ? AD_OK : ad_fail(AD_MEMORY, "no memory for %" PRId64 " tokens", s->count);
 }
 
-/* Returns 1 if nobody can read further output: the tokenizer or the reader of standard output is gone. */
+/* Returns 1 if no further output can be read: the tokenizer has failed, or the reader of standard output is gone. */
 static int is_in_vain(const sequence *s) { return s->is_mute || ferror(stdout); }
 
 static int goes_on(const sample_input *input, const sequence *s) {
@@ -323,7 +323,8 @@ static int run_sample(int argc, char **argv) {
   if (status) {
     int result = ad_cli_failed(status);
     int is_forbidden = access(input.from, R_OK | X_OK) && errno == EACCES;
-    return status == AD_IO && !is_forbidden ? CLI_WRONG_CALL : result;  // the call names no model
+    return status == AD_IO && !is_forbidden ? CLI_WRONG_CALL : result;  // AD_IO here means that the call does not
+                                                                        // name a model
   }
   int failed = sample(&input, sampler, &s);
   ad_cli_tokenizer_end(&s.tokenizer);

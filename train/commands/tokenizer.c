@@ -1,4 +1,4 @@
-/* Communicates with a tokenizer process: one line of JSON to it, one line of JSON back. */
+/* Communicates with a tokenizer process: sends one line of JSON and receives one line of JSON. */
 #include "tokenizer.h"
 
 #include <errno.h>
@@ -8,8 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The Python program of the process. Its first line reports whether it is ready. It writes U+FFFD for NUL, which a C
- * string cannot contain. */
+/* The Python program that the process runs. Its first line reports whether it is ready. It writes U+FFFD for NUL, which
+ * a C string cannot contain. */
 static const char program[] =
     "import json, signal, sys\n"
     "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
@@ -27,7 +27,7 @@ static const char program[] =
     "    sys.exit()\n"
     "print('null', flush=True)\n"
     "for line in sys.stdin:\n"
-    "    if not line.endswith(chr(10)): break\n" /* the caller was interrupted */
+    "    if not line.endswith(chr(10)): break\n" /* the line is incomplete: addend was interrupted */
     "    asked = json.loads(line)\n"
     "    print(json.dumps(own.encode(asked).ids if isinstance(asked, str) else "
     "own.decode(asked).replace(chr(0), chr(0xFFFD))), flush=True)\n";
@@ -91,7 +91,7 @@ int ad_cli_tokenizer_start(const char *file, ad_cli_tokenizer *out) {
 
 json_t *ad_cli_tokenizer_ask(const ad_cli_tokenizer *tokenizer, json_t *question) {
   if (!question) return NULL;
-  /* in ASCII, which Python reads in every locale */
+  /* in ASCII, which Python reads whatever the locale */
   int failed = json_dumpf(question, tokenizer->asked, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
   json_decref(question);
   failed |= fputc('\n', tokenizer->asked) == EOF || fflush(tokenizer->asked);

@@ -1,4 +1,4 @@
-/* A Hugging Face tokenizer, in a Python process that has the package tokenizers. */
+/* A Hugging Face tokenizer in a Python process that uses the package `tokenizers`. */
 #ifndef CLI_TRAINER_TOKENIZER_H
 #define CLI_TRAINER_TOKENIZER_H
 #include <jansson.h>
@@ -7,16 +7,16 @@
 
 typedef struct ad_cli_tokenizer {
   pid_t process; /* 0: there is no process */
-  /* lines to the process, lines from it */
+  /* `asked` carries lines to the process, `answers` carries lines from it */
   FILE *asked, *answers;
 } ad_cli_tokenizer;
 
-/* Starts Python ($ADDEND_PYTHON, or python3) with the file tokenizer.json. If it cannot be used, reports why on
- * standard error and returns 0. */
+/* Starts Python ($ADDEND_PYTHON, or python3) with the file tokenizer.json. If the tokenizer cannot be used, reports why
+ * on standard error and returns 0; else returns 1. */
 int ad_cli_tokenizer_start(const char *file, ad_cli_tokenizer *out);
 void ad_cli_tokenizer_end(ad_cli_tokenizer *tokenizer);
-/* Requests the tokens of a text, or the text of a list of tokens. NULL: there was no answer. Takes over `question`;
- * release the answer with json_decref. */
+/* Asks for the tokens of a text, or for the text of a list of tokens. Returns NULL if there was no answer. Releases
+ * `question`; the caller releases the answer with json_decref. */
 json_t *ad_cli_tokenizer_ask(const ad_cli_tokenizer *tokenizer, json_t *question);
 
 #endif

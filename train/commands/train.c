@@ -1,4 +1,4 @@
-/* `addend train`: its options and its call. */
+/* The command `addend train`: its options and its call. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,8 +15,8 @@ enum {
   KEY_OVERWRITE,
   KEY_DUMP_STEP,
   FOLDER_SHOWN = 768,
-  RECENT = 10,            /* the newest steps over which progress shows the mean loss */
-  PATIENCE_SECONDS = 600, /* time to finish a step and write a checkpoint of any size */
+  RECENT = 10,            /* progress shows the mean loss of this many newest steps */
+  PATIENCE_SECONDS = 600, /* enough time to finish a step and to write a checkpoint of any size */
 };
 
 static const struct argp_option options[] = {
@@ -79,31 +79,34 @@ static const struct argp train_argp = {
     .children = ad_cli_recipe_children,
 };
 
-/* The mean loss over some steps. A batch without counted tokens has no loss and is left out. */
+/* The mean loss over some steps. A step without counted tokens has no loss and is left out. */
 typedef struct mean_loss {
   double sum;
   int64_t steps;
 } mean_loss;
 
-/* Shared memory in which the first rank's process reports to the process that started it. */
+/* Memory that is shared by the first rank's process, which writes it, and the process that started the ranks. */
 typedef struct train_story {
-  char what[32], folder[512]; /* the present training: "train", or the name of an earlier one */
-  int64_t all_steps;          /* steps of the training in `what` */
-  char counted[48];           /* what a step's count counts: "tokens" */
+  char what[32], folder[512]; /* what: "train", or the name of a training that runs before it; folder: the folder of
+                               * that training */
+  int64_t all_steps;          /* steps of the training that `what` names */
+  char counted[48];           /* what the loss is divided by: "tokens", for example */
   double first_loss, last_loss, counted_per_second;
-  mean_loss first_tenth, last_tenth; /* over the first and the last tenth of the steps of this training */
-  double recent[RECENT];             /* losses of the newest steps, step i in place i % RECENT; NaN: nothing counted */
-  int64_t first_step, steps;         /* steps before this training; steps taken in all */
-  int stopped;                       /* 1: the training stopped on request, with everything written */
-  ad_evaluation before, validation;  /* before the first step; the last evaluation. samples 0: none yet */
+  mean_loss first_tenth, last_tenth; /* over the first and the last tenth of this training's steps */
+  double recent[RECENT];             /* losses of the newest steps, that of step i in recent[i % RECENT]; NaN if the
+                                      * step counted nothing */
+  int64_t first_step, steps;         /* first_step: the steps before this command resumed; steps: all steps taken */
+  int stopped;                       /* 1: the training stopped on request, after everything was written */
+  ad_evaluation before, validation;  /* the evaluation before the first step, and the latest one; samples is 0 if
+                                      * there is none yet */
   int64_t validation_step;
-  int is_compared; /* 1: the last evaluation is compared with earlier ones */
+  int is_compared; /* 1: the latest evaluation is compared with earlier ones */
   ad_validation_change since_first, since_best;
 } train_story;
 
 typedef struct train_job {
   const ad_recipe *recipe;
-  ad_train_options options; /* the training's options; `folder` is set */
+  ad_train_options options; /* the training's options, with `folder` set */
   train_story *story;
 } train_job;
 
@@ -127,7 +130,7 @@ static void begin_story(train_story *story, const ad_step_report *report) {
             report->step == 1 ? "" : "s");
 }
 
-/* A tenth of this training's steps, rounded up. */
+/* Returns a tenth of this training's steps, rounded up. */
 static int64_t tenth_of(const train_story *story) { return (story->all_steps - story->first_step + 9) / 10; }
 
 static void add_loss(mean_loss *mean, double loss) {
@@ -135,7 +138,8 @@ static void add_loss(mean_loss *mean, double loss) {
   mean->steps++;
 }
 
-/* Adds the step's loss to the means. A single batch shows little: losses of consecutive batches differ by chance. */
+/* Adds the step's loss to the means over steps. The loss of a single batch shows little, because losses of consecutive
+ * batches differ by chance. */
 static void note_loss(train_story *story, const ad_step_report *report) {
   int64_t tenth = tenth_of(story);
   story->last_loss = report->loss;
@@ -201,8 +205,8 @@ static ad_status train_here(ad_comm *comm, const train_job *job) {
 
 static int train_on_rank(ad_comm *comm, void *context) { return train_here(comm, context) != AD_OK; }
 
-/* Stops the training on request. Installed before ranks are forked, so that it handles a request before their first
- * step. After a second request the launcher ends the ranks. */
+/* The handler that stops a training. It is installed before ranks are forked, so that a request before a rank's first
+ * step is handled, too. After a second request the launcher ends the ranks. */
 static void stop_on_request(int signal_number) { ad_train_interrupt(); }
 
 static void checkpoint_on_request(int signal_number) { ad_train_checkpoint(); }
@@ -212,14 +216,15 @@ static void listen_to_requests(void) {
   ad_cli_on_checkpoint(checkpoint_on_request);
 }
 
-/* Steps that this command took, without those before it resumed. */
+/* Returns the steps that this command took, without steps before it resumed. */
 static int64_t steps_taken(const train_story *story) { return story->steps - story->first_step; }
 
 static json_t *loss_or_null(const train_story *story, double loss) {
   return steps_taken(story) ? json_real(loss) : json_null();
 }
 
-/* The lines in which the program describes what was learned (`summary` in the run's result.json); NULL: none. */
+/* Returns the lines in which the program describes what was learned (`summary` in the run's result.json), or NULL if
+ * there are none. */
 static json_t *summary_of(const train_job *job) {
   char path[1024];
   snprintf(path, sizeof path, "%s/result.json", job->options.folder);
@@ -242,7 +247,7 @@ static int print_summary(const train_job *job) {
   return printed;
 }
 
-/* Prints "1.6120 +- 0.0131 (standard error)". Returns buffer. */
+/* Writes "1.6120 +- 0.0131 (standard error)" and returns buffer. */
 static const char *validation_words(const ad_evaluation *validation, char *buffer, size_t size) {
   int used = snprintf(buffer, size, "%.4f", validation->loss);
   if (validation->standard_error >= 0)
@@ -265,7 +270,7 @@ static json_t *change_of(const train_story *story, const ad_validation_change *c
                    "standard_error", change->standard_error, "verdict", verdicts[change->verdict + 1]);
 }
 
-/* The loss before the first step, and its change since then, judged sample by sample. */
+/* Describes the loss before the first step and its change since then. The change is judged sample by sample. */
 static json_t *validation_of(const train_story *story) {
   json_t *before = story->before.samples ? json_real(story->before.loss) : json_null();
   return json_pack("{s:o, s:o, s:o}", "before", before, "since_first", change_of(story, &story->since_first),
@@ -297,7 +302,8 @@ static int print_document(const train_job *job) {
   return printed;
 }
 
-/* The folder with unprintable characters escaped, for people. JSON has its own escapes. */
+/* Returns the folder's path for people, with unprintable characters escaped. JSON does not use this, because it has its
+ * own escapes. */
 static const char *folder_shown(const train_job *job, char buffer[FOLDER_SHOWN]) {
   return ad_printable(job->options.folder, buffer, FOLDER_SHOWN);
 }
@@ -310,7 +316,7 @@ static int print_nothing_left(const train_job *job) {
   return ad_cli_print(text);
 }
 
-/* How the validation loss changed since an earlier evaluation. */
+/* Prints how the validation loss changed since an earlier evaluation. */
 static int print_change(const ad_validation_change *change, const char *kind) {
   char text[200], when[48] = "before the first step";
   int64_t taken = change->since + 1;
@@ -327,7 +333,8 @@ static int print_changes(const train_story *story) {
   return printed || best->since == first->since || best->verdict <= 0 ? printed : print_change(best, ", the best");
 }
 
-/* Prints the loss before the first step. If samples cannot be separated, no change can be judged, and this is all. */
+/* Prints the validation loss before the first step. If the losses of single samples are not known, only this is
+ * printed, because no change can be judged. */
 static int print_before(const train_story *story) {
   char text[80];
   snprintf(text, sizeof text, "before the first step it was %.4f\n", story->before.loss);
@@ -345,7 +352,7 @@ static int print_validation(const train_story *story) {
   return print_changes(story);
 }
 
-/* Writes to `buffer` over which steps the two losses of the summary are means; "": the run has one step. */
+/* Describes over which steps the two losses of the summary are means; writes "" if the run has one step. */
 static const char *tenth_words(const train_story *story, char *buffer, size_t size) {
   int64_t tenth = tenth_of(story);
   *buffer = 0;
@@ -404,7 +411,7 @@ static int launch(train_job *job, int json) {
   return ad_cli_failed(result.status == AD_INVALID ? AD_INVALID : status);
 }
 
-/* Trains as a rank that mpirun, srun or `addend run` started; the first rank prints. */
+/* Trains as a rank that mpirun, srun or `addend run` started. Only the first rank prints. */
 static int train_as_rank(train_job *job, int json) {
   ad_comm *comm;
   int result = ad_cli_join(job->recipe, &comm);

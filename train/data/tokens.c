@@ -1,5 +1,5 @@
-/* Training data of tokens: files of token ids are mapped, not copied, and their windows are read in the order of a
- * permutation. */
+/* Training data of tokens. Files of token ids are mapped into memory, not copied, and a permutation decides in which
+ * order their windows are read. */
 #include <stdio.h>
 #include <string.h>
 #include "addend/random.h"
@@ -15,14 +15,14 @@ enum { TOKEN_WIDTHS = 2 | 4, MASK_WIDTHS = 1 };
 
 /* ---- checking token files and mask files ---- */
 
-/* A check that reads files from the first element to the last, and logs its progress now and then. */
+/* A check that reads files from the first element to the last and sometimes logs its progress. */
 typedef struct look {
-  int64_t vocabulary; /* tokens must be below it; 0: the files are masks */
-  const char *path;   /* path of the file that is being read */
-  double reported;    /* time when progress was logged last */
+  int64_t vocabulary; /* all tokens must be below it; 0 if the files are masks */
+  const char *path;   /* path of the file that is being checked */
+  double reported;    /* when progress was last logged */
 } look;
 
-/* Logs how much of the file is read, at most every few seconds. */
+/* Logs how much of the file is checked, at most once in a few seconds. */
 static void log_progress(look *l, const ad_npy *npy, int64_t done) {
   enum { SECONDS = 5 };
   double now = ad_seconds();
@@ -32,7 +32,8 @@ static void log_progress(look *l, const ad_npy *npy, int64_t done) {
          (long long)(ad_npy_bytes(npy) >> 20));
 }
 
-/* The index of the first element that is `bound` or more; if none is, the file's count. Reads every page once. */
+/* Returns the index of the first element that is `bound` or more, or the number of elements if there is none. Reads
+ * every page once. */
 static int64_t first_from(look *l, const ad_npy *npy, uint32_t bound) {
   int64_t chunk = (1 << 26) / npy->width;
   ad_npy_read_ahead(npy);
@@ -45,8 +46,8 @@ static int64_t first_from(look *l, const ad_npy *npy, uint32_t bound) {
   return npy->count;
 }
 
-/* Refuses ids of 16 bits if the vocabulary needs more. An id truncated to 16 bits is inside the vocabulary again, so
- * no check of the elements could find it. */
+/* Refuses ids of 16 bits if the vocabulary needs more bits. An id that was truncated to 16 bits is inside the
+ * vocabulary, so checking the elements could not find it. */
 static ad_status check_width(const char *path, const ad_npy *npy, int64_t vocabulary) {
   if (npy->width > 2 || vocabulary <= UINT16_MAX + 1) return AD_OK;
   return ad_fail(AD_INVALID,
@@ -56,14 +57,15 @@ static ad_status check_width(const char *path, const ad_npy *npy, int64_t vocabu
                  path, (long long)vocabulary);
 }
 
-/* The token as a small negative number in unsigned bits, such as the -100 of labels; 0: it is none. */
+/* Returns the token as a negative number if its unsigned bits may be one from -100 (used in labels) to -1; else 0. */
 static int64_t negative_of(const ad_npy *npy, uint32_t token) {
   enum { LEAST = -100 };
   int64_t negative = (int64_t)token - ((int64_t)1 << 8 * npy->width);
   return negative < LEAST ? 0 : negative;
 }
 
-/* Refuses a token id outside the vocabulary. It may be a negative number; with 32 bits it then surely is one. */
+/* Refuses a token id outside the vocabulary. The message says if the id may be a negative number; with 32 bits it
+ * certainly is one. */
 static ad_status refuse_token(const look *l, const ad_npy *npy, int64_t index) {
   uint32_t token = ad_npy_at(npy, index);
   int64_t negative = negative_of(npy, token);
@@ -142,7 +144,7 @@ static int64_t draw_window(const ad_text_data *text, const ad_text_part *part, u
 
 static int64_t window_at(const ad_text_data *text, int64_t number) { return number; }
 
-/* The run of the window: the last run that begins at it or before it. */
+/* Returns the run that has this window: the last run that begins at the window or before it. */
 static const ad_token_run *run_of(const ad_text_part *part, int64_t window) {
   size_t low = 0, high = part->run_count;
   while (high - low > 1) {
@@ -155,8 +157,8 @@ static const ad_token_run *run_of(const ad_text_part *part, int64_t window) {
   return &part->runs[low];
 }
 
-/* Copies the tokens at the wanted positions of the window that begins at token `first`. AD_INVALID if one is too
- * large. */
+/* Copies the tokens at the wanted positions of the window that begins at token `first`. Returns AD_INVALID if a token
+ * is outside the vocabulary. */
 static ad_status fill_tokens(const ad_text_data *text, const ad_token_file *file, int64_t first,
                              const ad_wanted *positions, int32_t *tokens) {
   for (size_t i = 0; i < positions->count; i++) {
@@ -185,7 +187,8 @@ static int64_t count_targets(const ad_token_file *file, int64_t first, int64_t v
   return counted;
 }
 
-/* Fills the targets of a sample. The target of a position is the next token, which may be in the file's next window. */
+/* Fills the targets of a sample. The target of a position is the token after it, which may be in the next window of the
+ * file. */
 static ad_status fill_targets(const ad_text_data *text, const ad_token_file *file, int64_t first, int64_t valid,
                               const ad_wanted *positions, int32_t *targets) {
   AD_TRY(fill_tokens(text, file, first + 1, positions, targets));
@@ -206,7 +209,7 @@ static ad_status read_window(const ad_text_data *text, const ad_text_part *part,
   return targets ? fill_targets(text, run->file, first, valid, positions, targets) : AD_OK;
 }
 
-/* Counts the tokens of all windows of the part, and each file's last target. */
+/* Counts the tokens of all windows in the part and, for each file, its last target. */
 static void count_values(const ad_text_data *text, const ad_text_part *part, int64_t *of_value) {
   for (size_t r = 0; r < part->run_count; r++) {
     const ad_token_run *run = &part->runs[r];
@@ -225,7 +228,8 @@ static void add_to_sum(const ad_npy *npy, uint64_t *sum) {
   ad_npy_forget(npy);
 }
 
-/* Makes the checksums on the first request, because that reads every file; a run without checkpoints never asks. */
+/* Makes the checksums when they are first needed, because this reads every file. A run without checkpoints never needs
+ * them. */
 static void checksums(ad_text_data *text) {
   for (size_t i = 0; i < text->file_count && !text->is_summed; i++) {
     add_to_sum(&text->files[i].tokens, &text->checksum);
@@ -238,7 +242,7 @@ static const ad_text_source source = {draw_window, window_at, read_window, count
 
 /* ---- opening token data ---- */
 
-/* Adds the windows that a file has in a part. A file shorter than a window adds none. */
+/* Adds to a part the windows of a file. A file that is shorter than a window adds none. */
 static void add_run(ad_text_part *part, const ad_token_file *file, ad_span tokens, int64_t seq) {
   part->size += tokens.count;
   if (tokens.count <= seq) return;
@@ -246,7 +250,7 @@ static void add_run(ad_text_part *part, const ad_token_file *file, ad_span token
   part->windows += (tokens.count - 1) / seq;
 }
 
-/* Divides the files into the training part and the validation part. The end of each file is for validation. */
+/* Divides each file between the training part and the validation part, which gets the file's end. */
 static ad_status make_parts(ad_text_data *text, double validation) {
   static const char *const streams[] = {"tokens", "tokens held out"};
   for (int of = 0; of < 2; of++) {
@@ -285,7 +289,7 @@ static ad_status open_mask(const char *path, ad_token_file *file) {
                  ad_plural(file->tokens.count));
 }
 
-/* Maps all files of tokens and their masks, and divides them into parts. */
+/* Maps all files of tokens and their masks, and divides the tokens into parts. */
 static ad_status open_files(const ad_token_options *options, ad_text_data *text) {
   AD_TRY(ad_new(options->count, &text->files));
   text->file_count = options->count;

@@ -1,4 +1,4 @@
-/* Opens files of weights, one file or an index with its files, and finds tensors in them. */
+/* Opens weights, which are one file or an index with several files, and finds tensors in them. */
 #include "data/weights.h"
 
 #include <stdlib.h>
@@ -17,19 +17,19 @@ struct ad_weights {
   size_t count;
 };
 
-/* An index and its files while they are opened. */
+/* An index whose files are being opened. */
 typedef struct opening {
   const char *path;    /* path of the index */
-  json_t *map;         /* the index's map from tensors to names of files */
-  const char **names;  /* names of the files, sorted; owned by the map */
-  ad_weights *weights; /* the files, in that order */
+  json_t *map;         /* the index's map from names of tensors to names of files */
+  const char **names;  /* names of the files, sorted; the map owns them */
+  ad_weights *weights; /* the opened files, in the order of `names` */
 } opening;
 
 /* ---- the files of an index ---- */
 
 static int by_bytes(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
-/* Lists the names of the index's files, sorted, each once. */
+/* Lists the names of the files in the index, sorted and each once. */
 static ad_status list_files(opening *o, size_t *out) {
   const char *tensor;
   json_t *file;
@@ -45,7 +45,8 @@ static ad_status list_files(opening *o, size_t *out) {
   return AD_OK;
 }
 
-/* Opens a file that the index names. If the index is a symbolic link, its files are beside the link. */
+/* Opens a file that the index names, in the folder of the index. If the index is a symbolic link, that is the link's
+ * folder. */
 static ad_status open_beside(const char *index, const char *name, ad_safetensors **out) {
   char *folder, *path;
   AD_TRY(ad_copy_string(index, &folder));
@@ -59,7 +60,7 @@ static ad_status open_beside(const char *index, const char *name, ad_safetensors
   return status;
 }
 
-/* Opens all files of the index. The error names every file that cannot be used. */
+/* Opens all files of the index. The error names every file that cannot be opened. */
 static ad_status open_files(opening *o) {
   char words[WORDS] = "";
   ad_text text = ad_text_on(words, sizeof words);
@@ -78,7 +79,7 @@ static ad_status open_files(opening *o) {
 
 /* ---- comparing the index with its files ---- */
 
-/* Adds the tensors that the index lists but their files do not have. */
+/* Adds to `text` the tensors that the index lists but that their files do not have. */
 static void list_missing(const opening *o, ad_text *text) {
   const char *tensor;
   json_t *file;
@@ -91,7 +92,7 @@ static void list_missing(const opening *o, ad_text *text) {
   }
 }
 
-/* Adds the tensors that the files have but the index does not list. */
+/* Adds to `text` the tensors that the files have but that the index does not list. */
 static void list_unlisted(const opening *o, ad_text *text) {
   size_t count = 0;
   for (size_t i = 0; i < o->weights->count; i++) {

@@ -1,4 +1,4 @@
-/* Reads the map of an index of weights. The files that it names are opened in weights.c. */
+/* Reads the map in an index of weights. weights.c opens the files that the map names. */
 #include "base/error.h"
 #include "files/file.h"
 #include "files/json.h"

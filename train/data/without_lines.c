@@ -1,4 +1,4 @@
-/* Replaces lines/ in a build without FreeType, which cannot draw pictures of lines of text. */
+/* Takes the place of lines/ in a build without FreeType, which cannot draw lines of text. */
 #include "base/error.h"
 #include "addend/data.h"
 
@@ -18,7 +18,7 @@ ad_status ad_line_data_draw(ad_line_data *lines, uint64_t seed, ad_data_part of,
   return refuse_drawing();
 }
 
-/* Does nothing: without FreeType no lines can be open. */
+/* Does nothing, because without FreeType there are no lines to close. */
 void ad_line_data_close(ad_line_data *lines) {}
 int64_t ad_line_data_bytes(const ad_line_data *lines) { return 0; }
 uint64_t ad_line_data_checksum(const ad_line_data *lines) { return 0; }

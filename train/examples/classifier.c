@@ -1,6 +1,6 @@
-/* Your own model in one file: two dense layers classify the rows of a CSV file; its last column is the class, and every
- * fifth row is reserved for validation. Built as a program, this file is a command: `classifier check classifier.yaml
- * --mutate`. Built as a shared object, it is loaded by the addend command: `addend check --program ./classifier.so
+/* A custom model in one file: two dense layers classify the rows of a CSV file. The last column is the class, and every
+ * fifth row is for validation. Built as a program, this file is a command: `classifier check classifier.yaml --mutate`.
+ * Built as a shared object, it is loaded by the addend command: `addend check --program ./classifier.so
  * classifier.yaml`. train/docs/own-program.md explains it step by step. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,8 @@
 
 /* ---- a custom operation: the margin loss of Crammer and Singer 2001 ---- */
 
-/* The row's loss: max(0, 1 + largest logit of an other class - logit of the label); 0 if label is -1 (padding). */
+/* Returns the row's loss, max(0, 1 + largest logit of another class - logit of the label), or 0 if the label is -1
+ * (padding). Sets *other to that other class. */
 static double margin_of(const ad_array *logits, size_t row, double label, size_t *other) {
   size_t classes = (size_t)logits->local.dim[1], first = row * classes, own = label > 0 ? (size_t)label : 0;
   *other = own ? 0 : 1;
@@ -37,7 +38,8 @@ static ad_status margin_backward(ad_tape *t, ad_tensor *out, const ad_gradient_s
   return AD_OK;
 }
 
-/* Rows (n) may be sharded, classes (c) may not. Operand 1 holds integers; backward fills operand 0's gradient. */
+/* Rows (n) may be sharded, classes (c) may not. Operand 1 holds integers, so backward fills the gradient of operand 0
+ * only. */
 static const ad_operation margin = {.size = sizeof margin,
                                     .name = "margin",
                                     .dims = "nc,n->n",
@@ -52,7 +54,7 @@ static const ad_operation margin = {.size = sizeof margin,
 
 /* ---- the model ---- */
 
-typedef struct settings { /* the recipe's values; the table `keys` below says which key fills which field */
+typedef struct settings { /* the values that the recipe sets; the table `keys` below lists the key of each member */
   int64_t features, hidden, classes;
   char *rows;
 } settings;
@@ -62,12 +64,13 @@ typedef struct classifier {
   ad_linear_layer in, out;
   ad_batch_field fields[3];
   ad_batch *batch;
-  double *table;   /* all numbers of the CSV file, row after row, without the line of column names */
-  int64_t numbers; /* how many numbers `table` has */
+  double *table;   /* all numbers of the CSV file, row by row, without the line of column names */
+  int64_t numbers; /* the number of numbers in `table` */
 } classifier;
 enum { X, LABELS, HITS, FIELDS, MOST = 1 << 24 };
 
-/* A row is a hit if its label has the largest logit. Under `addend plan` (backend dry) arrays have no data. */
+/* Counts a hit for each row whose largest logit is that of its label. Under `addend plan` (backend dry) arrays have no
+ * data. */
 static void count_hits(const ad_array *logits, const ad_array *labels, const ad_array *hits) {
   for (size_t row = 0, other; logits && logits->data && row < ad_array_numel(hits); row++) {
     double label = ad_array_get(labels, row);
@@ -84,8 +87,8 @@ static ad_status run_phase(void *own, ad_phase_run *at) {
   ad_tensor *params[4];
   for (size_t i = 0; i < 4; i++) params[i] = ad_parameter(t, ad_phase_parameters(at), i);
   ad_tensor *x = ad_tp_enter(t, ad_constant(t, of[X]), plain);
-  ad_tensor *h = ad_gelu(t, ad_linear_forward(t, params, &model->in, x));                   // columns sharded over tp
-  ad_tensor *logits = ad_tp_leave(t, ad_linear_forward(t, params, &model->out, h), plain);  // all-reduce over tp
+  ad_tensor *h = ad_gelu(t, ad_linear_forward(t, params, &model->in, x));  // the columns of h are sharded over tp
+  ad_tensor *logits = ad_tp_leave(t, ad_linear_forward(t, params, &model->out, h), plain);  // an all-reduce over tp
   ad_tensor *labels = ad_constant(t, of[LABELS]), *operands[2] = {logits, labels};
   ad_tensor *close = ad_sum(t, ad_operation_apply(t, &margin, operands, 2, NULL));
   ad_phase_loss(at, 0, ad_add(t, ad_cross_entropy(t, logits, labels), ad_scale(t, close, 0.1)));
@@ -144,7 +147,7 @@ static ad_status open_rows(void *own) {
   FILE *file = fopen(model->options->rows, "r");
   if (!file) return ad_fail(AD_IO, "%s cannot be opened", model->options->rows);
   model->table = (double *)malloc(MOST * sizeof *model->table);
-  int is_read = model->table && fscanf(file, "%*[^\n]") != EOF;  // the line that names the columns
+  int is_read = model->table && fscanf(file, "%*[^\n]") != EOF;  // skips the line of column names
   while (is_read && read_number(model, file)) continue;
   is_read = is_read && feof(file) && model->numbers % width_of(model) == 0 && rows_of(model) >= 10;
   fclose(file);
@@ -156,8 +159,8 @@ static ad_status open_rows(void *own) {
 static int has_validation(const void *own) { return 1; }
 static int64_t validation_samples(const void *own) { return (rows_of((const classifier *)own) + 4) / 5; }
 
-/* Every fifth row is reserved for validation. Multiplying by the golden ratio shuffles the rows: a batch has all
- * classes. */
+/* Chooses the row number `to->number` of the table; every fifth row is for validation. Multiplying by the golden ratio
+ * shuffles the rows, so that a batch has all classes. */
 static ad_status read_row(void *own, ad_batch_row *to) {
   const classifier *model = (const classifier *)own;
   int64_t width = width_of(model), held = validation_samples(own);

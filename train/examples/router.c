@@ -1,15 +1,15 @@
-/* The gate (router) of a mixture of experts: all ranks of tp compute the same scores (type I), then each rank uses them
- * for its own share of the experts' work, so its backward has only a part of the gate's gradient. A published mistake
- * takes this part for the full gradient: forward is right and the loss falls, but the gate's replicas drift apart. This
- * example shows, for three kinds of layer, how addend refuses the mistake, and the repair. */
+/* The gate (router) of a mixture of experts. All ranks of tp compute the same scores (type I), and each rank uses them
+ * for its own share of the experts' work, so each rank's backward has only a part of the gate's gradient. A published
+ * bug takes this part for the full gradient: forward is right and the loss falls, but the gate's replicas drift apart.
+ * This example shows, for three kinds of layer, that addend refuses the bug, and the repair. */
 #include <math.h>
 #include <stdio.h>
 #include "addend/tensor.h"
 
 enum { RANKS = 4, TOKENS = 10, WIDTH = 3, EXPERTS = 4, HIDDEN = 5, TOP_K = 2, LAYERS = 3, GATE = WIDTH * EXPERTS };
 
-/* How the gate's gradient is treated: as full though it is a part (the mistake), summed over tp by the tape (the
- * repair), or left as the part of each rank, typed as such. */
+/* How the gate's gradient is treated. TAKEN_FOR_FINAL: a rank's part is taken for the full gradient (the bug). SUMMED:
+ * the tape sums the parts over tp (the repair). A_PART: each rank keeps its part, with the type of a part. */
 typedef enum gate { TAKEN_FOR_FINAL, SUMMED, A_PART } gate;
 
 static const struct layer {
@@ -19,7 +19,7 @@ static const struct layer {
                     {"tokens split over tp, scores after experts", 0, 0},
                     {"experts sharded over tp, scores after experts", 1, 0}};
 
-/* One layer with its weights and its tape, on 4 ranks or, for comparison, on one. */
+/* One layer with its weights and its tape: on 4 ranks, or on one rank for comparison. */
 typedef struct run {
   const struct layer *layer;
   ad_comm *comm;
@@ -28,7 +28,7 @@ typedef struct run {
   ad_array x, up, down, gate;
 } run;
 
-/* Creates an array of this layout, with numbers that depend on `seed` alone (on backend dry without data). */
+/* Creates an array of this layout. Its numbers depend on `seed` alone; on backend dry it has no data. */
 static ad_status make_array(const run *r, const ad_mesh *mesh, const char *text, ad_shape shape, int seed,
                             ad_array *out) {
   ad_layout layout;
@@ -38,7 +38,8 @@ static ad_status make_array(const run *r, const ad_mesh *mesh, const char *text,
   return AD_OK;
 }
 
-/* Creates meshes, tape, input and weights. Every rank has full copies; the formula below takes each rank's shards. */
+/* Creates meshes, tape, input and weights. Every rank has all weights in full; the formula in loss_of takes the rank's
+ * shards. */
 static ad_status prepare(run *r, gate how) {
   int alone = ad_comm_size(r->comm) == 1;
   const char *view = alone ? "efsdp=1 ep=1 etp=1" : r->layer->is_sharded ? "efsdp=1 ep=2 etp=2" : "efsdp=1 ep=4 etp=1";
@@ -53,38 +54,42 @@ static ad_status prepare(run *r, gate how) {
   return ad_tape_create(r->comm, r->mesh, &options, &r->tape);
 }
 
-/* From here on each rank of tp uses x for its own experts or tokens only. The backward of this conversion collects the
- * gradients of x from all ranks of tp. */
+/* Converts x for use by this rank's own experts or tokens. The conversion's backward sums the gradients of x over all
+ * ranks of tp. */
 static ad_tensor *enter(const run *r, ad_tensor *x) {
   ad_tape *t = r->tape;
   return r->layer->is_sharded ? ad_convert(t, x, "tp", AD_R) : ad_to_rows(t, ad_convert(t, x, "tp", AD_S(0)));
 }
 
-/* Rows times this rank's experts of the matrices `all`; `sharded` is the dimension that etp shards, if it does. */
+/* Multiplies rows with the matrices of this rank's experts, taken from `all`. `sharded` is the dimension that etp
+ * shards, if etp has several ranks. */
 static ad_tensor *product(const run *r, ad_tensor *rows, const ad_array *all, ad_type sharded,
                           const ad_routing *routing) {
   ad_tape *t = r->tape;
-  ad_tensor *w = ad_declare(t, ad_convert(t, ad_constant(t, all), "ep", AD_S(0)), "ep", AD_V);  // this rank's experts
+  ad_tensor *w = ad_declare(t, ad_convert(t, ad_constant(t, all), "ep", AD_S(0)), "ep",
+                            AD_V);  // the matrices of this rank's experts
   return ad_grouped_linear(t, rows, r->layer->is_sharded ? ad_convert(t, w, "etp", sharded) : w, routing);
 }
 
-/* The layer's formula; its loss is the sum of all outputs. */
+/* Computes the layer and its loss, the sum of all outputs. */
 static ad_tensor *loss_of(const run *r, ad_tensor *gate_matrix, gate how) {
   ad_tape *t = r->tape;
-  ad_tensor *x = ad_to_rows(t, ad_convert(t, ad_constant(t, &r->x), "dp_shard", AD_S(0)));  // dp_shard=V tp=I
+  ad_tensor *x = ad_to_rows(t, ad_convert(t, ad_constant(t, &r->x), "dp_shard", AD_S(0)));  // V on dp_shard, I on tp
   ad_tensor *rows = enter(r, x), *scores = ad_softmax(t, ad_linear(t, how == A_PART ? rows : x, gate_matrix));
-  if (how == SUMMED) scores = enter(r, scores);  // the repair
+  if (how == SUMMED) scores = enter(r, scores);  // this is the repair
   ad_routing *routing = NULL;
   ad_tensor *chosen = ad_top_k(t, ad_view(t, scores, r->view), TOP_K, NULL, &routing);
   ad_tensor *factors = ad_slot_weights(t, chosen, routing), *slots = ad_to_slots(t, ad_view(t, rows, r->view), routing);
   if (r->layer->scores_first) slots = ad_scale_rows(t, slots, factors);
   slots = ad_gelu(t, product(r, ad_dispatch(t, slots, routing, "ep"), &r->up, AD_S(2), routing));
-  slots = ad_return(t, product(r, slots, &r->down, AD_S(1), routing), routing, "ep");  // P on etp if it shards experts
+  slots = ad_return(t, product(r, slots, &r->down, AD_S(1), routing), routing,
+                    "ep");  // P on etp if etp shards the experts'
+                            // matrices
   if (!r->layer->scores_first) slots = ad_scale_rows(t, slots, factors);
   return ad_sum(t, ad_declare(t, slots, r->layer->is_sharded ? "efsdp,ep" : "efsdp,ep,etp", AD_P));
 }
 
-/* Runs the layer forward and backward and copies this rank's gradient of the gate to `grad`, if that is not NULL. */
+/* Runs the layer forward and backward. If `grad` is not NULL, copies this rank's gradient of the gate to it. */
 static ad_status gradient_of(ad_comm *comm, const struct layer *layer, gate how, double grad[GATE]) {
   run r = {.layer = layer, .comm = comm};
   ad_status status = prepare(&r, how);
@@ -97,7 +102,8 @@ static ad_status gradient_of(ad_comm *comm, const struct layer *layer, gate how,
   return status;  // closing the comm frees the arrays
 }
 
-/* On each rank: compares the repaired gradient with that of one process, and prints rank 0's part of it. */
+/* Runs on each rank: compares the repaired gradient with that of one process. Rank 0 prints its part of the
+ * gradient. */
 static int compare_gradients(ad_comm *comm, void *context) {
   double full[GATE], sum[GATE], part[GATE], worst = 0;
   ad_comm *alone;
@@ -117,7 +123,7 @@ static int compare_gradients(ad_comm *comm, void *context) {
 int main(void) {
   ad_launch_options options = {.size = sizeof options, .ranks = RANKS, .function = compare_gradients};
   ad_launch_result result = {.size = sizeof result};
-  ad_comm *dry;  // backend dry moves no data: checking types needs no other rank
+  ad_comm *dry;  // backend dry moves no data, so types are checked without other ranks
   if (ad_comm_open_dry(0, RANKS, &dry)) return 1;
   for (const struct layer *l = layers; l < layers + LAYERS; l++) {
     if (gradient_of(dry, l, TAKEN_FOR_FINAL, NULL) != AD_TYPE) return 1;

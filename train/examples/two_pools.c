@@ -1,7 +1,7 @@
-/* A program of two pools (disjoint sets of ranks) and its check: a producer on three ranks computes h = gelu(x A) from
- * its slices of the batch; a consumer on two other ranks computes the loss, the sum of (h B) squared. addend derives
- * from types and a bridge which rank sends what to whom and what is summed; the check compares every gradient with that
- * of one process, and tries mutants to show that it would notice them. */
+/* A program of two pools (disjoint sets of ranks) and its check. A producer on three ranks computes h = gelu(x A) from
+ * its slices of the batch. A consumer on two other ranks computes the loss, the sum of (h B) squared. From types and a
+ * bridge, addend derives which rank sends what to which rank and what is summed. The check compares every gradient with
+ * that of one process, and tries mutants to show that it would notice bugs. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static const char recipe_text[] =
 
 typedef struct two_pools {
   ad_program_setting setting;
-  ad_layout rows; /* the batch's layout on the producer: rows are sharded over its ranks */
+  ad_layout rows; /* layout of the batch on the producer, whose ranks shard the rows */
   ad_array x[MICROBATCHES_MAX];
   ad_bridge *bridge;
 } two_pools;
@@ -30,7 +30,7 @@ static ad_status produce(void *own, ad_phase_run *at) {
   two_pools *p = own;
   ad_tape *t = ad_phase_tape(at);
   ad_tensor *x = ad_constant(t, &p->x[ad_phase_microbatch(at)]);
-  ad_tensor *a = ad_parameter(t, ad_phase_parameters(at), 0);  // A is R: each rank's gradient of A is an addend
+  ad_tensor *a = ad_parameter(t, ad_phase_parameters(at), 0);  // A is R, so each rank's gradient of A is an addend
   ad_phase_give(at, "h", ad_gelu(t, ad_linear(t, x, a)));
   return AD_OK;
 }
@@ -38,7 +38,7 @@ static ad_status produce(void *own, ad_phase_run *at) {
 static ad_status consume(void *own, ad_phase_run *at) {
   ad_tape *t = ad_phase_tape(at);
   ad_tensor *b = ad_parameter(t, ad_phase_parameters(at), 0);
-  ad_tensor *y = ad_linear(t, ad_phase_need(at, "h"), b);  // the slice of h that the bridge brought to this rank
+  ad_tensor *y = ad_linear(t, ad_phase_need(at, "h"), b);  // the slice of h that the bridge sent to this rank
   ad_phase_loss(at, 0, ad_sum(t, ad_multiply(t, y, y)));   // type P: each rank has the sum over its own rows
   return AD_OK;
 }
@@ -74,10 +74,11 @@ static ad_status create_pools(const void *options, ad_program *to, void **own) {
   AD_TRY(add_module(to, "consumer", CONSUMER, "B", (ad_shape){2, {MID, OUT}}));
   p->rows = batch_on(ad_program_mesh(to, PRODUCER));
   ad_layout there = batch_on(ad_program_mesh(to, CONSUMER)), counted = there;
-  ad_layout_set(&counted, AD_AXES_DP, AD_P);  // each rank counts its own rows, so the count is Partial (P)
+  ad_layout_set(&counted, AD_AXES_DP, AD_P);  // type P: each rank counts its own rows
   AD_TRY(ad_program_add_count(to, &(ad_count_spec){sizeof(ad_count_spec), "rows", counted}));
   AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "squares"}));
-  ad_bridge_options ragged = {.size = sizeof ragged, .ragged = 1};  // 3 slices of the batch do not align with 2
+  ad_bridge_options ragged = {.size = sizeof ragged, .ragged = 1};  // ragged, because 3 slices of the batch do not
+                                                                    // align with 2
   AD_TRY(ad_bridge_create((ad_comm *)(uintptr_t)p->setting.comm, &p->rows, &there, &ragged, &p->bridge));
   AD_TRY(ad_program_add_phase(
       to,
@@ -99,8 +100,8 @@ static void destroy_pools(void *own) {
   free(p);
 }
 
-/* Makes this rank's rows of every microbatch and counts the consumer's. A row's numbers depend on its place in the
- * global batch alone, so that every mesh trains on the same data. */
+/* Makes this rank's rows of every microbatch, and counts the consumer's rows. A row's numbers depend only on its place
+ * in the global batch, so every mesh trains on the same data. */
 static ad_status read_batch(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
   two_pools *p = own;
   int64_t rank = ad_comm_rank(p->setting.comm), batch = p->setting.global_batch, parts = p->setting.microbatches;
@@ -118,7 +119,7 @@ static ad_status read_batch(void *own, int64_t step, ad_data_split validation, i
   return AD_OK;
 }
 
-/* Registers the program, runs `check` with all mutants in f64, and prints the report. */
+/* Registers the program, runs the check in f64 with all mutants, and prints its report. */
 static ad_status prove(void) {
   static const char *const modules[] = {"producer", "consumer", NULL};
   static const ad_program_kind kind = {.size = sizeof kind,
@@ -137,7 +138,7 @@ static ad_status prove(void) {
   AD_TRY(ad_recipe_parse(recipe_text, "two_pools.yaml", wide, 2, &recipe));
   ad_status status = ad_check(recipe, &options, &holds, &json);
   if (!status) status = ad_check_list(json, AD_PLAIN_TEXT, &table);
-  if (!status) fputs(table, stdout); /* its first line and its last are the verdict */
+  if (!status) fputs(table, stdout); /* the first and the last line of the report are the verdict */
   free(json);
   free(table);
   ad_recipe_destroy(recipe);

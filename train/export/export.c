@@ -1,4 +1,4 @@
-/* Exports a run: reads the run's files, finds its architecture and its tensors, and writes them. */
+/* Exports a run: reads the run's files, finds the model's architecture and its tensors, and writes them. */
 #include "addend/export.h"
 
 #include <jansson.h>
@@ -52,7 +52,7 @@ static ad_status read_recipe(exporting *e) {
   return ad_recipe_parse(text, "run.json", NULL, 0, &e->recipe);
 }
 
-/* Reads the architecture of model.from from the config.json that the run keeps. */
+/* Finds the architecture of model.from in the config.json of which the run's folder has a copy. */
 static ad_status read_architecture(exporting *e) {
   ad_config config = {0};
   char *path = NULL;
@@ -67,7 +67,7 @@ static ad_status find_architecture(exporting *e) {
   return e->recipe->from ? read_architecture(e) : ad_express_find(e->recipe, &e->architecture);
 }
 
-/* AD_INVALID if the model has states besides parameters: no architecture has tensors for them. */
+/* Returns AD_INVALID if the model has states besides its parameters, because no architecture has tensors for states. */
 static ad_status check_states(const exporting *e) {
   for (size_t m = 0; m < ad_program_module_count(e->paper.program); m++) {
     const ad_module_spec *module = ad_program_module(e->paper.program, m);
@@ -78,7 +78,7 @@ static ad_status check_states(const exporting *e) {
   return AD_OK;
 }
 
-/* Reads the run: its recipe, its architecture, its parameters. */
+/* Reads the run's recipe, its architecture and its parameters. */
 static ad_status look_at_run(exporting *e) {
   AD_TRY(read_recipe(e));
   AD_TRY(ad_paper_open(e->recipe, &e->paper));
@@ -89,8 +89,8 @@ static ad_status look_at_run(exporting *e) {
 
 /* ---- listing the tensors to be written ---- */
 
-/* The dtype of a written tensor: the requested dtype, else that of the file it was read from, else that of the run's
- * parameters. */
+/* Returns the dtype in which a tensor is written: the requested one; else that of the file from which the run read the
+ * tensor; else that of the run's parameters. */
 static ad_dtype dtype_of(const exporting *e, const char *tensor, const ad_param_spec *param) {
   const json_t *from = json_object_get(e->provenance, "from");
   const char *name = json_string_value(json_object_get(json_object_get(from, "other_dtypes"), tensor));
@@ -116,7 +116,8 @@ static ad_status find_source(const exporting *e, size_t param, ad_tensor_source 
                  e->architecture->name, spec->name);
 }
 
-/* Sorts by dtype, wider ones first, so that every tensor is aligned; within a dtype, in the order of the model. */
+/* Compares tensors by dtype, wider ones first, so that every tensor in a file is aligned; and within a dtype by their
+ * order in the model. */
 static int by_width(const void *a, const void *b) {
   const ad_export_tensor *x = a, *y = b;
   size_t x_size = ad_dtype_size(x->dtype), y_size = ad_dtype_size(y->dtype);
@@ -125,7 +126,7 @@ static int by_width(const void *a, const void *b) {
   return x->piece < y->piece ? -1 : x->piece > y->piece;
 }
 
-/* Lists the tensors to write, in the order of the files. */
+/* Lists the tensors in the order in which they are written. */
 static ad_status list_tensors(exporting *e) {
   ad_tensor_source source;
   size_t count = 0;
@@ -168,7 +169,7 @@ static ad_status write_config(const char *folder, json_t *config) {
   return status;
 }
 
-/* Changes the dtype in the copied config.json. */
+/* Changes the dtype in the copy of config.json. */
 static ad_status change_dtype(const exporting *e, const char *folder) {
   char *path;
   json_t *config = NULL;

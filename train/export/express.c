@@ -1,4 +1,5 @@
-/* Translates a recipe's keys into an architecture and its config.json, by the tables of model.from in reverse. */
+/* Finds the architecture and the config.json for a recipe's keys, with the tables by which model.from reads a
+ * config.json. */
 #include "export/express.h"
 
 #include <stdio.h>
@@ -12,13 +13,13 @@
 
 enum { VALUE = 256, WORDS = 1024 };
 
-/* A recipe, with the schema of its keys. */
+/* A recipe and the schema of its keys. */
 typedef struct asking {
   const ad_recipe *recipe;
   ad_schema schema;
 } asking;
 
-/* Prints a key's value as YAML; "" if it has none. */
+/* Prints a key's value as YAML, or "" if the key has no value. */
 static ad_status key_as_yaml(const asking *a, const char *key, char value[VALUE]) {
   const ad_schema_entry *entry = ad_schema_find(&a->schema, key);
   char *text;
@@ -39,20 +40,22 @@ static int64_t number_of(const asking *a, const char *key) {
 
 static int bias_is_expressed(const ad_architecture *architecture, const char *bias) {
   for (const ad_architecture_fact *fact = architecture->facts; fact->key; fact++)
-    if (!strcmp(fact->key, "model.bias")) return 1; /* find_other judges facts */
+    if (!strcmp(fact->key, "model.bias")) return 1; /* find_other compares biases */
   if (!strcmp(bias, "qkv")) return 0;
   int needs_attention = !strcmp(bias, "attention") || !strcmp(bias, "all");
   int needs_mlp = !strcmp(bias, "mlp") || !strcmp(bias, "all");
   return needs_attention <= architecture->has_attention_bias && needs_mlp <= architecture->has_mlp_bias;
 }
 
-/* Returns 1 if heads divide d_model. Transformers' Llama requires this even if config.json has the size of a head. */
+/* Returns 1 if the number of heads divides d_model. Llama in Transformers requires this even if config.json has a
+ * head_dim. */
 static int heads_divide(const asking *a) {
   int64_t heads = number_of(a, "model.heads");
   return heads && number_of(a, "model.d_model") % heads == 0;
 }
 
-/* Finds a value in the recipe that the architecture does not compute ("model.qk_norm true"); "": there is none. */
+/* Writes to `other` a value in the recipe that the architecture does not compute ("model.qk_norm true"), or "" if there
+ * is none. */
 static ad_status find_other(const asking *a, const ad_architecture *architecture, char other[2 * VALUE]) {
   char value[VALUE];
   *other = 0;
@@ -67,7 +70,8 @@ static ad_status find_other(const asking *a, const ad_architecture *architecture
   return AD_OK;
 }
 
-/* Finds the first architecture that computes everything in the recipe. AD_INVALID, with what is missing from each. */
+/* Finds the first architecture that computes everything in the recipe. If there is none, returns AD_INVALID with what
+ * each architecture does not compute. */
 static ad_status find_architecture(const asking *a, const ad_architecture **out) {
   char words[WORDS] = "", other[2 * VALUE];
   ad_text text = ad_text_on(words, sizeof words);
@@ -95,7 +99,7 @@ const char *ad_express_dtype(ad_dtype dtype) {
   return dtype == AD_F64 ? "float64" : dtype == AD_F32 ? "float32" : dtype == AD_F16 ? "float16" : "bfloat16";
 }
 
-/* The size that the value 0 of a recipe's key means. */
+/* Returns the size that a recipe key with the value 0 means. */
 static int64_t usual_size(const asking *a, const char *key) {
   const ad_program_kind *program = a->recipe->program;
   if (!program->rules.usual) return 0;
@@ -114,7 +118,7 @@ static ad_status add_given(const asking *a, const ad_config_row *row, json_t *co
 
 static double element(const json_t *list, size_t i) { return json_number_value(json_array_get(list, i)); }
 
-/* Writes the rotary keys of older versions of Transformers; newer versions read both. */
+/* Writes the rotary keys of older versions of Transformers, because newer versions read them, too. */
 static ad_status add_rotary(const asking *a, json_t *config) {
   char base[VALUE], scaling[VALUE];
   AD_TRY(key_as_yaml(a, "model.rotary_base", base));
@@ -148,7 +152,7 @@ static ad_status add_row(const asking *a, const ad_config_row *row, json_t *conf
   return AD_OK;
 }
 
-/* Writes the keys that name the model. A model of bytes has no tokens for the beginning and the end of texts. */
+/* Writes the keys that name the model. A model of bytes has no tokens that begin or end a text. */
 static void add_head(const asking *a, const ad_architecture *architecture, ad_dtype dtype, json_t *config) {
   json_object_set_new(config, "architectures", json_pack("[s]", architecture->name));
   json_object_set_new(config, "model_type", json_string(architecture->model_type));

@@ -1,17 +1,17 @@
-/* Finds the architecture that computes a recipe's model, and writes its config.json. */
+/* Finds the architecture that computes a recipe's model, and makes its config.json. */
 #ifndef EXPORT_EXPRESS_H
 #define EXPORT_EXPRESS_H
 #include <jansson.h>
 #include "addend/recipe.h"
 #include "architecture/architecture.h"
 
-/* Finds an architecture that computes the recipe's model. AD_INVALID if there is none; the message has, for each
- * architecture, the key that it cannot express. */
+/* Finds an architecture that computes the recipe's model. If there is none, returns AD_INVALID; the message has, for
+ * each architecture, the recipe key that it cannot express. */
 ad_status ad_express_find(const ad_recipe *recipe, const ad_architecture **out) AD_CHECKED;
-/* Makes the config.json of the recipe's model, with tensors in `dtype`. Release with json_decref. */
+/* Makes the config.json of the recipe's model, whose tensors have the dtype `dtype`. Release with json_decref. */
 ad_status ad_express_config(const ad_recipe *recipe, const ad_architecture *architecture, ad_dtype dtype,
                             json_t **out) AD_CHECKED;
-/* The name of a dtype in config.json: "bfloat16". */
+/* Returns the name of a dtype in config.json: "bfloat16". */
 const char *ad_express_dtype(ad_dtype dtype);
 
 #endif

@@ -22,7 +22,8 @@ static int is_exported(const char *name) {
                                         !strcmp(name, "model.safetensors.index.json"));
 }
 
-/* Finds the first name in the folder that is no file of an export, or with `any` the first name; "": there is none. */
+/* Writes to `out` the first name in the folder that is no file of an export (or, with `any`, the first name), or "" if
+ * there is none. */
 static ad_status find_name(const char *path, int any, char *out, size_t size) {
   DIR *folder = opendir(path);
   *out = 0;
@@ -34,7 +35,7 @@ static ad_status find_name(const char *path, int any, char *out, size_t size) {
   return AD_OK;
 }
 
-/* AD_INVALID if the folder exists and may not be replaced. */
+/* Returns AD_INVALID if the folder exists and may not be replaced. */
 static ad_status check_free(const char *folder, int overwrite) {
   struct stat found;
   char name[256];
@@ -106,8 +107,8 @@ static ad_status sync_parent(const char *folder) {
   return status;
 }
 
-/* Gives the folder its name, unless files that may not be replaced appeared there meanwhile. rename itself replaces
- * an empty folder. A folder with an earlier export is renamed first, and removed when the new one has the name. */
+/* Renames the folder to its final name, unless files that may not be replaced appeared there meanwhile. rename itself
+ * replaces an empty folder. An earlier export is renamed first, and removed after the new one has its name. */
 static ad_status take_name(const ad_export_place *place) {
   AD_TRY(ad_folder_sync(place->written));
   AD_TRY(check_free(place->folder, place->overwrite));

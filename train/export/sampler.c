@@ -1,4 +1,4 @@
-/* Opens a sampler: finds out which kind of folder it is, and reads the recipe and the values. */
+/* Opens a sampler: finds out what kind of folder it is given, and reads the recipe and the parameters' values. */
 #include "addend/sample.h"
 
 #include <errno.h>
@@ -25,8 +25,8 @@ enum { STATE_NAME_SIZE = sizeof "state." + AD_PROGRAM_NAME_SIZE };
 
 /* ---- reading the recipe ---- */
 
-/* Prints a recipe for the model in config.json. It has data, mesh and train keys only because every recipe needs
- * them; a sampler uses none of them. */
+/* Prints a recipe for the model in config.json. Its keys for data, mesh and training are there only because every
+ * recipe needs them. */
 static void print_recipe(const ad_config *config, FILE *to) {
   fprintf(to, "name: sample\nmesh: \"dp_shard=1\"\nmodel:\n  kind: %s\n",
           ad_program_kind_computing(config->architecture->name)->name);
@@ -35,7 +35,8 @@ static void print_recipe(const ad_config *config, FILE *to) {
   fprintf(to, "data: {tokens: [none.npy], seq: 2}\ntrain: {global_batch: 1, steps: 1, lr: 1}\n");
 }
 
-/* Makes a recipe from config.json. AD_INVALID: config.json requests something that addend does not compute. */
+/* Makes a recipe from config.json. Returns AD_INVALID if config.json asks for something that addend does not
+ * compute. */
 static ad_status parse_config(const ad_config *config, const char *path, ad_recipe **out) {
   char *text;
   ad_text_stream to;
@@ -52,7 +53,7 @@ static ad_status parse_config(const ad_config *config, const char *path, ad_reci
   return status;
 }
 
-/* The window of the model that a run started from; the run's folder keeps that model's config.json. */
+/* Returns the sliding window of the model from which the run started. The run's folder has that model's config.json. */
 static int64_t window_of(const char *run) {
   ad_config config;
   char *path = NULL;
@@ -80,7 +81,7 @@ static ad_status recipe_of_run(const char *run, const json_t *provenance, ad_rec
   return AD_OK;
 }
 
-/* Makes a sampler that owns the recipe. If that fails, the recipe is released. */
+/* Makes a sampler that owns the recipe. Releases the recipe on failure. */
 static ad_status create_owning(ad_recipe *recipe, const ad_sampler_options *options, ad_sampler **out) {
   ad_status status = ad_sampler_create(recipe, options, out);
   if (status)
@@ -150,7 +151,7 @@ static ad_status read_values(const ad_sample_model *model, const char *run, cons
   return AD_OK;
 }
 
-/* Loads the states of the model's module from a checkpoint. */
+/* Loads the states of the model from a checkpoint. */
 static ad_status load_states(const ad_sample_model *model, const char *folder, char (*names)[STATE_NAME_SIZE],
                              ad_checkpoint_value *list) {
   const ad_module_spec *module = ad_program_module(model->program, 0);
@@ -162,7 +163,7 @@ static ad_status load_states(const ad_sample_model *model, const char *folder, c
   return ad_checkpoint_load(model->comm, module->mesh, folder, &state);
 }
 
-/* Finds the run's checkpoints. Files of weights have no states; only checkpoints have them. */
+/* Finds the run's checkpoints. Only they have states; files of weights have none. */
 static ad_status find_checkpoints(const ad_sample_model *model, const char *run, char **folder) {
   AD_TRY(ad_path_in(run, "checkpoints", folder));
   if (ad_checkpoint_newest(*folder) >= 0) return AD_OK;
@@ -173,7 +174,7 @@ static ad_status find_checkpoints(const ad_sample_model *model, const char *run,
                  run, module->name, module->states[0].name);
 }
 
-/* Loads the states of the model, if it has any. */
+/* Loads the states of the model from a checkpoint, if the model has states. */
 static ad_status read_states(const ad_sample_model *model, const char *run) {
   char(*names)[STATE_NAME_SIZE] = NULL, *folder = NULL;
   ad_checkpoint_value *list = NULL;
@@ -215,7 +216,8 @@ static int has_file(const char *folder, const char *name) {
   return is_there;
 }
 
-/* 256 tokens without a tokenizer are taken for bytes: no file of an exported model states it. */
+/* Treats a model of 256 tokens without a tokenizer as a model of bytes, because no file of an exported model states
+ * this. */
 static void look_for_bytes(const char *from, ad_sampler *sampler) {
   if (ad_sampler_vocabulary(sampler) == AD_BYTE_TOKENS && !has_file(from, "tokenizer.json")) sampler->are_bytes = 1;
 }

@@ -1,4 +1,4 @@
-/* Divides a list of tensors among files, and writes the files and their index. */
+/* Divides a list of tensors into files (shards), and writes the files and their index. */
 #include "export/shards.h"
 
 #include <jansson.h>
@@ -18,15 +18,15 @@ typedef struct sharding {
   ad_export_fill *fill;
   void *context;
   int64_t files, bytes;
-  void *memory; /* room for the largest tensor */
-  json_t *map;  /* the index's map from tensors to files */
+  void *memory; /* large enough for the largest tensor */
+  json_t *map;  /* the map of the index from names of tensors to names of files */
 } sharding;
 
 static int64_t tensor_bytes(const ad_export_tensor *tensor) {
   return ad_shape_numel(&tensor->shape) * (int64_t)ad_dtype_size(tensor->dtype);
 }
 
-/* The number of the first tensor after the shard that begins with tensor `first`. */
+/* Returns the number of the tensor after the shard that begins with tensor number `first`. */
 static size_t end_of(const sharding *s, size_t first) {
   int64_t bytes = tensor_bytes(&s->tensors[first]);
   size_t end = first + 1;
@@ -52,7 +52,7 @@ static ad_status make_memory(sharding *s) {
 
 /* ---- writing one file ---- */
 
-/* Creates the file of tensors [first, end), with the header that Transformers expects. */
+/* Creates the file for tensors [first, end), with the metadata that Transformers expects in its header. */
 static ad_status create_writer(const sharding *s, const char *path, size_t first, size_t end,
                                ad_safetensors_writer **out) {
   static const char *const metadata[] = {"format", "pt", NULL};

@@ -1,5 +1,5 @@
-/* Opens a run's values. Weights are mapped into memory and read only when they are written. The pieces of a
- * checkpoint are gathered in memory. */
+/* Opens the values of a run's parameters. Files of weights are mapped into memory, and read only when they are written.
+ * Checkpoints are loaded into memory. */
 #include "export/values.h"
 
 #include <stdio.h>
@@ -45,7 +45,7 @@ static ad_status load_into(const char *folder, const ad_param_spec *params, cons
   return load_listed(folder, values, list);
 }
 
-/* Makes arrays for all parameters, and loads them from a checkpoint. */
+/* Makes arrays for all parameters, and loads them from the newest checkpoint. */
 static ad_status load(const char *folder, const ad_param_spec *params, size_t count, ad_export_values *out) {
   char(*names)[NAME_SIZE] = NULL;
   ad_checkpoint_value *list = NULL;
@@ -65,8 +65,8 @@ static ad_status open_weights(const char *path, const ad_param_spec *params, siz
   return ad_params_check_weights(params, count, out->weights);
 }
 
-/* Opens the weights if the run is finished or there is no checkpoint; otherwise the checkpoint. If a run was resumed
- * and then killed, the weights beside its checkpoint are older: they are those of the earlier training. */
+/* Opens the weights if the run is finished or has no checkpoint, otherwise the checkpoint. If a run was resumed and
+ * then killed, its weights are those of the earlier training, which are older than its checkpoint. */
 static ad_status open_either(const char *run, const char *weights, const char *checkpoints, int is_finished,
                              const ad_param_spec *params, size_t count, ad_export_values *out) {
   int has_weights = !access(weights, F_OK), has_checkpoint = ad_checkpoint_newest(checkpoints) >= 0;

@@ -1,5 +1,5 @@
 /* Acts as one rank of a world of any size, in one process on backend dry (which moves no bytes), and counts the memory
- * that this rank would hold. */
+ * that this rank would use. */
 #include "base/error.h"
 #include "base/options.h"
 #include "comm/dry.h"
@@ -13,21 +13,22 @@
 #include "step/prompts.h"
 #include "step/run.h"
 
-/* Bytes that a rank's process takes before it holds a parameter, on x86-64 Linux: its share of the code pages that all
- * ranks map (1 MiB), and its own stack, libraries' data, heap and packed blocks of matrix products (2 MiB). */
+/* The bytes that a rank's process uses without any parameter, on x86-64 Linux: 1 MiB for its share of the code pages
+ * that all ranks map, and 2 MiB for its stack, libraries' data, heap and packed blocks of matrix products. */
 static const size_t process_bytes = 3 << 20;
-/* Bytes more if oneDNN multiplies (f32 and bf16 with AVX-512): its relocated data, its kernels and packed blocks. bf16
- * kernels are compiled for each shape, and blocks that were widened to f32 are kept. */
+/* The bytes that are added if oneDNN computes matrix products (f32 and bf16 with AVX-512): its relocated data, kernels
+ * and packed blocks. In bf16, kernels are compiled for each shape, and blocks that were widened to f32 are kept. */
 static const size_t onednn_bytes = 6 << 20, onednn_bf16_bytes = 6 << 20;
-/* Bytes more if checkpoints are written: the writer thread's heap, and its buffer for reading files back. */
+/* The bytes that are added if checkpoints are written: the heap of the writer thread, and its buffer for reading files
+ * back. */
 static const size_t writer_bytes = 2 << 20;
-/* Values on a tape go to other ranks through staging buffers of half a MiB each (comm/shm/memory.h). A rank keeps a
- * buffer until its readers are done. At most four buffers at the same time were observed; together they are no larger
- * than the tape. Gradient buckets need no staging: they lie in shared memory. */
+/* Values on a tape go to other ranks through staging buffers of half a MiB each (core/comm/shm). A rank keeps a buffer
+ * until the ranks that read it are done. At most four buffers at the same time were observed, and all together are no
+ * larger than the tape. Gradient buckets need no staging, because they are in shared memory. */
 static const size_t staging_bytes = 2 << 20;
 
-/* Whether this rank's tapes send values to other ranks: over a bridge, or along an axis that is
- * not a data-parallel one. */
+/* Returns 1 if this rank's tapes send values to other ranks: over a bridge, or along an axis that is not
+ * data-parallel. */
 static int passes_values(const ad_run *run) {
   if (ad_transfers_bytes(run)) return 1;
   for (size_t i = 0; i < ad_program_module_count(ad_run_program(run)); i++) {
@@ -39,7 +40,8 @@ static int passes_values(const ad_run *run) {
   return 0;
 }
 
-/* Whether this rank has no row of any microbatch and gets none from other ranks: then it multiplies nothing. */
+/* Returns 1 if this rank has no rows of any microbatch and gets none from other ranks, so that it computes no matrix
+ * products. */
 static int has_no_rows(const ad_run *run) {
   const ad_array *array;
   size_t i = 0;
@@ -48,7 +50,7 @@ static int has_no_rows(const ad_run *run) {
   return i > 0 && !passes_values(run);
 }
 
-/* Memory of the library that makes this run's matrix products, assuming that all are made like one of usual size. */
+/* Returns the memory of the library that computes this run's matrix products, as if all of them were of usual size. */
 static size_t products_bytes(const ad_run *run) {
   ad_products products = ad_products_in_use();
   gemm_product usual = {.values = ad_run_compute_dtype(run), .m = 512, .n = 512, .k = 512};
@@ -58,7 +60,7 @@ static size_t products_bytes(const ad_run *run) {
   return usual.values == AD_BF16 ? onednn_bf16_bytes : onednn_bytes;
 }
 
-/* Memory of the staging buffers. */
+/* Returns the memory of the staging buffers. */
 static size_t staged_bytes(const ad_run *run) {
   size_t values = ad_run_tape_bytes(run);
   if (!passes_values(run)) return 0;
@@ -69,7 +71,7 @@ static size_t runtime_bytes(const ad_run *run) {
   return process_bytes + products_bytes(run) + staged_bytes(run) + ad_run_data_bytes(run);
 }
 
-/* The names of the parts of a rank's memory in the plan's document, in the order of its columns. */
+/* The names of the kinds of memory in the plan's document, in the order of its columns. */
 const char *const ad_plan_parts[AD_PLAN_PARTS] = {"params",    "gathered",    "buckets",           "grads",
                                                   "optimizer", "activations", "checkpoint",        "runtime",
                                                   "prompts",   "peak",        "activations_worst", "peak_worst"};
@@ -97,8 +99,8 @@ ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *optio
   return AD_OK;
 }
 
-/* Refuses a recipe whose shard.window, the number of gradient buckets in memory at the same time, is
- * too small for some module. */
+/* Refuses a recipe if shard.window, the number of gradient buckets that are in memory at the same time, is too small
+ * for a module. */
 static ad_status check_windows(const ad_run *run) {
   for (size_t i = 0; i < ad_program_module_count(ad_run_program(run)); i++) {
     ad_module *module = ad_run_module(run, i);
@@ -114,7 +116,7 @@ static ad_status check_windows(const ad_run *run) {
   return AD_OK;
 }
 
-/* The inputs for acting as a rank. `crowd`: see ad_plan_act. */
+/* The arguments of ad_plan_act. */
 typedef struct acting {
   const ad_recipe *recipe;
   int64_t rank;
@@ -151,7 +153,7 @@ static ad_status act(const acting *as, ad_comm **comm, ad_run **run) {
   return status;
 }
 
-/* Takes the step again, for ad_repair_report, and keeps nothing of it. */
+/* Takes the step once more, so that ad_repair_report can try a repair, and releases everything that this made. */
 static ad_status act_again(void *context) {
   ad_comm *comm;
   ad_run *run;
@@ -168,7 +170,7 @@ ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world
   return status ? ad_repair_report(status, act_again, &as) : AD_OK;
 }
 
-/* Adds the bytes of one module. */
+/* Adds the bytes of one module to `to`. */
 static void add_module(ad_module *module, ad_plan_memory *to) {
   const ad_reducer *reducer = ad_module_reducer(module);
   size_t sums = ad_reducer_sum_bytes(reducer);

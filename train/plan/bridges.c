@@ -1,4 +1,5 @@
-/* Computes what is sent over the bridges of a program, from the program's declarations about all ranks. */
+/* Computes what the bridges of a program send. The program declares this for all ranks, so one process can compute
+ * it. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "bridge/bridge.h"
@@ -8,26 +9,28 @@
 #include "program/program.h"
 #include "step/run.h"
 
-/* If a side of a bridge has more ranks than RANKS_MAX, only the routes of its first rank are listed. */
+/* If a side of a bridge has more than RANKS_MAX ranks, only the routes of its first rank are listed. */
 enum { RANKS_MAX = 64, ROUTES_MAX = 64 };
 
-/* One direction of a bridge: the value forward, or its gradient backward. */
+/* One direction of a bridge: that of the value (forward), or that of its gradient (backward). */
 typedef struct way {
   const ad_layout *from, *to;
   int64_t rows;
   size_t row_bytes;
-  ad_dtype dtype; /* dtype in which the value is sent */
-  ad_shape shape; /* shape of the full value */
-  int identical;  /* 1: both sides have identical meshes, and each part goes to the rank at the same position */
+  ad_dtype dtype; /* the dtype in which values are sent */
+  ad_shape shape; /* the shape of the full value */
+  int identical;  /* 1: both sides have meshes of the same shape, and each rank sends its part to the rank at its own
+                   * position */
 } way;
 
-/* A value that is sent over a bridge, for all microbatches with the same number of rows. */
+/* A value that is sent over a bridge in all microbatches with the same number of rows. */
 typedef struct transfer {
   const ad_transfer_spec *spec;
-  ad_layout from, to, back; /* layouts of the value on both sides; `back`: layout of the gradient where it arrives */
-  /* rows in a microbatch; number of such microbatches in a step */
+  ad_layout from, to, back; /* layouts of the value on both sides; `back` is the layout of the gradient where it
+                             * arrives */
+  /* the rows of a microbatch, and the number of microbatches with so many rows in a step */
   int64_t rows, times;
-  ad_dtype dtypes[2]; /* dtypes of the value and of its gradient */
+  ad_dtype dtypes[2]; /* the dtypes in which the value and its gradient are sent */
 } transfer;
 
 static size_t row_bytes_of(const ad_shape *shape, ad_dtype dtype) {
@@ -36,7 +39,7 @@ static size_t row_bytes_of(const ad_shape *shape, ad_dtype dtype) {
   return bytes;
 }
 
-/* The direction of the value, or of its gradient if `backward`. */
+/* Returns the direction of the value or, if `backward` is 1, that of its gradient. */
 static way way_of(const transfer *c, int backward) {
   way w = {.from = backward ? &c->to : &c->from,
            .to = backward ? &c->back : &c->to,
@@ -49,7 +52,7 @@ static way way_of(const transfer *c, int backward) {
   return w;
 }
 
-/* How many ranks of a side are listed. */
+/* Returns how many ranks of a side are listed. */
 static int64_t ranks_listed(const ad_layout *side) {
   int64_t ranks = ad_mesh_size(side->mesh);
   return ranks <= RANKS_MAX ? ranks : 1;
@@ -57,14 +60,15 @@ static int64_t ranks_listed(const ad_layout *side) {
 
 /* ---- routes: who sends which rows to whom ---- */
 
-/* Bytes of the part that the rank has on this side; 0 if it is not on the side. */
+/* Returns the bytes of the rank's part on this side, or 0 if the rank is not on this side. */
 static json_int_t part_bytes(const way *w, const ad_layout *side, int64_t rank) {
   if (!ad_mesh_has_rank(side->mesh, rank)) return 0;
   ad_shape part = ad_layout_local_shape(side, &w->shape, rank);
   return (json_int_t)ad_shape_numel(&part) * (json_int_t)ad_dtype_size(w->dtype);
 }
 
-/* Adds the one route of a rank on a bridge between identical layouts. Returns the number of routes left out: none. */
+/* Adds the only route that a rank has on a bridge between identical layouts. Returns the number of routes that are left
+ * out, 0. */
 static json_int_t add_identical_route(const way *w, int64_t rank, json_t *to) {
   int64_t peer = ad_mesh_first_rank(w->to->mesh) + (rank - ad_mesh_first_rank(w->from->mesh));
   ad_span own = {0, w->rows};
@@ -83,7 +87,7 @@ static json_t *route_document(const way *w, int64_t rank, const ad_route *route)
                    first_row, "rows", (json_int_t)route->count, "bytes", bytes);
 }
 
-/* Adds the routes of a sender, at most ROUTES_MAX. Returns the number of routes left out. */
+/* Adds the routes of a sender, at most ROUTES_MAX. Returns the number of routes that are left out. */
 static json_int_t add_routes(const way *w, int64_t rank, json_t *to) {
   ad_route routes[ROUTES_MAX];
   if (w->identical) return add_identical_route(w, rank, to);
@@ -93,9 +97,9 @@ static json_int_t add_routes(const way *w, int64_t rank, json_t *to) {
   return (json_int_t)count - (json_int_t)listed;
 }
 
-/* The bytes of all routes. Every replica on the receiving side gets all rows. Along axes where the received value is P
- * (Partial), one rank gets the rows and the others hold zeros, unless both layouts are identical: then every rank gets
- * its own. */
+/* Returns the bytes of all routes. Every replica on the receiving side gets all rows. Along an axis on which the
+ * received value is P (Partial), one rank gets the rows and the others have zeros, unless both layouts are identical:
+ * then every rank gets its own addend. */
 static json_int_t way_bytes(const way *w) {
   ad_axes once = ad_layout_sharded_axes(w->to) | (w->identical ? 0 : ad_layout_axes_of(w->to, AD_P));
   return w->rows * (json_int_t)w->row_bytes * ad_mesh_size(w->to->mesh) / ad_mesh_ranks_over(w->to->mesh, once);
@@ -113,7 +117,8 @@ static json_t *way_document(way w) {
 
 /* ---- bytes that each rank sends and receives ---- */
 
-/* Adds to *out the bytes of those routes that lead to, or come from, another rank. `find` lists the rank's routes. */
+/* Adds to *out the bytes of the rank's routes from and to other ranks. `find` lists all routes of the rank, also those
+ * to itself. */
 static ad_status moved_by(size_t (*find)(const ad_layout *, const ad_layout *, int64_t, int64_t, ad_route *, size_t),
                           way w, int64_t rank, json_int_t *out) {
   size_t count = find(w.from, w.to, w.rows, rank, NULL, 0);
@@ -149,7 +154,7 @@ static ad_status add_ranks(const transfer *c, const ad_layout *side, const ad_pl
 
 /* ---- writing a bridge's document ---- */
 
-/* Returns the index of the module that has this mesh. */
+/* Returns the index of the module on this mesh. */
 static size_t module_under(const ad_program *program, const ad_mesh *mesh) {
   size_t m = 0;
   while (m + 1 < ad_program_module_count(program) && ad_program_mesh(program, m) != mesh) m++;
@@ -178,8 +183,8 @@ static ad_status add_transfer(const transfer *c, const ad_plan_pools *pools, jso
   return ad_mesh_same_ranks(c->from.mesh, c->to.mesh) ? AD_OK : add_ranks(c, &c->to, pools, ranks);
 }
 
-/* The dtype in which the value (or gradient) is sent. A bridge between the same ranks sends nothing, so
- * it ignores the communication dtype. */
+/* Returns the dtype in which the value (or its gradient) is sent. A bridge between the same ranks sends nothing, so it
+ * ignores the communication dtype. */
 static ad_dtype dtype_of(const ad_transfer_spec *spec, const ad_program *program, int backward) {
   ad_dtype comm_dtype = backward ? spec->gradient_comm_dtype : spec->comm_dtype;
   return comm_dtype && ad_bridge_is_disjoint(spec->bridge) ? comm_dtype : ad_transfer_dtype(program, spec, backward);
@@ -192,7 +197,7 @@ static transfer transfer_of(const ad_transfer_spec *spec, const ad_program *prog
   return c;
 }
 
-/* A value that is sharded by batch is transferred in microbatches of one or two sizes, each with an entry; any other
+/* Adds an entry for each size of microbatch. A value that is sharded by the batch has at most two sizes; any other
  * value is transferred in full in each microbatch. */
 static ad_status add_transfers(const ad_transfer_spec *spec, const ad_plan_pools *pools, json_t *to) {
   const ad_run *run = pools->list[0].run;

@@ -1,5 +1,5 @@
-/* Compares plans of one recipe with several values of one key: memory of the rank that needs most, bytes that ranks
- * move in a step, and, for pipelines, a row for each schedule's bubble and memory. */
+/* Compares the plans of one recipe with several values of one key: the memory of the rank that needs most, the bytes
+ * that ranks move in a step, and, for pipelines, the bubble and the memory of each schedule. */
 #include <stdio.h>
 #include <string.h>
 #include "base/error.h"
@@ -11,7 +11,7 @@
 
 /* ---- the values that are compared, taken from one plan ---- */
 
-/* The entry with the largest integer under `key`. */
+/* Returns the entry whose integer at `key` is largest. */
 static json_t *largest_by(const json_t *entries, const char *key) {
   json_t *largest = NULL, *entry;
   size_t i;
@@ -20,7 +20,7 @@ static json_t *largest_by(const json_t *entries, const char *key) {
   return largest;
 }
 
-/* Moves with the same values of these keys are added together. */
+/* Moves are added together if their values at these keys are the same. */
 static const char *const identities[] = {"what", "op", "axes"};
 enum { IDENTITIES = sizeof identities / sizeof *identities };
 
@@ -30,7 +30,8 @@ static int is_same_move(const json_t *a, const json_t *b) {
   return 1;
 }
 
-/* Adds the bytes to the entry of the same move, or appends an entry. Takes ownership of `move`. */
+/* Adds the bytes of `move` to the entry with the same identities, or appends it as an entry. Takes ownership of
+ * `move`. */
 static void add_move(json_t *moves, json_t *move) {
   json_t *entry;
   size_t i;
@@ -48,12 +49,12 @@ static json_t *move_of(const char *what, const json_t *step, json_int_t bytes) {
                    "bytes", bytes);
 }
 
-/* Returns the kind of values in a collective: an all_gather brings parameters, everything else reduces gradients. */
+/* Returns what a collective carries: an all_gather carries parameters, every other collective carries gradients. */
 static const char *carried_by(const json_t *step) {
   return strcmp(ad_text_of(step, "op"), "all_gather") ? "gradients" : "parameters";
 }
 
-/* Bytes that a bridge moves in a step, in both directions. */
+/* Returns the bytes that a bridge moves in a step, forward and backward together. */
 static json_int_t sent_over(const json_t *bridge) {
   static const char *const ways[] = {"forward", "backward"};
   json_int_t bytes = 0;
@@ -61,14 +62,14 @@ static json_int_t sent_over(const json_t *bridge) {
   return bytes * ad_integer_of(bridge, "times");
 }
 
-/* Returns the mean over all ranks of the world if each rank of the step's pool moves `bytes`. */
+/* Returns the mean over all ranks of the world, if each rank of the pool that `step` names moves `bytes`. */
 static json_int_t mean_of(const json_t *plan, const json_t *step, json_int_t bytes) {
   const json_t *pool = json_array_get(json_object_get(plan, "pools"), (size_t)ad_integer_of(step, "pool"));
   json_int_t ranks = ad_integer_of(pool, "ranks"), world = ad_integer_of(plan, "world");
   return ranks == world ? bytes : (json_int_t)((double)bytes * (double)ranks / (double)world);
 }
 
-/* Bytes moved in one step: the mean over the ranks. */
+/* Lists the moves of one step, with their bytes as a mean over the ranks. */
 static json_t *moves_of(const json_t *plan) {
   json_t *moves = json_array();
   const json_t *step, *bridge;
@@ -87,8 +88,8 @@ static json_t *moves_of(const json_t *plan) {
   return moves;
 }
 
-/* Copies from a plan the numbers of its schedule that are compared. `activations`: the most bytes of activations on one
- * rank. NULL: the plan has no pipeline. */
+/* Copies from a plan those numbers of its schedule that are compared. `activations` is the largest number of bytes of
+ * activations on one rank. Returns NULL if the plan has no pipeline. */
 static json_t *schedule_of(const json_t *plan) {
   static const char *const keys[] = {"kind", "stages", "microbatches", "makespan", "bubble", "in_flight", "deferred"};
   const json_t *schedule = json_object_get(plan, "schedule");
@@ -101,7 +102,8 @@ static json_t *schedule_of(const json_t *plan) {
   return kept;
 }
 
-/* Returns why "interleaved" does not fit a plan (with one stage a rank it is the order of 1f1b), or NULL. */
+/* Returns why "interleaved" does not fit a plan, or NULL. With one stage on each rank, "interleaved" is the same as
+ * "1f1b". */
 static const char *unfit_of(const json_t *plan) {
   const json_t *schedule = json_object_get(plan, "schedule");
   size_t pools = json_array_size(json_object_get(plan, "pools"));
@@ -124,7 +126,7 @@ static json_t *entry_of(const json_t *plan, const char *value) {
   return entry;
 }
 
-/* Adds the plan of value i, or why the recipe cannot have this value. */
+/* Adds the plan of value number i, or the reason why the recipe cannot have this value. */
 static ad_status add_plan(const ad_plan_comparison *of, size_t i, json_t *plans) {
   json_t *plan;
   if (of->unfit && of->unfit[i]) {
@@ -139,7 +141,7 @@ static ad_status add_plan(const ad_plan_comparison *of, size_t i, json_t *plans)
   return AD_OK;
 }
 
-/* The recipe's name, from the first value that the recipe can have. */
+/* Returns the recipe's name, read with the first value that the recipe can have. */
 static const char *name_of(const ad_plan_comparison *of) {
   size_t i = 0;
   while (i + 1 < of->count && !of->recipes[i]) i++;
@@ -170,7 +172,7 @@ static int width_of(const json_t *plan) {
   return width > COLUMN ? width : COLUMN;
 }
 
-/* The number that a row shows of one plan; NULL: the plan has none. */
+/* Returns the number of one plan in a row of the table, or NULL if the plan has none. */
 typedef const json_t *row_cell(const json_t *plan, const json_t *row);
 
 static void print_row(FILE *file, const char *label, const json_t *plans, row_cell *cell, const json_t *row) {
@@ -222,8 +224,8 @@ static const json_t *bytes_of_move(const json_t *plan, const json_t *row) {
   return NULL;
 }
 
-/* Lists the rows of the table: every collective or transfer of any plan, once each, in the order of first
- * occurrence. */
+/* Lists the rows of the table: every collective or transfer of any plan, each once, in the order in which they first
+ * occur. */
 static json_t *rows_of(const json_t *plans) {
   json_t *rows = json_array();
   const json_t *plan, *move;
@@ -233,7 +235,7 @@ static json_t *rows_of(const json_t *plans) {
   return rows;
 }
 
-/* Prints the bytes that ranks move, a row for each move and a column for each plan. */
+/* Prints the bytes that ranks move, with a row for each collective or transfer and a column for each plan. */
 static void print_moves(FILE *file, const json_t *plans) {
   json_t *rows = rows_of(plans);
   const json_t *row;
@@ -292,7 +294,7 @@ static void print_schedules(FILE *file, const json_t *plans) {
   json_array_foreach(plans, i, entry) print_schedule(file, entry);
 }
 
-/* The plans whose value the recipe can have. */
+/* Returns the plans of those values that the recipe can have. */
 static json_t *fitting(const json_t *plans) {
   json_t *list = json_array(), *entry;
   size_t i;

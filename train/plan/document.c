@@ -1,4 +1,4 @@
-/* The plan as a JSON document that users and scripts rely on. memory.c adds the bytes of memory. */
+/* The plan as a JSON document for users and scripts. memory.c adds the bytes of memory. */
 #include <stdlib.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -11,26 +11,27 @@
 #include "reduce/plan.h"
 #include "step/run.h"
 
-/* One collective of a step: a reduction of gradients, or a gather of parameters. */
+/* One collective in a step: a reduction of gradients, or a gather of parameters. */
 typedef struct ad_planned {
-  ad_reduction_plan plan; /* `params` of it is not used */
-  /* "forward", "backward", "step", "every_microbatch" or "last_microbatch" */
+  ad_reduction_plan plan; /* its member `params` is not used */
+  /* when the collective runs: "forward", "backward", "step", "every_microbatch" or "last_microbatch" */
   const char *when;
-  int64_t times;       /* how often in a step */
-  size_t first, count; /* its parameters are entries [first, first + count) of ad_collectives' `params` */
-  json_t *step;        /* the step's last document, made for step_bytes bytes, to be shared; owned; NULL: none yet */
+  int64_t times;       /* how often the collective runs in a step */
+  size_t first, count; /* the collective's parameters are entries [first, first + count) of ad_collectives' `params` */
+  json_t *step;        /* the collective's document for step_bytes bytes, shared by parameters of that size; owned;
+                        * NULL before the first */
   size_t step_bytes;
 } ad_planned;
 
-/* All collectives that each rank of a pool calls, in order: gathers of the forward pass, gathers of the backward pass,
- * reductions in launch order, gathers after the update. */
+/* All collectives that each rank of a pool calls, in this order: gathers of the forward pass, gathers of the backward
+ * pass, reductions as they are launched, gathers after the update. */
 typedef struct ad_collectives {
   ad_planned *list;
   size_t count, capacity;
-  size_t *params; /* parameters of all collectives, one collective after another, numbered as in ad_run_param_at */
+  size_t *params; /* the parameters of all collectives, one collective after another; numbered as in ad_run_param_at */
   size_t param_count, param_capacity;
-  size_t *of, *starts; /* parameter i is in the collectives of[starts[i]] up to of[starts[i + 1]] */
-  /* the precision policy that was described last; parameters with the same policy share its document */
+  size_t *of, *starts; /* the collectives of parameter i are of[starts[i]] to of[starts[i + 1] - 1] */
+  /* the latest precision policy that was described; parameters with the same policy share its document */
   ad_precision_policy policy;
   json_t *policy_document;
   size_t pool; /* index of the pool */
@@ -55,8 +56,8 @@ static ad_status make_room(size_t **array, size_t count, size_t *capacity) {
   return AD_OK;
 }
 
-/* Appends a collective. `params`: its parameters, numbered within a module whose first
- * parameter has the number `first`. */
+/* Appends a collective. `params` are its parameters, numbered within a module whose first parameter has the number
+ * `first`. */
 static ad_status add_planned(ad_collectives *to, ad_planned planned, const size_t *params, size_t count, size_t first) {
   if (to->count == to->capacity) {
     size_t capacity = 2 * to->capacity + 64;
@@ -72,7 +73,7 @@ static ad_status add_planned(ad_collectives *to, ad_planned planned, const size_
 }
 
 /* Finds the microbatches in which a reduction runs: a reduce_scatter where train.sync is `shard` or `all`, any other
- * step only where it is `all`. */
+ * reduction only where train.sync is `all`. */
 static ad_planned planned_reduction(const ad_recipe *recipe, ad_reduction_plan plan) {
   ad_planned planned = {.plan = plan};
   ad_sync least = plan.move == AD_MOVE_REDUCE_SCATTER ? AD_SYNC_SHARD : AD_SYNC_ALL;
@@ -82,7 +83,7 @@ static ad_planned planned_reduction(const ad_recipe *recipe, ad_reduction_plan p
   return planned;
 }
 
-/* Lists the reductions of all modules that this rank has, one module after another. */
+/* Lists the reductions of all modules on this rank, module by module. */
 static ad_status list_reductions(ad_run *run, ad_collectives *to) {
   const ad_program *program = ad_run_program(run);
   for (size_t m = 0, first = 0; m < ad_program_module_count(program); m++) {
@@ -96,13 +97,14 @@ static ad_status list_reductions(ad_run *run, ad_collectives *to) {
   return AD_OK;
 }
 
-/* The axes over which a parameter is gathered: those that shard its storage but not what a rank computes with. */
+/* Returns the axes over which a parameter is gathered: those that shard its storage layout but not its compute
+ * layout. */
 static ad_axes gathered_axes(const ad_param_spec *spec) {
   ad_axes sharded = ad_layout_sharded_axes(&spec->storage) & ~ad_layout_sharded_axes(&spec->layout);
   return sharded & ad_mesh_large(spec->layout.mesh);
 }
 
-/* Adds the gather of one parameter. Its bytes are those of the gathered part, which this rank computes with. */
+/* Adds the gather of one parameter. Its bytes are those of the gathered part, with which this rank computes. */
 static ad_status add_gather(ad_run *run, size_t param, const char *when, int64_t times, ad_collectives *to) {
   ad_run_param at = ad_run_param_at(run, param);
   const ad_param_spec *spec = at.spec;
@@ -120,7 +122,7 @@ static ad_status add_gather(ad_run *run, size_t param, const char *when, int64_t
   return add_planned(to, planned, &param, 1, 0);
 }
 
-/* Lists the gathers: with ZeRO 3 before each use (`after_update` 0), else once after the update (`after_update` 1). */
+/* Lists the gathers: before each use with ZeRO 3 (after_update = 0), else once after the update (after_update = 1). */
 static ad_status list_gathers(ad_run *run, ad_collectives *to, int after_update) {
   const ad_recipe *recipe = ad_run_recipe(run);
   size_t count = ad_run_param_count(run);
@@ -132,7 +134,7 @@ static ad_status list_gathers(ad_run *run, ad_collectives *to, int after_update)
   return AD_OK;
 }
 
-/* Fills `starts` and `of`: the collectives of each parameter, in their order. */
+/* Fills `starts` and `of`: which collectives each parameter is in, in order. */
 static ad_status index_params(size_t count, ad_collectives *to) {
   AD_TRY(ad_new(count + 2, &to->starts));
   AD_TRY(ad_new(to->param_count, &to->of));
@@ -161,7 +163,8 @@ static json_t *step_document(const ad_planned *planned, size_t bytes) {
                    planned->when, "times", (json_int_t)planned->times);
 }
 
-/* Returns the same document for consecutive parameters with the same bytes. */
+/* Returns the collective's document for `bytes` bytes. If the parameter before had as many bytes, that is the same
+ * object. */
 static json_t *shared_step(ad_planned *planned, size_t bytes) {
   if (planned->step && planned->step_bytes == bytes) return planned->step;
   json_decref(planned->step);
@@ -169,7 +172,8 @@ static json_t *shared_step(ad_planned *planned, size_t bytes) {
   return planned->step = step_document(planned, bytes);
 }
 
-/* The steps of one parameter's path, from gradient to storage layout. The bytes are those of this parameter alone. */
+/* Lists the collectives that take one parameter from its gradient to its storage layout. The bytes are those of this
+ * parameter alone. */
 static json_t *path_document(const ad_param_spec *spec, size_t index, ad_collectives *collectives) {
   json_t *path = json_array();
   for (size_t i = collectives->starts[index]; i < collectives->starts[index + 1]; i++) {
@@ -186,7 +190,8 @@ static json_t *policy_document(const ad_precision_policy *policy) {
                    "accumulate", ad_dtype_name(policy->accumulate));
 }
 
-/* Returns the same document for consecutive parameters with the same precision policy. */
+/* Returns the document of the precision policy. If the parameter before had the same policy, that is the same
+ * object. */
 static json_t *shared_policy(const ad_precision_policy *policy, ad_collectives *collectives) {
   const ad_precision_policy *last = &collectives->policy;
   int same = collectives->policy_document && last->param == policy->param && last->grad == policy->grad &&
@@ -240,7 +245,7 @@ static ad_status add_collectives(ad_run *run, size_t pool, json_t *params, json_
   return status;
 }
 
-/* Adds the parameters, collectives and transitions of each pool. */
+/* Adds to the document the parameters, collectives and transitions of each pool. */
 static ad_status add_pools(const ad_plan_pools *pools, json_t *document) {
   json_t *params = json_array(), *collectives = json_array(), *activations = json_array();
   json_object_set_new(document, "params", params);

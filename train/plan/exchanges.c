@@ -1,4 +1,4 @@
-/* Groups the bridges of a plan's document into exchanges between parties. */
+/* Groups the bridges in a plan's document into exchanges between parties. */
 #include "plan/exchanges.h"
 
 #include <stdio.h>
@@ -6,14 +6,15 @@
 #include "base/memory.h"
 #include "plan/picture.h"
 
-/* If there are more modules than this, modules with the same name are one party: they differ only in their numbers. */
+/* If there are more modules than this, modules with the same name, which differ only in their numbers, become one
+ * party. */
 enum { PARTIES_MOST = 8 };
 
 static const char *const ways[] = {"forward", "backward"};
 
 /* ---- parties: the modules, or all modules of one name ---- */
 
-/* The index of a party, or party_count if there is none. `is_merged`: the pool does not matter. */
+/* Returns the index of a party, or party_count if there is none. If `is_merged` is 1, the pool need not be the same. */
 static size_t party_of(const ad_exchanges *x, const char *name, json_int_t pool, int is_merged) {
   size_t i = 0;
   while (i < x->party_count && (strcmp(x->parties[i].name, name) != 0 || (!is_merged && x->parties[i].pool != pool)))
@@ -21,7 +22,7 @@ static size_t party_of(const ad_exchanges *x, const char *name, json_int_t pool,
   return i;
 }
 
-/* Adds a module to its party, which may be new. */
+/* Adds a module to its party, or a new party if there is none. */
 static void add_party(ad_exchanges *x, const json_t *plan, const json_t *module, int is_merged) {
   const json_t *pool = ad_pool_of(plan, module);
   json_int_t number = ad_integer_of(module, "pool"), ranks = ad_integer_of(pool, "ranks");
@@ -65,7 +66,7 @@ static const char *layout_of(const json_t *bridge, const char *side) {
   return ad_text_of(json_object_get(bridge, side), "layout");
 }
 
-/* Whether two exchanges have the same parties, layouts and dtypes. */
+/* Returns 1 if two exchanges have the same parties, layouts and dtypes. */
 static int is_same(const ad_exchange *a, const ad_exchange *b) {
   return a->from == b->from && a->to == b->to && !strcmp(layout_of(a->first, "from"), layout_of(b->first, "from")) &&
          !strcmp(layout_of(a->first, "to"), layout_of(b->first, "to")) &&
@@ -73,7 +74,7 @@ static int is_same(const ad_exchange *a, const ad_exchange *b) {
          !strcmp(ad_exchange_dtype(a, 1), ad_exchange_dtype(b, 1));
 }
 
-/* Length of the common prefix of two names that ends with a dot; at most `most`. */
+/* Returns the length of the longest common prefix of two names that ends in a dot and is no longer than `most`. */
 static size_t common_prefix(const char *a, const char *b, size_t most) {
   size_t same = 0, end = 0;
   for (; same < most && a[same] && a[same] == b[same]; same++)
@@ -81,8 +82,8 @@ static size_t common_prefix(const char *a, const char *b, size_t most) {
   return end;
 }
 
-/* Adds a bridge to an exchange. Microbatches of two sizes make two consecutive bridges with one
- * value, which is counted once. */
+/* Adds a bridge to an exchange. If microbatches have two sizes, a value has two consecutive bridges; it is counted
+ * once. */
 static void add_bridge(ad_exchange *to, const json_t *bridge) {
   const char *site = ad_text_of(bridge, "site"), *first = ad_text_of(to->first, "site");
   if (!to->last) to->prefix = strlen(site);
@@ -111,7 +112,7 @@ static void find_exchanges(ad_exchanges *x, const json_t *plan, int is_merged) {
   }
 }
 
-/* Orders exchanges by sender, then receiver. */
+/* Returns 1 if `a` comes after `b`: exchanges are sorted by sender, then by receiver. */
 static int is_after(const ad_exchange *a, const ad_exchange *b) {
   return a->from > b->from || (a->from == b->from && a->to > b->to);
 }

@@ -1,28 +1,29 @@
-/* The values that the modules of a plan send each other. All values between the same two modules are one exchange. */
+/* What the modules of a plan send each other. All values between the same two modules form one exchange. */
 #ifndef PLAN_EXCHANGES_H
 #define PLAN_EXCHANGES_H
 #include <jansson.h>
 #include <stdint.h>
 #include "addend/status.h"
 
-/* A sender or receiver of values: a module, or, in a plan with very many modules, all modules with the same name. */
+/* A sender or receiver of values. It is a module or, in a plan with very many modules, all modules with the same
+ * name. */
 typedef struct ad_party {
   const char *name, *mesh;
-  json_int_t pool, first_rank, ranks; /* `pool`: the pool of its first module */
-  /* number of modules */
+  json_int_t pool, first_rank, ranks; /* `pool` is the pool of the party's first module */
+  /* number of modules in the party */
   size_t modules;
-  size_t number, namesakes; /* the party is number `number` of `namesakes` parties with the same name */
+  size_t number, namesakes; /* this party is number `number` of the `namesakes` parties that have the same name */
 } ad_party;
 
-/* All bridges between the same two parties with the same layouts and dtypes. */
+/* All bridges between the same two parties that have the same layouts and dtypes. */
 typedef struct ad_exchange {
-  /* indices of parties */
+  /* indices of the sending and the receiving party */
   size_t from, to;
-  const json_t *first, *last; /* the first and the last of its bridges */
+  const json_t *first, *last; /* the first and the last bridge of the exchange */
   /* number of values */
   size_t values;
-  size_t prefix;       /* length of the prefix, up to a dot, that all its values' names share */
-  json_int_t bytes[2]; /* bytes in a step: forward, backward */
+  size_t prefix;       /* length of the prefix, up to a dot, that the names of all values share */
+  json_int_t bytes[2]; /* bytes in a step, forward and backward */
 } ad_exchange;
 
 /* All exchanges of a plan. */
@@ -32,18 +33,18 @@ typedef struct ad_exchanges {
   size_t party_count, count;
 } ad_exchanges;
 
-/* Finds the exchanges of a plan's document; they borrow texts from it. */
+/* Finds the exchanges in a plan's document, and borrows the texts in it. */
 ad_status ad_exchanges_of(const json_t *plan, ad_exchanges *out) AD_CHECKED;
 void ad_exchanges_release(ad_exchanges *exchanges);
 
-/* Returns 1 if some exchange has several values. If none has, each bridge is worth showing by itself. */
+/* Returns 1 if an exchange has several values. If none has, each bridge can be shown by itself. */
 int ad_exchanges_join_values(const ad_exchanges *exchanges);
-/* Whether the pool has a party's only or first module. */
+/* Returns 1 if the only or the first module of some party is in this pool. */
 int ad_party_begins_in(const ad_exchanges *exchanges, json_int_t pool);
 
-/* Prints a party's name: "ci", "blocks 1 of 2". Returns buffer. */
+/* Writes a party's name ("ci", "blocks 1 of 2") and returns buffer. */
 const char *ad_party_text(const ad_party *party, char *buffer, size_t size);
-/* Prints an exchange's values: "images", "importances.*, 2 values". Returns buffer. */
+/* Writes the names of an exchange's values ("images", "importances.*, 2 values") and returns buffer. */
 const char *ad_exchange_text(const ad_exchange *exchange, char *buffer, size_t size);
 const char *ad_exchange_dtype(const ad_exchange *exchange, int is_back);
 

@@ -1,5 +1,5 @@
-/* Checks before any rank starts that there is enough memory for what a plan needs: the kernel grants more than it has
- * and kills processes when memory runs out. */
+/* Checks, before ranks start, that there is enough memory for a plan. Without this check the kernel would promise more
+ * memory than it has and later kill processes. */
 #include "plan/fits.h"
 
 #include <inttypes.h>
@@ -31,7 +31,7 @@ ad_status ad_memory_fits(const char *root, const char *what, size_t bytes) {
   return AD_OK;
 }
 
-/* The bytes of all nodes together. */
+/* Returns the bytes of all nodes together. */
 static size_t sum_of_nodes(const json_t *document) {
   size_t i, sum = 0;
   json_t *node;

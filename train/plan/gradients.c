@@ -1,6 +1,6 @@
-/* "gradient_memory" of a plan's document: which gradient buckets share slots of memory, and which are kept in full
- * and why. A row represents those buckets of a module that are reduced in the same way; the buckets of one window
- * take turns in its slots. */
+/* "gradient_memory" in a plan's document: which gradient buckets share slots of memory, and which are kept in full and
+ * why. A row is for all buckets of a module that are reduced in the same way. The buckets of one window use its slots
+ * one after another. */
 #include "module/module.h"
 #include "plan/pools.h"
 #include "program/program.h"
@@ -9,11 +9,11 @@
 
 /* A row of the table. */
 typedef struct gradient_row {
-  const ad_reducer *reducer; /* first of the row's buckets */
-  ad_bucket_plan first;      /* the first of the row's buckets */
+  const ad_reducer *reducer; /* the reducer of the row's buckets */
+  ad_bucket_plan first;      /* the first bucket of the row */
 } gradient_row;
 
-/* Whether a bucket belongs to the row. */
+/* Returns 1 if the bucket belongs to the row. */
 static int is_of(const gradient_row *row, const ad_bucket_plan *bucket) {
   const ad_bucket_plan *first = &row->first;
   if (first->window >= 0 || bucket->window >= 0) return first->window == bucket->window;
@@ -30,7 +30,7 @@ static json_t *names_of(const ad_run *run, size_t module, const ad_bucket_plan *
   return names;
 }
 
-/* Lists buckets that stay open, not yet sent, while later buckets are begun: each needs its own slot meanwhile. */
+/* Lists buckets that are still incomplete when later buckets begin; each of them needs a slot of its own meanwhile. */
 static json_t *open_buckets(const ad_run *run, size_t module, const gradient_row *row) {
   json_t *open = json_array();
   for (size_t i = 0; i < ad_reducer_bucket_count(row->reducer); i++) {
@@ -43,14 +43,14 @@ static json_t *open_buckets(const ad_run *run, size_t module, const gradient_row
   return open;
 }
 
-/* Whether some microbatch's gradients are not reduced at all (train.sync `none`). */
+/* Returns 1 if the gradients of some microbatch are not reduced at all (train.sync `none`). */
 static int leaves_unsent(const ad_recipe *recipe) {
   for (size_t m = 0; m < recipe->train.sync_count; m++)
     if (recipe->train.sync[m] == AD_SYNC_NONE) return 1;
   return 0;
 }
 
-/* Why the buckets of a row do not share memory. */
+/* Returns why the buckets of a row do not share memory. */
 static const char *why_full(const ad_recipe *recipe, const ad_bucket_plan *bucket) {
   if (bucket->move != AD_MOVE_REDUCE_SCATTER || !bucket->axes) return "not reduce-scattered";
   if (bucket->lasting) return "added to through the whole backward pass, by uses that lie far apart";
@@ -86,7 +86,7 @@ static json_t *row_document(const ad_run *run, size_t module, const gradient_row
   return document;
 }
 
-/* Whether this bucket belongs to the row of an earlier bucket. */
+/* Returns 1 if an earlier bucket belongs to the same row as this bucket. */
 static int was_stated(const ad_reducer *reducer, size_t index) {
   gradient_row row = {reducer, ad_reducer_bucket(reducer, index)};
   for (size_t i = 0; i < index; i++) {

@@ -1,4 +1,4 @@
-/* Reads from a run's trace how long the actions of a pipeline took. */
+/* Reads from the trace of a run how long the actions of its pipeline took. */
 #include <string.h>
 
 #include "base/error.h"
@@ -9,20 +9,21 @@
 #include "plan/schedule.h"
 #include "step/trace.h"
 
-/* The passes that a trace records. Action B, the whole backward pass, is BACKWARD and, where there is one, WEIGHTS. */
+/* The passes that a trace records. Action B, the full backward pass, consists of BACKWARD and, if the run had such
+ * passes, WEIGHTS. */
 enum { FORWARD, BACKWARD, WEIGHTS, KINDS };
 
-/* Sums over a trace, by pass, stage and microbatch. */
+/* What a trace says about each pass, stage and microbatch. */
 typedef struct measured {
   const char *path;
   int32_t stages, microbatches;
   json_int_t first_step, last_step;
-  double *seconds; /* [pass][stage][microbatch]: sum over all steps and ranks */
-  /* [pass][stage][microbatch]: number of passes in the sum */
+  double *seconds; /* [pass][stage][microbatch]: seconds, summed over all steps and ranks */
+  /* [pass][stage][microbatch]: number of passes in that sum */
   int64_t *times;
-  size_t in_flight; /* index of the last pass that was read; SIZE_MAX: none */
-  json_int_t rank;  /* rank of that pass */
-  double pass_end;  /* end of that pass, in microseconds */
+  size_t in_flight; /* index of the pass that was read last; SIZE_MAX before the first */
+  json_int_t rank;  /* the rank of that pass */
+  double pass_end;  /* when that pass ended, in microseconds */
 } measured;
 
 static int pass_of(const json_t *event) {
@@ -38,7 +39,7 @@ static int is_wait(const json_t *event) {
 
 static double time_of(const json_t *event, const char *key) { return json_number_value(json_object_get(event, key)); }
 
-/* Index of a pass, stage and microbatch. */
+/* Returns the index of a pass, stage and microbatch in `seconds` and `times`. */
 static size_t pass_index(const measured *of, int pass, int64_t stage, int64_t microbatch) {
   return (size_t)(((int64_t)pass * of->stages + stage) * of->microbatches + microbatch);
 }
@@ -62,7 +63,7 @@ static ad_status add_pass(measured *to, int pass, const json_t *event) {
   return AD_OK;
 }
 
-/* Subtracts a wait for a value from the pass that it lies in. Events are sorted by rank, then by their beginning. */
+/* Subtracts the time that a pass waited for a value. Events are sorted by rank, then by when they begin. */
 static void take_wait(measured *from, const json_t *event) {
   int is_inside = ad_integer_of(event, "pid") == from->rank && time_of(event, "ts") < from->pass_end;
   if (from->in_flight != SIZE_MAX && is_inside) from->seconds[from->in_flight] -= 1e-6 * time_of(event, "dur");
@@ -79,8 +80,8 @@ static void find_steps(const json_t *events, measured *of) {
   }
 }
 
-/* Whether an event counts. The first step is slower, since it touches new memory, and counts
- * only if it is the only one. */
+/* Returns 1 if an event counts. The first step is slow, because memory is touched for the first time, so it counts only
+ * if it is the only step. */
 static int counts(const measured *of, const json_t *event) {
   return of->first_step == of->last_step || ad_integer_of(json_object_get(event, "args"), "step") != of->first_step;
 }
@@ -101,7 +102,7 @@ static ad_status read_events(const json_t *events, measured *to) {
 
 /* ---- the mean time of each action ---- */
 
-/* The mean seconds of a pass; at least 1 ns, because an action must take some time. */
+/* Returns the mean seconds of a pass, at least 1 ns, because an action must take some time. */
 static double mean_of(const measured *of, int pass, const ad_action *action) {
   size_t at = pass_index(of, pass, action->stage, action->microbatch);
   double mean = of->times[at] ? of->seconds[at] / (double)of->times[at] : 0;
@@ -112,7 +113,7 @@ static int is_there(const measured *of, int pass, const ad_action *action) {
   return of->times[pass_index(of, pass, action->stage, action->microbatch)] > 0;
 }
 
-/* Seconds of an action F, B, I or W. */
+/* Returns the seconds of an action F, B, I or W. */
 static double seconds_of(const measured *of, const ad_action *action) {
   static const int passes[] = {
       [AD_ACTION_F] = FORWARD, [AD_ACTION_B] = BACKWARD, [AD_ACTION_I] = BACKWARD, [AD_ACTION_W] = WEIGHTS};
@@ -121,14 +122,15 @@ static double seconds_of(const measured *of, const ad_action *action) {
   return is_both ? seconds + mean_of(of, WEIGHTS, action) : seconds;
 }
 
-/* Whether the trace has the action's times: those of I and W only if the run's schedule had such actions. */
+/* Returns 1 if the trace has the action's times. It has those of I and W only if the schedule of the run had such
+ * actions. */
 static int can_tell(const measured *of, const ad_action *action) {
   if (action->kind == AD_ACTION_F) return is_there(of, FORWARD, action);
   if (action->kind == AD_ACTION_B) return is_there(of, BACKWARD, action);
   return is_there(of, BACKWARD, action) && is_there(of, WEIGHTS, action);
 }
 
-/* Stores the measured seconds of one action that computes; actions that communicate are left out. */
+/* Stores the measured seconds of one action; does nothing for actions that communicate. */
 static ad_status take_action(const measured *of, const ad_action *action, double *of_action) {
   char text[AD_ACTION_TEXT_MAX];
   if (action->kind > AD_ACTION_W) return AD_OK;

@@ -1,6 +1,6 @@
-/* The memory of every rank and node in a plan. Ranks of one kind hold the same bytes, so one process acts as one rank
- * of each kind. In a small world the kind of each rank is found separately; in a large world the kinds follow from how
- * values are sharded (rank_kinds.c). */
+/* The memory of every rank and node in a plan. Ranks of one kind use the same number of bytes, so one process acts as
+ * one rank of each kind. In a small world the kind of each rank is found rank by rank; in a large world the kinds
+ * follow from how values are sharded (rank_kinds.c). */
 #include <stdlib.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -10,7 +10,7 @@
 #include "program/program.h"
 #include "step/run.h"
 
-enum { LISTED_MAX = 4096 }; /* worlds of at most this many ranks are listed rank by rank */
+enum { LISTED_MAX = 4096 }; /* in a world of at most this many ranks each rank is listed */
 
 /* ---- the values that ranks hold parts of ---- */
 
@@ -19,7 +19,7 @@ typedef struct ad_held_list {
   size_t count;
 } ad_held_list;
 
-/* Adds a value unless one of the same shape and layout is listed. */
+/* Adds a value to the list unless a value of the same shape and layout is in it. */
 static ad_status add_held(ad_held_list *to, ad_held held) {
   for (size_t i = 0; i < to->count; i++) {
     ad_held *known = &to->list[i];
@@ -33,7 +33,7 @@ static ad_status add_held(ad_held_list *to, ad_held held) {
   return AD_OK;
 }
 
-/* Whether ranks hold gathered or cast copies of a parameter, besides the part that they store. */
+/* Returns 1 if ranks have gathered or cast copies of a parameter in addition to the part that they store. */
 static int has_copies(const ad_run_param *at) {
   if (!ad_layout_equal(&at->spec->layout, &at->spec->storage)) return 1;
   return ad_module_parameters(at->held)->values[at->param]->dtype != at->spec->policy.param;
@@ -65,7 +65,7 @@ static ad_status add_batch(const ad_program *program, ad_held_list *to, int *lis
   return AD_OK;
 }
 
-/* Adds the rows of a program that lists no batch, as if each microbatch were sharded over data-parallel axes. */
+/* Adds the rows of a batch for a program that lists no batch, as if data-parallel axes sharded each microbatch. */
 static ad_status add_rows(const ad_program *program, ad_held_list *to) {
   const ad_program_setting *setting = ad_program_setting_of(program);
   for (size_t i = 0; i < ad_program_module_count(program); i++) {
@@ -79,8 +79,8 @@ static ad_status add_rows(const ad_program *program, ad_held_list *to) {
   return AD_OK;
 }
 
-/* Lists all values that decide a rank's bytes: parameters, other state, the batch. A pool's batch may be known on its
- * own ranks only. */
+/* Lists all values on which the bytes of a rank depend: parameters, states, and the batch. The batch of a pool may be
+ * known only on the pool's ranks. */
 static ad_status list_held(const ad_plan_pools *pools, int is_written, ad_held_list *out) {
   int lists_batch = 0;
   for (size_t i = 0; i < pools->count; i++) AD_TRY(add_params(pools->list[i].run, is_written, out));
@@ -96,17 +96,17 @@ typedef struct ad_planning {
   const ad_plan_world *world;
   const ad_plan_pools *pools;
   ad_held_list held;
-  json_t *ranks, *nodes; /* the document's lists memory_per_rank and memory_per_node */
+  json_t *ranks, *nodes; /* the lists memory_per_rank and memory_per_node in the document */
 } ad_planning;
 
-/* The ranks of one kind, with the memory of the first. */
+/* Ranks of one kind, and the memory of the first of them. */
 typedef struct ad_acted_kind {
   uint64_t key;
   int64_t first;
   ad_plan_memory memory;
 } ad_acted_kind;
 
-/* The memory of a rank: of a pool's first rank from the run that exists already, else by acting as the rank. */
+/* Finds the memory of a rank. For a pool's first rank, a run that acted as it exists already. */
 static ad_status act(const ad_planning *plan, int64_t rank, size_t crowd, ad_plan_memory *out) {
   ad_comm *comm;
   ad_run *run;
@@ -119,8 +119,8 @@ static ad_status act(const ad_planning *plan, int64_t rank, size_t crowd, ad_pla
   return status;
 }
 
-/* The worst case for a mixture of experts. A rank gets rows from others, so it is worst if all ranks have as many
- * tokens as the rank with the most, and all tokens choose this rank's experts. */
+/* Finds the worst case for a mixture of experts. A rank gets rows from other ranks, so the worst case is that all ranks
+ * have as many tokens as the rank with the most, and that all tokens choose experts of this rank. */
 static ad_status act_worst(const ad_planning *plan, ad_acted_kind *kinds, size_t count) {
   size_t crowd = 0;
   for (size_t i = 0; i < count; i++)
@@ -156,20 +156,21 @@ static json_t *node_document(int64_t node, int64_t peak) {
 
 /* ---- small worlds: rank by rank ---- */
 
-/* Only rank 0 keeps a copy of the parameters for prompts; all else is the same on all ranks of a kind. */
+/* Returns the memory of a rank of this kind. Only rank 0 has a copy of the parameters for prompts; otherwise all ranks
+ * of a kind are the same. */
 static ad_plan_memory memory_of_rank(const ad_plan_memory *of_kind, int64_t rank) {
   ad_plan_memory memory = *of_kind;
   if (rank) memory.prompts = 0;
   return memory;
 }
 
-/* The kinds found so far, and the kind of each rank. */
+/* The kinds that were found so far, and the kind of each rank. */
 typedef struct ad_listed_ranks {
   ad_acted_kind *kinds;
-  size_t count, *kind_of; /* kind_of: [rank] */
+  size_t count, *kind_of; /* kind_of[rank] is the index of the rank's kind */
 } ad_listed_ranks;
 
-/* Finds the kind of a rank; acts as the rank if the kind is new. */
+/* Finds the kind of a rank. If the kind is new, acts as the rank. */
 static ad_status find_kind(const ad_planning *plan, int64_t rank, ad_listed_ranks *to) {
   uint64_t key = ad_rank_key(plan->held.list, plan->held.count, rank, plan->world->ranks_per_node);
   size_t at = 0;
@@ -180,7 +181,7 @@ static ad_status find_kind(const ad_planning *plan, int64_t rank, ad_listed_rank
   return act(plan, rank, 0, &to->kinds[at].memory);
 }
 
-/* Adds a document for each rank and each node. */
+/* Adds an entry for each rank and each node to the document. */
 static void document_ranks(const ad_planning *plan, const ad_listed_ranks *listed) {
   const ad_plan_world *world = plan->world;
   int64_t node_peak = 0;
@@ -222,7 +223,7 @@ static ad_status act_kinds(const ad_planning *plan, const ad_kinds *kinds, ad_ac
   return act_worst(plan, acted, ad_kinds_count(kinds));
 }
 
-/* Adds a document for the first rank of each kind, with the number of ranks of the kind. peaks[i]: the peak of each
+/* Adds an entry for the first rank of each kind, with the number of ranks of that kind. Sets peaks[i] to the peak of a
  * rank of kind i, without rank 0's copy for prompts. */
 static void document_kinds(const ad_planning *plan, const ad_kinds *kinds, const ad_acted_kind *acted, size_t *peaks) {
   for (size_t i = 0; i < ad_kinds_count(kinds); i++) {
@@ -233,8 +234,8 @@ static void document_kinds(const ad_planning *plan, const ad_kinds *kinds, const
   }
 }
 
-/* Adds a document for the node that needs most, with the number of nodes. With prompts this is an upper bound: rank 0's
- * copy is added to the most that any node needs without it. */
+/* Adds an entry for the node that needs most memory, with the number of nodes. With prompts its bytes are an upper
+ * bound: rank 0's copy is added to the most that any node needs without this copy. */
 static ad_status list_node(const ad_planning *plan, const ad_kinds *kinds, const size_t *peaks, size_t prompts) {
   const ad_plan_world *world = plan->world;
   ad_node_peak most;

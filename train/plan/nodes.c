@@ -1,10 +1,11 @@
-/* Finds the node whose ranks need most memory together, from the runs of equal positions that the nodes cover. */
+/* Finds the node whose ranks together need most memory. Neighbouring positions with equal ranks form runs, and a node
+ * covers some runs. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "plan/regions.h"
 
-/* The block of axes inside which nodes begin and end; -1 if the blocks' sizes and the
- * nodes' do not divide each other. */
+/* Returns the block of axes inside which nodes begin and end, or -1 if a block's size and a node's size do not divide
+ * each other. */
 static int block_of_nodes(const region *r, int64_t ranks_per_node) {
   if (r->first % ranks_per_node) return -1;
   for (int i = 0; i < r->block_count; i++) {
@@ -16,11 +17,11 @@ static int block_of_nodes(const region *r, int64_t ranks_per_node) {
   return -1;
 }
 
-/* A number of bytes as int64_t, at most INT64_MAX. */
+/* Returns a number of bytes as int64_t, INT64_MAX if it is larger. */
 static int64_t limited(__int128 bytes) { return bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes; }
 
-/* A search over the nodes of a region. Blocks slower than `split` are at one choice of classes. of_class[c]: bytes of
- * all ranks together that are at one position of class c of block `split`. */
+/* A search over the nodes of a region. For blocks slower than `split`, one choice of classes is searched at a time.
+ * of_class[c] is the bytes of all ranks together at one position of class c in block `split`. */
 typedef struct node_search {
   const ad_kinds *kinds;
   const region *region;
@@ -28,12 +29,12 @@ typedef struct node_search {
   /* index of the block inside which nodes begin and end */
   int split;
   __int128 *of_class;
-  /* the most bytes that a node so far needs */
+  /* the most bytes that a node needs among those seen so far */
   __int128 most;
-  int64_t node; /* the node that needs them */
+  int64_t node; /* the node that needs `most` bytes */
 } node_search;
 
-/* Keeps a node if it needs more than all nodes before it. Of equal nodes, keeps the first. */
+/* Keeps a node if it needs more memory than all nodes seen before. Of equal nodes, the first is kept. */
 static void note(node_search *search, int64_t rank, __int128 bytes) {
   int64_t node = rank / search->kinds->ranks_per_node;
   if (bytes < search->most || (bytes == search->most && node >= search->node)) return;
@@ -41,7 +42,7 @@ static void note(node_search *search, int64_t rank, __int128 bytes) {
   search->node = node;
 }
 
-/* Computes of_class for choice `slow` of the slower blocks, summing over all choices of the faster ones. */
+/* Computes of_class for choice number `slow` of the slower blocks, as sums over all choices of the faster blocks. */
 static void sum_classes(node_search *search, size_t slow) {
   const region *r = search->region;
   size_t classes = (size_t)r->blocks[search->split].positions.classes, fast = 1;
@@ -59,8 +60,8 @@ static void sum_classes(node_search *search, size_t slow) {
   }
 }
 
-/* Notes one node of each run of positions, since nodes within one run are equal, and each node that crosses the end of
- * a run. */
+/* Calls `note` for one node inside each run of equal positions, because the nodes inside a run are equal, and for each
+ * node that crosses the end of a run. */
 static void walk_nodes(node_search *search, int64_t first_rank) {
   const block *b = &search->region->blocks[search->split];
   int64_t per_node = search->kinds->ranks_per_node / b->stride, at = 0;
@@ -86,7 +87,7 @@ static void walk_nodes(node_search *search, int64_t first_rank) {
   }
 }
 
-/* Looks at the nodes of a region, one choice of the slower blocks after another. */
+/* Searches the nodes of a region, for one choice of the slower blocks after another. */
 static ad_status search_region(node_search *search) {
   const region *r = search->region;
   size_t slow = 1;
@@ -110,7 +111,8 @@ static ad_node_peak all_ranks(const ad_kinds *kinds, const size_t *peaks) {
   return (ad_node_peak){0, limited(bytes), 0};
 }
 
-/* An upper bound of a node's memory, for nodes that end inside a block of axes: a node full of the largest ranks. */
+/* Returns an upper bound of a node's memory, for nodes that end inside a block of axes: that of a node with only the
+ * largest ranks. */
 static ad_node_peak bound(const ad_kinds *kinds, const size_t *peaks) {
   size_t most = 0;
   for (size_t i = 1; i < kinds->count; i++)

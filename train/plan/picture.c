@@ -1,6 +1,7 @@
-/* Draws a plan as an SVG picture: for each mesh its ranks, and a card for each set of axes with the groups over it and
- * what these groups do. Everything is read from the plan's document. Pools are drawn by picture_pools.c and bridges by
- * picture_bridge.c; if several values go the same way, exchanges replace both (picture_exchanges.c). */
+/* Draws a plan as an SVG picture: for each mesh its ranks, and for each set of axes a card with the groups over these
+ * axes and their collectives. Everything is read from the plan's document. picture_pools.c draws pools and
+ * picture_bridge.c draws bridges; if modules send each other several values, picture_exchanges.c draws exchanges in
+ * place of pools and bridges. */
 #include "plan/picture.h"
 
 #include <stdlib.h>
@@ -15,45 +16,45 @@
 
 enum {
   CARDS_IN_ROW = 3,
-  OWN_CARDS_IN_ROW = 4, /* if the groups of all modules are in one section */
+  OWN_CARDS_IN_ROW = 4, /* for a plan that has the groups of all modules in one section */
   GAP = 16,
   CARD_PADDING = 14,
-  CARD_HEAD = 48, /* height of a card's text above its ranks */
+  CARD_HEAD = 48, /* height of the text above the ranks on a card */
   ENTRY_HEIGHT = 38,
   COMMAND_COLUMNS = 132,
   LINE_HEIGHT = 17,
-  AXIS_ROOM = 34, /* space left of and above the ranks for their positions */
+  AXIS_ROOM = 34, /* space on the left of the ranks and above them, for their positions */
   HEAD_ROOM = 20,
   ROW_HEIGHT = 24,
   CELL_MOST = 40,
   DIGIT_WIDTH = 7,
-  RANKS_DRAWN = 64, /* of a larger mesh only one group is drawn */
+  RANKS_DRAWN = 64, /* if a mesh has more ranks, only one of its groups is drawn */
   COLUMNS_WANTED = 8,
   COLUMNS_MOST = 16
 };
 
-/* Collectives that one card entry shows: the same operation, axes, dtype and time. */
+/* Collectives that share a line of a card, because they have the same operation, axes, dtype and time. */
 typedef struct kind {
-  const json_t *first; /* the first of its collectives; has their mesh and pool */
+  const json_t *first; /* the first collective, from which mesh and pool are read */
   const char *mesh, *op, *axes, *dtype, *when, *carries;
-  json_int_t pool, bytes, calls; /* bytes and calls: in a step */
+  json_int_t pool, bytes, calls; /* bytes and calls are those of a step */
 } kind;
 
-/* A picture while it is drawn. */
+/* A picture that is being drawn. */
 typedef struct picture {
   FILE *file;
   const json_t *plan;
   ad_exchanges exchanges;
   kind *kinds;
   size_t kind_count;
-  int width; /* of the whole picture, in pixels */
-  /* where the next part begins */
+  int width; /* width of the picture in pixels */
+  /* where the next part of the picture begins */
   int y;
 } picture;
 
 /* ---- kinds of collectives that the picture tells apart ---- */
 
-/* Whether a kind of collective runs on the mesh of this entry. */
+/* Returns 1 if collectives of this kind run on the mesh of `entry`, a module or a collective. */
 static int is_on(const kind *k, const json_t *entry) {
   return k->pool == ad_integer_of(entry, "pool") && !strcmp(k->mesh, ad_text_of(entry, "mesh"));
 }
@@ -63,7 +64,7 @@ static int is_same(const kind *a, const kind *b) {
          !strcmp(a->when, b->when) && !strcmp(a->carries, b->carries);
 }
 
-/* Adds a collective to its kind; groups of one rank are left out. */
+/* Adds a collective to its kind. Collectives in groups of one rank are left out. */
 static void add_kind(picture *to, const json_t *step, const char *carries) {
   json_int_t times = ad_integer_of(step, "times");
   kind added = {step,
@@ -86,7 +87,7 @@ static void add_kind(picture *to, const json_t *step, const char *carries) {
   to->kinds[to->kind_count++] = added;
 }
 
-/* Whether a transition is the sum that a bridge takes of a gradient before it sends rows back. */
+/* Returns 1 if a transition is a bridge's sum of a gradient, before the bridge sends its rows back. */
 static int is_of_bridge(const json_t *plan, const json_t *step) {
   const json_t *bridge;
   size_t i;
@@ -121,19 +122,19 @@ int ad_picture_axes(const ad_mesh *mesh, ad_axis axes[AD_AXIS_COUNT]) {
   return count;
 }
 
-/* How the ranks of a mesh are laid out on a card. The fast axes make the columns and the slow ones the rows;
- * `is_transposed`: the other way round, if the ranks' grid is wider than high; `is_wrapped`: one long axis continues in
- * the next row. */
+/* How the ranks of a mesh are placed on a card. Fast axes make the columns, slow axes make the rows. is_transposed:
+ * columns and rows are exchanged, because the grid would be wider than high. is_wrapped: the only axis is long and
+ * continues in the next row. */
 typedef struct grid {
   const ad_mesh *mesh;
   ad_axis axes[AD_AXIS_COUNT];
-  int axis_count, slow; /* the slow axes are axes[0] .. axes[slow - 1] */
-  int fast_size;        /* number of ranks along the fast axes */
+  int axis_count, slow; /* the slow axes are axes[0] to axes[slow - 1] */
+  int fast_size;        /* number of ranks along the fast axes together */
   int columns, rows, is_transposed, is_wrapped;
-  int room; /* width inside the card */
+  int room; /* width that the card has for the ranks */
 } grid;
 
-/* Whether the next slower axis, of `size` ranks, can join the columns. */
+/* Returns 1 if the next slower axis, of `size` ranks, can be added to the columns. */
 static int fits_beside(const grid *g, int size) {
   int64_t ranks = ad_mesh_size(g->mesh);
   return g->slow > 1 && g->fast_size * size <= COLUMNS_WANTED && (int64_t)g->fast_size * g->fast_size < ranks;
@@ -153,7 +154,7 @@ static int card_width(int cards_in_row) {
   return (PICTURE_WIDTH - 2 * PICTURE_MARGIN - (cards_in_row - 1) * GAP) / cards_in_row;
 }
 
-/* The most columns that leave room for the ranks' numbers. */
+/* Returns the most columns that are wide enough for the ranks' numbers. */
 static int columns_most(const grid *g) {
   int digits = snprintf(NULL, 0, "%lld", (long long)(ad_mesh_first_rank(g->mesh) + ad_mesh_size(g->mesh) - 1));
   int most = g->room / (DIGIT_WIDTH * digits + 4);
@@ -181,7 +182,7 @@ static int64_t first_of(const grid *g) { return ad_mesh_first_rank(g->mesh); }
 static int is_drawn(const grid *g) { return g->rows > 0; }
 static int grid_height(const grid *g) { return is_drawn(g) ? HEAD_ROOM + g->rows * ROW_HEIGHT : ROW_HEIGHT; }
 
-/* Prints a rank's positions on axes [first, end): "0,1". */
+/* Writes a rank's positions on axes number `first` to `end` - 1: "0,1". */
 static const char *positions(const grid *g, int first, int end, int64_t rank, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
   for (int i = first; i < end; i++)
@@ -195,7 +196,7 @@ static const char *names(const grid *g, int first, int end, char *buffer, size_t
   return buffer;
 }
 
-/* Space left of the ranks for positions on the slow axes; none if there are no slow axes. */
+/* Returns the space on the left of the ranks for positions on the slow axes, or 0 if there are no slow axes. */
 static int axis_room(const grid *g) { return g->slow ? AXIS_ROOM : 0; }
 
 static int cell_width(const grid *g) {
@@ -225,7 +226,7 @@ static void draw_positions(FILE *file, const grid *g, int x, int y) {
   }
 }
 
-/* The index of a rank's group over the axes; groups are numbered in the order of their first ranks. */
+/* Returns the number of the rank's group over `axes`. Groups are numbered in the order of their first ranks. */
 static int group_number(const ad_mesh *mesh, ad_axes axes, int64_t rank) {
   int number = 0;
   int64_t first = ad_mesh_group(mesh, axes, rank).base;
@@ -234,7 +235,7 @@ static int group_number(const ad_mesh *mesh, ad_axes axes, int64_t rank) {
   return number;
 }
 
-/* Draws all ranks of a mesh, coloured by their group over `axes`; 0: all in one colour. */
+/* Draws all ranks of a mesh, coloured by their group over `axes`, or in one colour if `axes` is 0. */
 static void draw_ranks(FILE *file, const grid *g, ad_axes axes, int x, int y) {
   int width = cell_width(g);
   draw_positions(file, g, x, y);
@@ -249,7 +250,8 @@ static void draw_ranks(FILE *file, const grid *g, ad_axes axes, int x, int y) {
   }
 }
 
-/* Draws only the first group over the axes, of a mesh that is too large: its first members, dots and its last one. */
+/* Draws, for a mesh that is too large, only the first group over `axes`: its first members, dots, and its last
+ * member. */
 static void draw_one_group(FILE *file, const grid *g, ad_axes axes, int x, int y) {
   char text[AD_GROUPED_MAX];
   ad_group group = ad_mesh_group(g->mesh, axes, first_of(g));
@@ -269,7 +271,7 @@ static void draw_one_group(FILE *file, const grid *g, ad_axes axes, int x, int y
 
 /* ---- cards: one for each set of axes of a mesh ---- */
 
-/* The index-th kind that has the mesh and axes of kinds[of]; NULL: there are no more. */
+/* Returns the kind number `index` among those with the mesh and axes of kinds[of], or NULL if there are fewer. */
 static const kind *kind_beside(const picture *p, size_t of, size_t index) {
   for (size_t i = 0; i < p->kind_count; i++)
     if (is_on(&p->kinds[i], p->kinds[of].first) && !strcmp(p->kinds[i].axes, p->kinds[of].axes) && !index--)
@@ -279,7 +281,7 @@ static const kind *kind_beside(const picture *p, size_t of, size_t index) {
 
 static int is_first_of_its_card(const picture *p, size_t i) { return kind_beside(p, i, 0) == &p->kinds[i]; }
 
-/* Draws the card that shows a mesh's ranks with their positions. */
+/* Draws a card with the ranks of a mesh and their positions. */
 static void draw_mesh_card(FILE *file, const grid *g, int x, int y) {
   char text[128], count[AD_GROUPED_MAX];
   ad_svg_text(file, x, y + 14, "head", "%s rank%s", ad_grouped(ad_mesh_size(g->mesh), count),
@@ -298,7 +300,7 @@ static void draw_mesh_card(FILE *file, const grid *g, int x, int y) {
   draw_ranks(file, g, 0, x, y + CARD_HEAD);
 }
 
-/* Prints a word with '_' replaced by spaces. */
+/* Writes `when` with spaces in place of '_'. */
 static const char *spoken(const char *when, char *buffer, size_t size) {
   snprintf(buffer, size, "%s", when);
   for (char *c = buffer; *c; c++)
@@ -306,7 +308,7 @@ static const char *spoken(const char *when, char *buffer, size_t size) {
   return buffer;
 }
 
-/* Draws a line of a card: a collective, with its bytes and calls. */
+/* Draws a line of a card: a kind of collective with its bytes and calls. */
 static void draw_entry(FILE *file, const kind *k, int x, int end, int y) {
   char bytes[AD_GROUPED_MAX], calls[AD_GROUPED_MAX], when[40];
   ad_svg_text(file, x, y, "head", "%s", k->op);
@@ -347,7 +349,8 @@ static int is_same_mesh(const json_t *a, const json_t *b) {
   return ad_integer_of(a, "pool") == ad_integer_of(b, "pool") && !strcmp(ad_text_of(a, "mesh"), ad_text_of(b, "mesh"));
 }
 
-/* Prints the names of the modules on this entry's mesh; "" if the mesh is a view (other axes for the same ranks). */
+/* Writes the names of the modules on the mesh of `entry`, or "" if the mesh is a view (other axes for the same
+ * ranks). */
 static const char *modules_on(const json_t *plan, const json_t *entry, char *buffer, size_t size) {
   const json_t *module;
   size_t i;
@@ -357,7 +360,7 @@ static const char *modules_on(const json_t *plan, const json_t *entry, char *buf
   return buffer;
 }
 
-/* The most lines that a card of this mesh has. */
+/* Returns the most lines that any card of this mesh has. */
 static int most_entries(const picture *p, const json_t *entry) {
   int most = 0;
   for (size_t i = 0; i < p->kind_count; i++)
@@ -366,8 +369,8 @@ static int most_entries(const picture *p, const json_t *entry) {
   return most;
 }
 
-/* Draws the frame of a section's card `index`; all cards of a section have one height. Returns x, and
- * in *y the top, of its inside. */
+/* Draws the frame of card number `index` of a section, in which all cards have the same height. Returns the x of the
+ * card's inside, and sets *y to its top. */
 static int begin_card(const picture *p, int index, int in_row, int height, int *y) {
   int width = card_width(in_row), x = PICTURE_MARGIN + index % in_row * (width + GAP);
   *y = p->y + index / in_row * (height + GAP);
@@ -395,7 +398,7 @@ static ad_status draw_cards(picture *to, const json_t *entry, const ad_mesh *mes
   return AD_OK;
 }
 
-/* Draws the section of the mesh that this entry, a module or a collective, is on. */
+/* Draws the section of the mesh on which `entry` is; `entry` is a module or a collective. */
 static ad_status draw_section(picture *to, const json_t *entry) {
   char on[256];
   ad_mesh *mesh;
@@ -410,7 +413,7 @@ static ad_status draw_section(picture *to, const json_t *entry) {
   return status;
 }
 
-/* Whether `entry` is on the mesh of one of the first `modules` modules, or of the first `kinds` kinds. */
+/* Returns 1 if one of the first `modules` modules, or of the first `kinds` kinds, is on the mesh of `entry`. */
 static int is_among(const picture *p, size_t modules, size_t kinds, const json_t *entry) {
   for (size_t i = 0; i < modules; i++)
     if (is_same_mesh(json_array_get(json_object_get(p->plan, "modules"), i), entry)) return 1;
@@ -419,7 +422,7 @@ static int is_among(const picture *p, size_t modules, size_t kinds, const json_t
   return 0;
 }
 
-/* Draws a section for each mesh of a module, then for each view that collectives run on. */
+/* Draws a section for each mesh that a module has, and for each view on which collectives run. */
 static ad_status draw_sections(picture *to) {
   const json_t *modules = json_object_get(to->plan, "modules"), *module;
   size_t m;
@@ -431,7 +434,7 @@ static ad_status draw_sections(picture *to) {
 
 /* ---- one section for the groups of all modules, beside exchanges ---- */
 
-/* Whether kind i has a card of its own. Of several modules that are one party, only the first has cards. */
+/* Returns 1 if kind number i gets a card. If several modules are one party, only the first module gets cards. */
 static int has_card(const picture *p, size_t i) {
   return is_first_of_its_card(p, i) && ad_party_begins_in(&p->exchanges, p->kinds[i].pool);
 }
@@ -449,8 +452,8 @@ static ad_status most_height(const picture *p, int *height) {
   return AD_OK;
 }
 
-/* Prints the parties with ranks in a kind's groups: all parties on this mesh. A party with more ranks than the mesh is
- * many modules, and this mesh is the first one's. */
+/* Writes the parties with ranks in the groups of a kind: all parties on its mesh. If a party has more ranks than the
+ * mesh, it is many modules, and the mesh is that of the first. */
 static const char *parties_on(const picture *p, const kind *k, int64_t ranks, char *buffer, size_t size) {
   char name[128];
   ad_text text = ad_text_on(buffer, size);
@@ -516,7 +519,7 @@ static void draw_note(picture *to) {
   to->y += 16 + PICTURE_MARGIN;
 }
 
-/* Draws the command that made the picture; a long command continues in the next line. */
+/* Draws the command that made the picture. A long command continues in the next line. */
 static void draw_command(picture *to, const char *command) {
   while (*command) {
     size_t length = strlen(command), end = length < COMMAND_COLUMNS ? length : COMMAND_COLUMNS;
@@ -565,7 +568,7 @@ static ad_status draw_all(picture *to, const ad_recipe *recipe, const char *comm
 
 static const char in_messages[] = "the picture of the plan";
 
-/* Draws into memory first: an SVG begins with its height, which is known only at the end. */
+/* Draws into memory first, because an SVG begins with its height, which is known only at the end. */
 static ad_status draw_plan(const ad_recipe *recipe, const char *command, const json_t *plan, FILE *file) {
   char *body;
   ad_text_stream to;

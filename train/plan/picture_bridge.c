@@ -1,5 +1,5 @@
-/* Draws a bridge: its source on the left, its destination on the right, an arrow for each route between them; once
- * forward and once backward. Ranks that are connected by routes, directly or not, are drawn together. */
+/* Draws a bridge: its source on the left, its destination on the right, and between them an arrow for each route, once
+ * for forward and once for backward. Ranks that routes connect, directly or through other ranks, are drawn together. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
@@ -9,12 +9,12 @@
 
 enum { CELL_WIDTH = 230, CELL_LEAST = 30, PORT_HEIGHT = 17, CELL_GAP = 10, ARROWS_DRAWN = 160 };
 
-/* The ranks on one side of a bridge, drawn as cells one below another. */
+/* The ranks on one side of a bridge, drawn as cells one under another. */
 typedef struct side {
   ad_mesh *mesh;
-  int colour;                   /* colour of the side's pool */
-  json_int_t *ranks, *clusters; /* [cell]: its rank; the smallest sender that it is connected with */
-  int *ports, *tops, *taken;    /* [cell]: number of its arrows; its top edge; arrows drawn so far */
+  int colour;                   /* the colour of the side's pool */
+  json_int_t *ranks, *clusters; /* for each cell: its rank, and the smallest sender with which it is connected */
+  int *ports, *tops, *taken;    /* for each cell: the number of its arrows, its top edge, and the arrows drawn so far */
   size_t count;
   int height;
 } side;
@@ -29,7 +29,7 @@ static json_int_t end_of(const map *m, size_t route, const char *key) {
   return ad_integer_of(json_array_get(m->routes, route), key);
 }
 
-/* The cell of a rank; `count` if it has none yet. */
+/* Returns the index of a rank's cell, or `count` if the rank has no cell yet. */
 static size_t cell_of(const side *s, json_int_t rank) {
   size_t i = 0;
   while (i < s->count && s->ranks[i] != rank) i++;
@@ -57,7 +57,7 @@ static void release_side(side *s) {
   ad_release(s->taken);
 }
 
-/* Adds one end of a route: the rank's cell, which may be new, gets one more arrow. */
+/* Adds one end of a route: an arrow at the rank's cell, which is created if it does not exist. */
 static void add_end(side *s, json_int_t rank, json_int_t sender) {
   size_t cell = cell_of(s, rank);
   if (cell == s->count) {
@@ -67,7 +67,7 @@ static void add_end(side *s, json_int_t rank, json_int_t sender) {
   s->ports[cell]++;
 }
 
-/* Gives connected ranks the same cluster: repeats until both ends of every route agree. */
+/* Gives connected ranks the same cluster, by repeating until both ends of every route have the same one. */
 static void find_clusters(map *m) {
   for (int changes = 1; changes;) {
     changes = 0;
@@ -106,7 +106,7 @@ static int cell_height(const side *s, size_t cell) {
   return height > CELL_LEAST ? height : CELL_LEAST;
 }
 
-/* Sets the top edges of the cells and the side's height. */
+/* Sets the top edges of the cells, and the height of the side. */
 static void place(side *s) {
   for (size_t i = 0; i < s->count; i++) {
     if (i) s->height += s->clusters[i] == s->clusters[i - 1] ? CELL_GAP : 2 * CELL_GAP;
@@ -146,7 +146,7 @@ static void draw_cells(FILE *file, const side *s, int x, int y) {
   }
 }
 
-/* The y of the next free end of an arrow at a rank's cell. */
+/* Returns the y at which the next arrow of a rank's cell ends. */
 static int port(side *s, json_int_t rank) {
   size_t cell = cell_of(s, rank);
   int first = (cell_height(s, cell) - s->ports[cell] * PORT_HEIGHT) / 2;
@@ -163,8 +163,8 @@ static void draw_label(FILE *file, const json_t *route, int x, int y, const char
     ad_svg_text(file, x, y, class, "rows %lld to %lld, %s B", (long long)first, (long long)(first + rows - 1), bytes);
 }
 
-/* Draws the arrows from x to to_x, then their labels, so that no arrow crosses a label. Routes are listed sender by
- * sender, so that both sides' arrow ends are used from top to bottom. */
+/* Draws the arrows from x to to_x and then their labels, so that no arrow crosses a label. Routes are listed sender by
+ * sender, so the ends of arrows are used from top to bottom on both sides. */
 static ad_status draw_arrows(FILE *file, map *m, int x, int to_x, int from_y, int to_y) {
   int *ends, is_back = to_x < x;
   AD_TRY(ad_new(m->count + 1, &ends));
@@ -180,7 +180,7 @@ static ad_status draw_arrows(FILE *file, map *m, int x, int to_x, int from_y, in
   return AD_OK;
 }
 
-/* Writes how many bytes of all routes go to another rank, and how many stay on their rank. */
+/* Writes how many bytes of all routes go to other ranks, and how many stay on their rank. */
 static void draw_sums(FILE *file, const map *m, const json_t *way, int y) {
   char moved[AD_GROUPED_MAX], stays[AD_GROUPED_MAX], number[AD_GROUPED_MAX];
   json_int_t sums[2] = {0, 0};

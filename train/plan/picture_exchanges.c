@@ -1,15 +1,15 @@
-/* Draws modules side by side, those with the same name in a frame, and below them what they send each other: for each
- * exchange an arrow forward and one back. */
+/* Draws modules side by side, with a frame around those that have the same name, and below them what they send each
+ * other: for each exchange an arrow forward and an arrow back. */
 #include <stdlib.h>
 #include <string.h>
 #include "plan/picture.h"
 
 enum {
   GAP = 16,
-  FRAME = 8, /* around boxes of modules with one name */
+  FRAME = 8, /* distance of the frame from the boxes of modules with one name */
   FRAME_HEAD = 24,
   BOX_HEIGHT = 66,
-  WAYS_HEIGHT = 50, /* height of both arrows of an exchange with their labels */
+  WAYS_HEIGHT = 50, /* height of the two arrows of an exchange with their labels */
   WAYS_APART = 8,
   LETTER = 6 /* approximate width of a small letter */
 };
@@ -25,7 +25,7 @@ static int left_of(const ad_exchanges *x, size_t party) {
 
 static int middle_of(const ad_exchanges *x, size_t party) { return left_of(x, party) + box_width(x) / 2; }
 
-/* Prints "ranks 4 to 7". Returns buffer. */
+/* Writes "ranks 4 to 7" and returns buffer. */
 static const char *ranks_text(json_int_t first, json_int_t ranks, char *buffer, size_t size) {
   char from[AD_GROUPED_MAX], to[AD_GROUPED_MAX];
   ad_grouped(first, from);
@@ -52,7 +52,7 @@ static void draw_party(FILE *file, const ad_exchanges *x, size_t number, int y) 
     ad_svg_text(file, middle, y + 54, "small middle", "%s", party->mesh);
 }
 
-/* Draws the frame around a party and its namesakes, when it is called for the first of them. */
+/* Draws the frame around a party and those of the same name; draws nothing unless `number` is the first of them. */
 static void draw_frame(FILE *file, const ad_exchanges *x, size_t number, int y) {
   const ad_party *first = &x->parties[number], *last = first + first->namesakes - 1;
   char ranks[80];
@@ -63,7 +63,7 @@ static void draw_frame(FILE *file, const ad_exchanges *x, size_t number, int y) 
               ranks_text(first->first_rank, last->first_rank + last->ranks - first->first_rank, ranks, sizeof ranks));
 }
 
-/* Draws a label centred at `middle`, moved if it would leave the picture. */
+/* Draws a label centred at `middle`, or as near to it as the picture's edges allow. */
 static void draw_label(FILE *file, int middle, int y, const char *text) {
   int half = LETTER * (int)strlen(text) / 2, least = PICTURE_MARGIN + half, most = PICTURE_WIDTH - least;
   if (middle > most) middle = most;

@@ -11,7 +11,7 @@ static int box_width(const json_t *plan) {
   return room < BOX_WIDTH ? room : BOX_WIDTH;
 }
 
-/* The left edge of a pool's box; the boxes are spread from margin to margin. */
+/* Returns the left edge of a pool's box. The boxes are spread from margin to margin. */
 static int left_of(const json_t *plan, json_int_t pool) {
   int room = PICTURE_WIDTH - 2 * PICTURE_MARGIN - box_width(plan);
   return PICTURE_MARGIN + (int)(room * pool / (json_int_t)(pool_count(plan) - 1));
@@ -19,7 +19,7 @@ static int left_of(const json_t *plan, json_int_t pool) {
 
 static int middle_of(const json_t *plan, json_int_t pool) { return left_of(plan, pool) + box_width(plan) / 2; }
 
-/* Prints this key of all modules of the pool: "encoder", "dp=2 tp=2". */
+/* Writes the values that all modules of the pool have at `key` ("encoder", "dp=2 tp=2") and returns buffer. */
 static const char *of_modules(const json_t *plan, json_int_t pool, const char *key, char *buffer, size_t size) {
   const json_t *module;
   size_t i;

@@ -6,7 +6,7 @@
 #include "program/program.h"
 #include "step/run.h"
 
-/* The index of the pool whose first rank is `first`; `count` if there is none. */
+/* Returns the index of the pool whose first rank is `first`, or `count` if there is none. */
 static size_t find_first(const ad_plan_pools *pools, int64_t first) {
   size_t i = 0;
   while (i < pools->count && pools->list[i].first != first) i++;
@@ -30,8 +30,8 @@ ad_plan_world ad_plan_world_after(const ad_plan_pools *pools, const ad_plan_worl
   return after;
 }
 
-/* Acts as rank 0, whose program gives the meshes of all modules, then as the first rank of each other pool, in rank
- * order. */
+/* Acts as rank 0, whose program knows the meshes of all modules, and then as the first rank of every other pool, in the
+ * order of ranks. */
 static ad_status act(const ad_recipe *recipe, const ad_plan_world *world, ad_plan_pools *to) {
   AD_TRY(add_pool(recipe, world, 0, to));
   ad_plan_world after = ad_plan_world_after(to, world);

@@ -1,7 +1,6 @@
-/* Finds the kinds of ranks. The world is split into regions: ranges of ranks with the same meshes. A region's ranks are
- * numbered by blocks, sets of neighbouring axes that all its meshes have in common. In each block, positions that hold
- * parts of the same sizes form one class. So each choice of one class per block is a set of equal ranks, and a kind is
- * one such choice or several. */
+/* Finds the kinds of ranks. The world is split into regions: ranges of ranks with the same meshes. A block is a set of
+ * neighbouring axes that all meshes of a region have in common. The positions of a block whose parts have the same
+ * sizes form a class. One class of each block is a choice: a set of equal ranks. A kind is one or several choices. */
 #include "plan/rank_kinds.h"
 #include <stdlib.h>
 #include "base/error.h"
@@ -13,26 +12,26 @@
 
 /* ---- the key of one rank: ranks with equal keys are of one kind ---- */
 
-/* Distance in ranks between the first and the last rank that hold the same part of a value. */
+/* Returns the distance between the first and the last rank that have the same part of a value. */
 static int64_t span_of(const ad_held *value) {
   ad_group group =
       ad_mesh_group(value->layout.mesh, ad_layout_same_axes(&value->layout), ad_mesh_first_rank(value->layout.mesh));
   return ad_group_rank(&group, ad_group_size(&group) - 1) - group.base;
 }
 
-/* Whether all ranks that hold the same part as `rank` are on one node. */
+/* Returns 1 if all ranks that have the same part as `rank` are on one node. */
 static int is_on_one_node(const ad_held *value, int64_t rank, int64_t ranks_per_node) {
   ad_group group = ad_mesh_group(value->layout.mesh, ad_layout_same_axes(&value->layout), rank);
   int64_t last = ad_group_rank(&group, ad_group_size(&group) - 1);
   return group.base / ranks_per_node == last / ranks_per_node;
 }
 
-/* Whether the rank is the first of those that hold the same part. */
+/* Returns 1 if the rank is the first of those that have the same part. */
 static int is_first_replica(const ad_held *value, int64_t rank) {
   return ad_mesh_group(value->layout.mesh, ad_layout_same_axes(&value->layout), rank).base == rank;
 }
 
-/* Mixes into the key what decides the rank's bytes of one value. */
+/* Mixes into the key everything on which the rank's bytes of one value depend. */
 static uint64_t mix_value(uint64_t key, const ad_held *value, int64_t rank, int64_t ranks_per_node) {
   if (!ad_mesh_has_rank(value->layout.mesh, rank)) return ad_random_bits(key, 0, 0);
   ad_shape local = ad_layout_local_shape(&value->layout, &value->shape, rank);
@@ -65,7 +64,7 @@ static int has_mesh(const region *r, const ad_mesh *mesh) {
   return 0;
 }
 
-/* Lists the meshes of a region. Meshes that overlap only partly are an error. */
+/* Lists the meshes of a region. Returns an error if meshes overlap only partly. */
 static ad_status list_meshes(const ad_kinds *kinds, region *r) {
   for (size_t i = 0; i < kinds->value_count; i++) {
     const ad_mesh *mesh = kinds->values[i].layout.mesh;
@@ -113,7 +112,7 @@ static ad_status find_regions(ad_kinds *kinds) {
 
 /* ---- blocks: sets of axes that a region's meshes share ---- */
 
-/* Whether groups of `ranks` neighbouring ranks are the groups over the fastest axes of the mesh. */
+/* Returns 1 if every `ranks` neighbouring ranks form a group over the fastest axes of the mesh. */
 static int has_boundary(const ad_mesh *mesh, int64_t ranks) {
   ad_axes large = ad_mesh_large(mesh);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -124,14 +123,14 @@ static int has_boundary(const ad_mesh *mesh, int64_t ranks) {
   return ranks == 1;
 }
 
-/* Whether every mesh of the region has such a boundary at `ranks` ranks. */
+/* Returns 1 if has_boundary is true of every mesh in the region. */
 static int is_common(const region *r, int64_t ranks) {
   for (size_t i = 0; i < r->mesh_count; i++)
     if (!has_boundary(r->meshes[i], ranks)) return 0;
   return 1;
 }
 
-/* Lists the strides of the blocks, ascending, and the region's size behind them. Returns the number of blocks. */
+/* Lists the strides of the blocks in ascending order, and then the region's size. Returns the number of blocks. */
 static int find_boundaries(const region *r, int64_t strides[BLOCKS_MAX + 1]) {
   int64_t all[AD_AXIS_COUNT + 2] = {1, r->size};
   int candidates = 2, count = 0;
@@ -147,7 +146,7 @@ static int find_boundaries(const region *r, int64_t strides[BLOCKS_MAX + 1]) {
 
 /* ---- the cuts along an axis ---- */
 
-/* A list of distinct cuts. */
+/* A list of cuts, each of which splits a dimension into parts. No cut is listed twice. */
 typedef struct cuts {
   ad_cut_asked *list;
   size_t count;
@@ -161,7 +160,7 @@ static ad_status add_cut(cuts *to, ad_cut_asked cut) {
   return AD_OK;
 }
 
-/* The range of sizes that parts have before the next cut of a dimension: a floor cut makes parts of at most two
+/* The range of sizes that the parts of a dimension have before it is cut again. A floor cut makes parts of at most two
  * consecutive sizes, a zigzag cut of at most three. */
 typedef struct sizes {
   int64_t least, most;
@@ -172,8 +171,8 @@ static sizes after_cut(sizes before, int zigzag, int64_t g) {
   return (sizes){before.least / chunks * per_rank, (before.most + chunks - 1) / chunks * per_rank};
 }
 
-/* Adds the cuts that an axis makes in one dimension of a value, for every size that may
- * arrive there from outer cuts. */
+/* Adds the cuts that an axis makes in one dimension of a value, for every size that the dimension may have after the
+ * cuts of outer axes. */
 static ad_status add_cuts_of(const ad_held *value, int dim, ad_axis axis, cuts *to) {
   const ad_layout *layout = &value->layout;
   sizes arriving = {value->shape.dim[dim], value->shape.dim[dim]};
@@ -187,8 +186,8 @@ static ad_status add_cuts_of(const ad_held *value, int dim, ad_axis axis, cuts *
   return AD_OK;
 }
 
-/* Adds the cuts along an axis of all values on the mesh. *apart 1: position 0 is a separate class, since its rank
- * writes the checkpoint. */
+/* Adds the cuts that an axis makes in all values on the mesh. Sets *apart to 1 if position 0 is a class of its own,
+ * because its rank writes the checkpoint. */
 static ad_status find_cuts(const ad_kinds *kinds, const ad_mesh *mesh, ad_axis axis, cuts *to, int *apart) {
   for (size_t i = 0; i < kinds->value_count; i++) {
     const ad_held *value = &kinds->values[i];
@@ -210,7 +209,7 @@ static ad_status axis_positions(const ad_kinds *kinds, const ad_mesh *mesh, ad_a
   return status;
 }
 
-/* The axis whose neighbouring positions are `stride` ranks apart; AD_AXIS_COUNT if there is none. */
+/* Returns the axis whose neighbouring positions are `stride` ranks apart, or AD_AXIS_COUNT if there is none. */
 static ad_axis axis_at(const ad_mesh *mesh, int64_t stride) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     int is_large = (ad_mesh_large(mesh) & AD_AXES(axis)) != 0;
@@ -219,7 +218,7 @@ static ad_axis axis_at(const ad_mesh *mesh, int64_t stride) {
   return AD_AXIS_COUNT;
 }
 
-/* The positions of one mesh's axes with strides in [stride, end). */
+/* Finds the classes of positions on those axes of one mesh that have strides in [stride, end). */
 static ad_status mesh_positions(const ad_kinds *kinds, const ad_mesh *mesh, int64_t stride, int64_t end,
                                 ad_positions *out) {
   ad_positions fast, slow;
@@ -238,7 +237,7 @@ static ad_status mesh_positions(const ad_kinds *kinds, const ad_mesh *mesh, int6
   return AD_OK;
 }
 
-/* The positions of a block, split by the classes of every mesh. */
+/* Finds the classes of positions of a block: positions are in one class if they are in one class of every mesh. */
 static ad_status block_positions(const ad_kinds *kinds, const region *r, int64_t stride, int64_t end,
                                  ad_positions *out) {
   ad_positions all, own;
@@ -255,7 +254,7 @@ static ad_status block_positions(const ad_kinds *kinds, const region *r, int64_t
   return AD_OK;
 }
 
-/* Finds, for each class of positions, its first position and how many positions it has. */
+/* Finds the first position of each class, and its number of positions. */
 static ad_status count_classes(block *b) {
   const ad_positions *positions = &b->positions;
   AD_TRY(ad_new((size_t)positions->classes, &b->first));
@@ -297,7 +296,7 @@ void ad_choice_classes(const region *r, size_t number, int64_t class[BLOCKS_MAX]
   }
 }
 
-/* The first rank of a choice, its number of ranks and its key. */
+/* Returns choice `number`: its first rank, its number of ranks, and its key. */
 static choice choose(const ad_kinds *kinds, const region *r, size_t number) {
   int64_t class[BLOCKS_MAX];
   choice chosen = {.first = r->first, .ranks = 1, .number = r->first_choice + number};
@@ -338,14 +337,14 @@ static int by_choice(const void *a, const void *b) {
 
 static int by_first(const void *a, const void *b) {
   return by_number(a, b);
-} /* `first` is the first member of ad_rank_kind */
+} /* valid because `first` is the first member of ad_rank_kind */
 
 static int by_kind(const void *a, const void *b) {
   const ad_rank_kind *left = a, *right = b;
   return (left->key > right->key) - (left->key < right->key);
 }
 
-/* Joins the choices with the same key to kinds. */
+/* Joins the choices that have the same key into kinds. */
 static ad_status gather_kinds(ad_kinds *kinds) {
   qsort(kinds->choices, kinds->choice_count, sizeof *kinds->choices, by_key);
   AD_TRY(ad_new(kinds->choice_count, &kinds->list));
@@ -358,7 +357,7 @@ static ad_status gather_kinds(ad_kinds *kinds) {
   return AD_OK;
 }
 
-/* Sorts kinds by their first ranks and choices by number, and gives each choice the index of its kind. */
+/* Sorts kinds by first rank and choices by number, and stores in each choice the index of its kind. */
 static ad_status number_kinds(ad_kinds *kinds) {
   typedef struct numbered {
     ad_rank_kind kind;
@@ -381,8 +380,8 @@ static ad_status number_kinds(ad_kinds *kinds) {
 
 /* ---- copies that are shared on a node ---- */
 
-/* Whether nodes end where the axis or its positions do. Then either every group over the axis lies
- * on one node, or none does. */
+/* Returns 1 if the ends of nodes are ends of the axis or of its positions. Then every group over the axis is on one
+ * node, or none is. */
 static int fits_nodes(const ad_mesh *mesh, ad_axis axis, int64_t ranks_per_node) {
   int64_t stride = ad_mesh_stride(mesh, axis), whole = stride * ad_mesh_axis_size(mesh, axis);
   int is_outermost = whole == ad_mesh_size(mesh);
@@ -392,7 +391,7 @@ static int fits_nodes(const ad_mesh *mesh, ad_axis axis, int64_t ranks_per_node)
          (ranks_per_node % stride == 0 && (is_outermost || whole % ranks_per_node == 0));
 }
 
-/* Whether either all ranks share copies of the value on their nodes, or none do. */
+/* Returns 1 if either all ranks share copies of the value on their nodes, or none do. */
 static int shares_equally(const ad_held *value, int64_t ranks_per_node) {
   const ad_mesh *mesh = value->layout.mesh;
   ad_axes axes = ad_layout_same_axes(&value->layout) & ad_mesh_large(mesh);
@@ -403,7 +402,8 @@ static int shares_equally(const ad_held *value, int64_t ranks_per_node) {
   return 1;
 }
 
-/* Refuses nodes on which some ranks would share copies and others would not: a kind would then depend on the node. */
+/* Refuses a number of ranks per node with which only some ranks share copies: a rank's kind would then depend on its
+ * node. */
 static ad_status check_shared(const ad_kinds *kinds) {
   for (size_t i = 0; i < kinds->value_count && kinds->ranks_per_node < kinds->ranks; i++) {
     const ad_held *value = &kinds->values[i];

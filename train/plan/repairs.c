@@ -1,5 +1,5 @@
-/* Tries repairs of a program that types refuse: the refused step is taken again on backend dry with
- * each conversion in turn. */
+/* Finds repairs of a program that the types refuse: takes the refused step again on backend dry, with one conversion
+ * added at a time. */
 #include "plan/repairs.h"
 
 #include <stdio.h>
@@ -8,19 +8,19 @@
 #include "layout/sentences.h"
 #include "plan/traffic.h"
 
-/* Limits on a search, which core/docs/types.md names. The TRIED_LEAST simplest conversions are always tried; further ones
- * until the steps that tried them have recorded CALLS_MAX calls. */
+/* Limits of a search, documented in core/docs/types.md. The TRIED_LEAST simplest conversions are always tried. Further
+ * ones are tried until the steps have recorded CALLS_MAX calls. */
 enum { TRIED_LEAST = 64, CALLS_MAX = 100000 };
 
-/* Bytes that the tapes of a step moved between ranks. */
+/* Returns the bytes that the tapes of a step moved between ranks. */
 static size_t traffic_bytes(const ad_traffic *traffic) {
   size_t bytes = 0;
   for (size_t i = 0; i < traffic->moved_count; i++) bytes += traffic->moved[i].bytes * (size_t)traffic->moved[i].times;
   return bytes;
 }
 
-/* The outcome of a trial: whether the repair makes all types right, the bytes that the step then moves, and the calls
- * that it recorded. */
+/* The result of trying a repair: whether all types are right with it, the bytes that the step then moves, and the
+ * number of calls that the step recorded. */
 typedef struct attempt {
   int holds;
   size_t bytes, calls;
@@ -41,7 +41,7 @@ static ad_status try_one(ad_dry_step step, void *context, const ad_repair *repai
   return status == AD_MEMORY ? status : listed;
 }
 
-/* Tries the conversions in order and chooses the one that repairs the step and moves the fewest bytes. */
+/* Tries the conversions in order, and chooses the one that repairs the step and moves the fewest bytes. */
 static ad_status choose(ad_dry_step step, void *context, const ad_repairs *among, ad_repair *out, int *found,
                         size_t *tried) {
   size_t fewest = 0, calls = 0, i;
@@ -60,8 +60,8 @@ static ad_status choose(ad_dry_step step, void *context, const ad_repairs *among
   return AD_OK;
 }
 
-/* The number of conversions that deserve a trial. Conversions that state nothing come first. Once one of these repairs
- * the step, those that state something are not needed. */
+/* Returns how many conversions must be tried. Conversions that assert nothing about the values come first; once one of
+ * them repairs the step, those that assert something are not needed. */
 static size_t asked_for(const ad_repairs *among, const ad_repair *found) {
   size_t count = 0;
   while (count < among->count && (!found || ad_repair_states(&among->list[count]) <= ad_repair_states(found))) count++;
@@ -91,7 +91,7 @@ static const char *print_tried(const ad_repair_search *search, char *buffer, siz
   return buffer;
 }
 
-/* Prints what is known of the conversions other than the one that was found. */
+/* Writes what is known about the conversions that were not chosen. */
 static const char *print_others(const ad_repair *found, const ad_repair_search *search, char *buffer, size_t size) {
   if (ad_repair_states(found))
     snprintf(buffer, size, "provided that what it declares is true");

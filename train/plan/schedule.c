@@ -1,5 +1,5 @@
-/* The schedule of a pipeline in a plan: its table of actions, timed by the stages' matrix
- * products or by a run's trace. */
+/* The schedule of a pipeline in a plan: its table of actions. Times come from the stages' matrix products or from the
+ * trace of a run. */
 #include "plan/schedule.h"
 
 #include <stdlib.h>
@@ -14,13 +14,13 @@ static int is_pipeline(const ad_run *run) { return ad_program_stage_count(ad_run
 
 /* ---- costs of actions, by matrix products or by a trace ---- */
 
-/* The least cost of a stage, in mean stages: a stage without matrix products takes a little time, too. */
+/* The least cost of a stage, if the mean cost is 1. A stage without matrix products takes a little time, too. */
 static const double least_share = 0.01;
-/* The cost of F, B, I and W, in forward passes of the stage. */
+/* The costs of F, B, I and W, if the stage's forward pass costs 1. */
 static const double passes[] = {[AD_ACTION_F] = 1, [AD_ACTION_B] = 2, [AD_ACTION_I] = 1, [AD_ACTION_W] = 1};
 enum { PASSES = sizeof passes / sizeof *passes };
 
-/* The stages' shares of the matrix products; the mean is 1. */
+/* Finds the stages' shares of the matrix products, scaled to a mean of 1. */
 static void weigh_stages(const ad_program *program, size_t count, double *shares) {
   const ad_program_kind *kind = ad_program_kind_of(program);
   double sum = 0;
@@ -80,7 +80,7 @@ static int has_kind(const ad_table *table, ad_action_kind kind) {
   return 0;
 }
 
-/* The cost of an action of this kind and stage; measured costs are averaged over the microbatches. */
+/* Returns the cost of an action of this kind on this stage. Measured costs are averaged over the microbatches. */
 static double cost_of(const ad_table_costs *costs, int kind, size_t stage) {
   const double *own = costs->of_action;
   double sum = 0;
@@ -105,7 +105,8 @@ static json_t *costs_document(const ad_table *table, const ad_plan_costs *of) {
                    of->of_action ? "seconds" : "forward of the mean stage", "of_stage", stages);
 }
 
-/* The document of a pool: a row of the report, in which the table's ranks are the pools. Takes ownership of `row`. */
+/* Makes the document of a pool from `row`, a row of the report on the table, whose ranks are the pools. Takes ownership
+ * of `row`. */
 static json_t *pool_row(const ad_plan_pools *pools, size_t pool, json_t *row) {
   json_t *document = json_pack("{s:I, s:o}", "pool", (json_int_t)pool, "stages", ad_plan_pool_stages(pools, pool));
   json_object_update(document, row);
@@ -125,7 +126,7 @@ static json_t *schedule_document(const ad_plan_pools *pools, const ad_plan_costs
   return document;
 }
 
-/* The report on a table with these costs, as JSON. */
+/* Makes the report on a table with these costs, as JSON. */
 static ad_status report_of(const ad_table *table, const ad_table_costs *costs, json_t **out) {
   ad_table_options options = {.size = sizeof options, .costs = costs};
   char *text;
@@ -165,7 +166,7 @@ static ad_status draw_schedule(const ad_run *run, const char *trace, const ad_ta
   return status;
 }
 
-/* Draws the schedule of a run. `typed`: the command as printable text; JSON null: none. */
+/* Draws the schedule of a run. `typed` is the command as printable text, or JSON null if there is none. */
 static ad_status draw_run(const ad_run *run, const char *trace, const json_t *typed, char **out) {
   const ad_recipe *recipe = ad_run_recipe(run);
   char title[1280], mesh[1024];

@@ -33,7 +33,7 @@ static const char *ranks_text(const json_t *pool, char *buffer, size_t size) {
   return buffer;
 }
 
-/* Prints the pool's stages; cut off if there are many. */
+/* Writes the pool's stages, cut off if there are many, and returns buffer. */
 static const char *stages_text(const json_t *row, char *buffer, size_t size) {
   const json_t *stages = json_object_get(row, "stages"), *stage;
   size_t i, length = 0;
