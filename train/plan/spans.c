@@ -1,5 +1,6 @@
-/* Runs of positions that hold parts of the same sizes. A cut of n elements over g positions changes the part's size at
- * most 2n times, however large g is, so that runs are found from the elements, not the positions. */
+/* Groups the positions of an axis into runs that have parts of the same sizes. When an axis of g positions cuts n
+ * elements, the size of a part changes at most 2n times, however large g is. So runs are found from the elements, not
+ * from the positions. */
 #include "plan/spans.h"
 #include <stdlib.h>
 #include "base/error.h"
@@ -7,7 +8,7 @@
 #include "addend/random.h"
 #include "layout/nest.h"
 
-static const int64_t RUNS_MAX = 1 << 23; /* 200 MB of memory */
+static const int64_t RUNS_MAX = 1 << 23; /* takes 200 MB of memory */
 
 void ad_positions_release(ad_positions *positions) {
   ad_release(positions->runs);
@@ -50,8 +51,8 @@ static ad_status add_every_place(places *list, int64_t size) {
   return AD_OK;
 }
 
-/* Adds where parts begin and end in a cut with fewer elements than chunks: most chunks are empty, the others have one
- * element. */
+/* Adds the positions at which parts begin and end, for a cut with fewer elements than chunks: each element is a chunk
+ * of its own, and most chunks are empty. */
 static ad_status add_holders(places *list, ad_cut_asked cut, int64_t size, int64_t chunks) {
   for (int64_t e = 0; e < cut.n; e++) {
     int64_t chunk = ad_cut_with(cut.n, e, chunks), at = chunk < size ? chunk : chunks - 1 - chunk;
@@ -73,7 +74,7 @@ static int by_number(const void *a, const void *b) {
   return (left > right) - (left < right);
 }
 
-/* Lists the positions at which the size of any cut's part may change, sorted. */
+/* Lists, sorted, the positions at which the size of any cut's part may change. */
 static ad_status find_places(int64_t size, const ad_cut_asked *cuts, size_t count, int apart, places *out) {
   AD_TRY(add_place(out, 0));
   AD_TRY(add_place(out, size));
@@ -85,7 +86,7 @@ static ad_status find_places(int64_t size, const ad_cut_asked *cuts, size_t coun
 
 /* ---- classes of positions ---- */
 
-/* Joins neighbouring runs of one class, and renumbers the classes from 0 on. */
+/* Joins neighbouring runs of one class, and numbers the classes from 0. */
 static ad_status number_classes(ad_positions *positions) {
   int64_t *known;
   size_t runs = 0;
@@ -112,7 +113,8 @@ static ad_status number_classes(ad_positions *positions) {
   return AD_OK;
 }
 
-/* Makes a run between each two neighbouring places. Its class is a hash of its parts' sizes until number_classes. */
+/* Makes a run between each two neighbouring places. Its class is a hash of its parts' sizes, which number_classes
+ * replaces. */
 static ad_status take_runs(const places *list, int64_t size, const ad_cut_asked *cuts, size_t count, int apart,
                            ad_positions *out) {
   AD_TRY(ad_new(list->count, &out->runs));
@@ -146,14 +148,14 @@ static void add_run(ad_positions *to, int64_t count, int64_t class) {
   to->runs[to->count++] = (ad_run_of_positions){first, count, class};
 }
 
-/* The number of runs of two nested axes; SIZE_MAX: too many. */
+/* Returns the number of runs of two nested axes, or SIZE_MAX if there are too many. */
 static size_t nested_runs(const ad_positions *slow, const ad_positions *fast) {
   if (fast->count == 1) return slow->count;
   if (slow->size > RUNS_MAX / (int64_t)fast->count) return SIZE_MAX;
   return (size_t)slow->size * fast->count;
 }
 
-/* The positions of two axes together. */
+/* Finds the runs of the positions of two axes together. */
 static ad_status nest(const ad_positions *slow, const ad_positions *fast, ad_positions *out) {
   size_t runs = nested_runs(slow, fast);
   if (runs == SIZE_MAX) return too_many();
@@ -168,7 +170,7 @@ static ad_status nest(const ad_positions *slow, const ad_positions *fast, ad_pos
   return number_classes(out);
 }
 
-/* The positions split at the ends of both a's and b's runs. */
+/* Splits the positions at the ends of all runs of a and of b. */
 static ad_status join_positions(const ad_positions *a, const ad_positions *b, ad_positions *out) {
   AD_TRY(ad_new(a->count + b->count, &out->runs));
   int64_t at = 0;
@@ -183,7 +185,7 @@ static ad_status join_positions(const ad_positions *a, const ad_positions *b, ad
   return number_classes(out);
 }
 
-/* Combines a and b by `how`, and releases them, also on failure. */
+/* Combines a and b with the function `how`, and releases them even on failure. */
 static ad_status combine(ad_status (*how)(const ad_positions *, const ad_positions *, ad_positions *), int64_t size,
                          ad_positions *a, ad_positions *b, ad_positions *out) {
   ad_positions positions = {.size = size};

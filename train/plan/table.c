@@ -9,11 +9,11 @@
 #include "plan/exchanges.h"
 #include "plan/schedule.h"
 
-enum { RANKS_SHOWN = 8 /* at most so many ranks of each pool */, NODES_SHOWN = 8 };
+enum { RANKS_SHOWN = 8 /* at most this many ranks of each pool are shown */, NODES_SHOWN = 8 };
 
 static double mib(const json_t *object, const char *key) { return (double)ad_integer_of(object, key) / (1 << 20); }
 
-/* Prints a layout without axes of size 1, on which types make no difference. */
+/* Writes a layout without its axes of size 1, on which the type makes no difference. Returns `out`. */
 static const char *short_layout(const ad_mesh *mesh, const char *text, char *out, size_t size) {
   size_t length = 0;
   out[0] = 0;
@@ -32,7 +32,8 @@ static const char *short_layout(const ad_mesh *mesh, const char *text, char *out
 static int is_gather(const json_t *step) { return !strcmp(ad_text_of(step, "op"), ad_move_name(AD_MOVE_ALL_GATHER)); }
 static int is_when(const json_t *step, const char *when) { return !strcmp(ad_text_of(step, "when"), when); }
 
-/* Whether a gather repeats `first`: with ZeRO 3 a unit is gathered for forward and again for backward. */
+/* Returns 1 if a gather has the same operation, axes and dtype as `first`. With ZeRO 3 a unit is gathered for forward
+ * and gathered again for backward. */
 static int is_again(const json_t *step, const json_t *first) {
   static const char *const keys[] = {"op", "axes", "dtype"};
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
@@ -46,7 +47,7 @@ static const char *when_of_gather(const json_t *step, const json_t *next) {
   return is_when(step, "step") ? ", after the update" : is_when(step, "forward") ? ", forward" : ", backward";
 }
 
-/* Prints the steps of a parameter's path. */
+/* Prints the collectives that take a parameter from its gradient to its storage layout. */
 static void print_path(FILE *file, const json_t *path) {
   const json_t *step;
   size_t i;
@@ -60,7 +61,7 @@ static void print_path(FILE *file, const json_t *path) {
   fprintf(file, "%s\n", i ? "" : "nothing");
 }
 
-/* Makes the mesh of a parameter, unless *mesh, the previous parameter's mesh, is the same. */
+/* Makes the mesh of a parameter, unless *mesh, that of the parameter before, is the same. */
 static ad_status follow_mesh(const json_t *param, ad_mesh **mesh) {
   const char *text = ad_text_of(param, "mesh");
   if (*mesh && !strcmp(ad_mesh_text(*mesh), text)) return AD_OK;
@@ -69,8 +70,8 @@ static ad_status follow_mesh(const json_t *param, ad_mesh **mesh) {
   return ad_mesh_create(text, mesh);
 }
 
-/* Prints a precision policy: "f32" if its four dtypes are the same; else "bf16/bf16/f32/f32" for parameter, gradient,
- * reduction and accumulation. */
+/* Writes a precision policy: "f32" if its four dtypes are the same, else "bf16/bf16/f32/f32" for parameter, gradient,
+ * reduction and accumulation. Returns `out`. */
 static const char *short_policy(const json_t *policy, char *out, size_t size) {
   static const char *const parts[] = {"param", "grad", "reduce", "accumulate"};
   size_t length = 0;
@@ -121,7 +122,7 @@ static void print_stages(FILE *file, const json_t *stages) {
   json_array_foreach(stages, i, stage) fprintf(file, "%s %lld", i ? "," : "", (long long)json_integer_value(stage));
 }
 
-/* Prints the modules or stages of the pool that this entry is in. */
+/* Prints the modules or the stages of the pool that `entry` names. */
 static void print_pool(FILE *file, const json_t *plan, const json_t *entry) {
   const json_t *pool = json_array_get(json_object_get(plan, "pools"), (size_t)ad_integer_of(entry, "pool"));
   const json_t *stages = json_object_get(pool, "stages");
@@ -131,7 +132,7 @@ static void print_pool(FILE *file, const json_t *plan, const json_t *entry) {
     print_names(file, json_object_get(pool, "modules"));
 }
 
-/* Prints the module that an entry names, or its stage in a pipeline. Returns buffer. */
+/* Writes the module that an entry names or, in a pipeline, its stage. Returns buffer. */
 enum { MODULE_MAX = 80 };
 static const char *module_text(const json_t *entry, char buffer[MODULE_MAX]) {
   if (json_object_get(entry, "stage"))
@@ -143,13 +144,13 @@ static const char *module_text(const json_t *entry, char buffer[MODULE_MAX]) {
 
 /* ---- printing the table of collectives ---- */
 
-/* A row of the table: a reduction, or everything that a unit gathers, forward and backward. */
+/* A row of the table of collectives: a reduction, or all gathers of one unit, forward and backward. */
 typedef struct launch {
   const json_t *first;
   long long bytes; /* bytes of each call */
   /* number of parameters */
   size_t params;
-  int again; /* 1: it runs again in the backward pass */
+  int again; /* 1: the gather is repeated in the backward pass */
 } launch;
 
 typedef struct launches {
@@ -162,8 +163,8 @@ static int has_same(const json_t *a, const json_t *b, const char *key) {
   return (!one && !other) || json_equal(one, other);
 }
 
-/* Whether a gather belongs to this row: parameters of one unit are gathered by several
- * collectives, which are one row. */
+/* Returns 1 if a gather belongs to this row. Several collectives may gather the parameters of one unit; they are one
+ * row. */
 static int is_of_unit(const json_t *step, const launch *of) {
   static const char *const keys[] = {"pool", "module", "stage", "axes", "group_size", "dtype", "bucket", "when"};
   int same = is_gather(step) && is_gather(of->first);
@@ -171,13 +172,13 @@ static int is_of_unit(const json_t *step, const launch *of) {
   return same;
 }
 
-/* Whether the gather repeats the row's gather in the backward pass. */
+/* Returns 1 if the gather repeats the row's gather in the backward pass. */
 static int is_unit_again(const json_t *step, const launch *of) {
   return is_gather(step) && is_again(step, of->first) && has_same(step, of->first, "pool") &&
          has_same(step, of->first, "module") && has_same(step, of->first, "stage");
 }
 
-/* Adds a collective to its row, which may be new. */
+/* Adds a collective to its row, or a new row if there is none. */
 static void take_step(launches *rows, const json_t *step) {
   size_t params = json_array_size(json_object_get(step, "params"));
   for (size_t i = rows->count; i-- > 0;) {
@@ -215,7 +216,7 @@ static void print_launch(FILE *file, const json_t *plan, const launch *row, size
     fprintf(file, "%zu\n", row->params);
 }
 
-/* Prints the rows; each pool numbers its own launches. */
+/* Prints the rows. Collectives are numbered separately in each pool. */
 static ad_status print_collectives(FILE *file, const json_t *plan) {
   launches rows;
   size_t number = 0;
@@ -270,8 +271,8 @@ static void print_exchanges(FILE *file, const ad_exchanges *exchanges) {
   }
 }
 
-/* Prints each bridge rank by rank. If several values go the same way, prints exchanges instead;
- * --json lists the ranks then. */
+/* Prints each bridge rank by rank. If modules send each other several values, prints exchanges instead; then only
+ * --json lists the ranks. */
 static ad_status print_bridges(FILE *file, const json_t *plan) {
   const json_t *bridge;
   size_t i;
@@ -323,7 +324,7 @@ static void print_memory(FILE *file, const json_t *plan) {
 
 /* ---- printing the memory that gradients share ---- */
 
-/* Prints a bucket that needs its own slot. */
+/* Prints a bucket that needs a slot of its own. */
 static void print_open(FILE *file, const json_t *bucket) {
   const json_t *params = json_object_get(bucket, "params");
   size_t count = json_array_size(params);
@@ -333,7 +334,7 @@ static void print_open(FILE *file, const json_t *bucket) {
           ad_integer_of(bucket, "beside"));
 }
 
-/* Prints how gradients share memory, which they do with ZeRO 2 and 3 only. */
+/* Prints how gradients share memory; they do so only with ZeRO 2 and 3. */
 static void print_gradients(FILE *file, const json_t *plan) {
   const json_t *row, *bucket;
   size_t i, k;

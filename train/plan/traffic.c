@@ -1,5 +1,5 @@
-/* Lists what a step's tapes move between ranks, as it passes the injection points, and makes its document. Reductions
- * of gradients and gathers of parameters are not listed: the plan knows them without running (document.c). */
+/* Records, at the injection points, what a step's tapes move between ranks, and makes its document. Reductions of
+ * gradients and gathers of parameters are not recorded, because document.c finds them without running a step. */
 #include "plan/traffic.h"
 
 #include <stdio.h>
@@ -11,11 +11,11 @@
 
 /* ---- listing collectives and transfers as they are executed ---- */
 
-/* Whether a transition belongs to a tape; those of reducers and gathers have names. */
+/* Returns 1 if a tape made the transition. Transitions of reducers and gathers have names. */
 static int is_on_tape(const ad_transit *transit) { return !transit->what && !transit->names; }
 
-/* Bytes of the values that the ranks of a group hold together. If each group has another part of the value, returns the
- * mean over all groups, since the part of rank 0's group may be empty. */
+/* Returns the bytes of the value that all ranks of a group have together. If groups have different parts of the value,
+ * returns the mean over groups, because the part of rank 0's group may be empty. */
 static size_t group_bytes(const ad_array *in, ad_axes axes) {
   const ad_mesh *mesh = in->layout.mesh;
   ad_axes sharded = ad_layout_sharded_axes(&in->layout), own = ad_layout_axes_of(&in->layout, AD_V);
@@ -41,7 +41,7 @@ static int is_same(const ad_moved *a, const ad_moved *b) {
          a->bytes == b->bytes && a->backward == b->backward && !strcmp(a->site, b->site);
 }
 
-/* Counts a move, or appends it if it is new. */
+/* Counts a move that was seen before, or appends a new one. */
 static void list_moved(ad_traffic *to, ad_moved moved) {
   if (to->status || !moved.axes) return;
   for (size_t i = 0; i < to->moved_count; i++) {
@@ -64,8 +64,8 @@ static void list_transit(void *context, void *passing) {
     list_moved(context, moved_by(pass));
 }
 
-/* Lists a ring of attention. Forward, keys and values go around the group; backward their
- * gradients go around as well. */
+/* Records a ring of attention: keys and values go around the group in forward, and their gradients go around in
+ * backward. */
 static void list_ring(void *context, void *passing) {
   const ring_passing *pass = passing;
   const ad_mesh *mesh = pass->k->layout.mesh;

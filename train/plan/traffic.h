@@ -1,38 +1,38 @@
-/* Collects what a step's tapes move from rank to rank, at the injection points (base/injection.h), while one process
- * acts as a rank. */
+/* Records what a step's tapes move between ranks, at the injection points (base/injection.h), while one process acts as
+ * a rank. */
 #ifndef PLAN_TRAFFIC_H
 #define PLAN_TRAFFIC_H
 #include <jansson.h>
 #include "array/transit.h"
 #include "base/injection.h"
 
-/* Identical transitions of a tape, or rings of attention, and how often they occur. */
+/* Identical transitions of a tape, or identical rings of attention, and how often they occur. */
 typedef struct ad_moved {
-  const char *op; /* the move's name, or "ring" */
+  const char *op; /* the name of the collective or conversion, or "ring" */
   ad_axes axes;
   const ad_mesh *mesh;
   ad_dtype dtype;
-  size_t bytes; /* bytes of all members of a group together */
+  size_t bytes; /* bytes of all ranks of a group together */
   int backward;
-  /* the call that made the transition */
+  /* where the program made the transition */
   char site[96];
-  int64_t times; /* how often in a step */
+  int64_t times; /* how often it occurs in a step */
 } ad_moved;
 
-/* A list of moves that is being collected. */
+/* The moves that were recorded so far. */
 typedef struct ad_traffic {
   ad_moved *moved;
   size_t moved_count, moved_capacity;
-  ad_status status;           /* AD_MEMORY: the list is incomplete */
-  ad_injection transit, ring; /* the functions that were at the injection points before */
+  ad_status status;           /* AD_MEMORY if memory ran out and the list is incomplete */
+  ad_injection transit, ring; /* the functions at the injection points before ad_traffic_begin */
 } ad_traffic;
 
-/* Lists every collective and transfer of tapes on backend dry, until ad_traffic_end. Borrows the meshes. */
+/* Records every collective and transfer of tapes on backend dry, until ad_traffic_end. Borrows the meshes. */
 void ad_traffic_begin(ad_traffic *traffic);
 void ad_traffic_end(ad_traffic *traffic);
 void ad_traffic_release(ad_traffic *traffic);
 
-/* Appends each move to "activations" of the plan's document. */
+/* Appends each recorded move to "activations" of the plan's document. */
 void ad_traffic_list(const ad_traffic *traffic, size_t pool, json_t *to);
 
 #endif

@@ -1,4 +1,5 @@
-/* Takes OpenBLAS's memory and threads before OpenBLAS itself does, because OpenBLAS would not report a failure. */
+/* Allocates OpenBLAS's memory and starts its threads before OpenBLAS itself does, because OpenBLAS would not report a
+ * failure. */
 #include "products/blas.h"
 
 #include <cblas.h>
@@ -12,12 +13,12 @@
 #include "base/memory.h"
 
 /* The memory that a thread maps at its first product: BUFFER_SIZE in OpenBLAS's common_x86_64.h and common_arm64.h.
- * Only pages that products touch are taken from the system. */
+ * Only the pages that products touch use physical memory. */
 enum { BUFFER_MIB = 128 };
 
 static _Thread_local int is_prepared;
 
-/* Makes the smallest product that makes OpenBLAS allocate its memory; later products use the same memory. */
+/* Computes the smallest product for which OpenBLAS allocates its memory. Later products use the same memory. */
 static void make_one(void) {
   double one = 1, square = 0;
   cblas_dsyrk(CblasColMajor, CblasUpper, CblasTrans, 1, 1, 1, &one, 1, 0, &square, 1);
@@ -47,21 +48,21 @@ static int threads_of_process(void) {
   return count;
 }
 
-/* Waits until try_threads lets all threads end. */
+/* The body of a thread of try_threads: waits until try_threads lets all its threads end. */
 static void *wait_to_end(void *gate) {
   pthread_mutex_lock(gate);
   pthread_mutex_unlock(gate);
   return NULL;
 }
 
-/* The system still lists a thread for a moment after it was joined. Waits, at most a second, until it lists at most
- * `count` threads, so that are_missing does not take joined threads for OpenBLAS's. */
+/* Waits, at most a second, until the system lists no more than `count` threads. It lists a thread for a moment after
+ * the thread was joined, and are_missing must not count such a thread as one of OpenBLAS's. */
 static void wait_until_listed(int count) {
   for (int tries = 0; tries < 1000 && threads_of_process() > count; tries++)
     nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
-/* AD_SYSTEM if this number of threads cannot exist at the same time: OpenBLAS itself would end the process. */
+/* Returns AD_SYSTEM if this number of threads cannot exist at the same time. OpenBLAS itself would end the process. */
 static ad_status try_threads(int threads) {
   pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
   pthread_t *started;
@@ -79,14 +80,14 @@ static ad_status try_threads(int threads) {
   return reason ? cannot_start(threads, reason) : AD_OK;
 }
 
-/* Returns 1 if OpenBLAS has fewer threads than it should. A build without threads needs none; one with OpenMP starts
- * threads later and reports its own errors. */
+/* Returns 1 if OpenBLAS has fewer threads than it should have. A build without threads needs none. A build with OpenMP
+ * starts threads later and reports its own errors. */
 static int are_missing(void) {
   int running = threads_of_process();
   return openblas_get_parallel() == OPENBLAS_THREAD && running >= 0 && running < openblas_get_num_threads();
 }
 
-/* Starts the threads. Checks again afterwards, because other processes may have started threads since the try. */
+/* Starts the threads, and then checks them, because other processes may have started threads since try_threads. */
 ad_status ad_blas_start_threads(int threads) {
   if (threads > 1) AD_TRY(try_threads(threads));
   openblas_set_num_threads(threads);
@@ -95,7 +96,7 @@ ad_status ad_blas_start_threads(int threads) {
 
 /* ---- OpenBLAS's name ---- */
 
-/* openblas_get_config() begins with name and version. */
+/* Returns the first two words of openblas_get_config(), name and version, and the processor. */
 const char *ad_blas_name(void) {
   static _Thread_local char name[96];
   const char *config = openblas_get_config();

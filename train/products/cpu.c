@@ -1,4 +1,4 @@
-/* Finds out which instructions for products a processor has, and how fast its bf16 is. */
+/* Finds out which instructions for matrix products the processor has, and how fast its bf16 instructions are. */
 #include "products/cpu.h"
 
 #include <stddef.h>
@@ -10,7 +10,7 @@
 /* ---- which instructions the processor has ---- */
 
 #if defined(__x86_64__)
-/* Returns 1 if there are bf16 matrix units (AMX), and the operating system saves their registers. */
+/* Returns 1 if the processor has bf16 matrix units (AMX) and the operating system saves their registers. */
 static int has_amx(void) {
   unsigned a, b, c, d, saved;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d >> 22 & 1) || !(d >> 24 & 1)) return 0;
@@ -50,15 +50,15 @@ ad_cpu ad_cpu_own(void) { return (ad_cpu){.vendor = ""}; }
 
 enum { ANY_MODEL = -1 };
 
-/* The speed of AVX-512's bf16 instructions, compared with f32's: twice as fast on Zen, half as fast on Intel, by
- * oneDNN's own rates (lab/measured/README.md, Matrix products). */
+/* The speed of AVX-512's bf16 instructions compared with those of f32: twice as fast on Zen, half as fast on Intel, by
+ * the rates of oneDNN (lab/measured/README.md, Matrix products). */
 static const struct {
   const char *vendor;
   int family, model;
   ad_units bf16;
 } known[] = {
-    {"AuthenticAMD", 0x19, ANY_MODEL, AD_UNITS_FAST_BF16}, /* Zen 4; Zen 3 is of this family, but has no such
-                                                            * instructions */
+    {"AuthenticAMD", 0x19, ANY_MODEL, AD_UNITS_FAST_BF16}, /* Zen 4; Zen 3 is of this family, too, but does not have
+                                                            * these instructions */
     {"AuthenticAMD", 0x1a, ANY_MODEL, AD_UNITS_FAST_BF16}, /* Zen 5 */
     {"GenuineIntel", 6, 0x55, AD_UNITS_AVX512BF16},        /* Cooper Lake */
     {"GenuineIntel", 6, 0x8f, AD_UNITS_AVX512BF16},        /* Sapphire Rapids, if its matrix units are hidden */
@@ -67,7 +67,8 @@ static const struct {
     {"GenuineIntel", 6, 0xae, AD_UNITS_AVX512BF16},        /* Granite Rapids D */
 };
 
-/* A processor outside the table counts as slow: its bf16 products are made in f32, so they are as fast as f32's. */
+/* Returns how fast this processor's bf16 instructions are. A processor outside the table counts as slow: its bf16
+ * products are computed in f32, so they are as fast as f32's. */
 static ad_units worth_of_bf16(const ad_cpu *cpu) {
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (!strcmp(known[i].vendor, cpu->vendor) && known[i].family == cpu->family &&

@@ -1,4 +1,4 @@
-/* Makes matrix products: chooses a way for each product. No other file calls OpenBLAS's products. */
+/* Computes matrix products: chooses a way for each product. No other file calls the products of OpenBLAS. */
 #include "products/gemm.h"
 
 #include <cblas.h>
@@ -52,7 +52,7 @@ static void keep_failure(gemm_kept *kept, ad_status status) {
   snprintf(kept->message, sizeof kept->message, "%s", ad_last_error());
 }
 
-/* Makes the product in this way, and keeps a failure for ad_gemm_status. */
+/* Computes the product in this way, and keeps a failure for ad_gemm_status. */
 static void multiply_by(const gemm_product *product, gemm_way way) {
   if (way == GEMM_BLAS) {
     ad_gemm_blas(product);

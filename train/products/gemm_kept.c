@@ -1,4 +1,5 @@
-/* The data that each thread keeps between products: empty at its first product, released when the thread ends. */
+/* The data that each thread keeps between products. They are empty before its first product, and released when the
+ * thread ends. */
 #include <pthread.h>
 #include "base/memory.h"
 #include "products/gemm_ways.h"

@@ -1,6 +1,6 @@
-/* Products by oneDNN 2 or 3; no other file includes its header. A product of f32 is one call. A product of bf16 is a
- * primitive, compiled for its sizes, strides and dtypes. Each thread compiles a primitive once and keeps it in a
- * table. */
+/* Products by oneDNN 2 or 3; no other file includes oneDNN's header. A product of f32 is one call. A product of bf16 is
+ * a primitive, which oneDNN compiles for its sizes, strides and dtypes. Each thread compiles a primitive once and keeps
+ * it in a table. */
 #include "products/gemm_ways.h"
 
 #include <inttypes.h>
@@ -46,8 +46,8 @@ static dnnl_status_t describe_product(dnnl_primitive_desc_t *out, dnnl_engine_t 
   return status ? status : dnnl_primitive_desc_create(out, &product, attributes, engine, NULL);
 }
 
-/* Multiplies by the factor after the product. An output scale would do the same, but oneDNN 2.6 applies it one
- * number at a time: a product of attention's scores then takes six times as long. */
+/* Multiplies by the factor after the product. An output scale would do the same, but oneDNN 2.6 applies it element by
+ * element, which makes a product of attention scores six times slower. */
 static dnnl_status_t append_factor(dnnl_post_ops_t after, float factor) {
   return dnnl_post_ops_append_eltwise(after, 1, dnnl_eltwise_linear, factor, 0);
 }
@@ -84,8 +84,8 @@ static dnnl_status_t append_sum(dnnl_post_ops_t after) {
 
 /* ---- setting the number of oneDNN's threads ---- */
 
-/* oneDNN's number of threads is OpenMP's setting in the calling thread. It is set for each call and then restored,
- * because the program may use OpenMP itself. */
+/* oneDNN uses as many threads as OpenMP is set to use in the calling thread. This is set before each call and restored
+ * after it, because the program may use OpenMP itself. */
 #if DNNL_CPU_THREADING_RUNTIME == DNNL_RUNTIME_OMP
 static int (*get_threads)(void);
 static void (*set_threads)(int);
@@ -133,15 +133,16 @@ static dnnl_cpu_isa_t instructions_of(ad_units units) {
   }
 }
 
-/* More memory than compiling a kernel takes. Without that much, oneDNN 2.6 crashes. */
+/* More memory than compiling a kernel takes. oneDNN 2.6 crashes if it has less. */
 enum { KERNEL_MIB = 32 };
 
 static ad_status try_kernel(void) { return ad_memory_try("matrix products by oneDNN", KERNEL_MIB); }
 
-static ad_status no_room; /* AD_MEMORY: no memory for the kernels of f32, which are all compiled at the first product */
+static ad_status no_room; /* AD_MEMORY if there is no memory for the kernels of f32, all of which are compiled at the
+                           * first product */
 static dnnl_status_t limited;
 
-/* Called once in a process; limits oneDNN to the instructions that all ranks have. */
+/* Limits oneDNN to the instructions that all ranks have. Called once in a process. */
 static void prepare(void) {
   ad_units agreed = ad_products_in_use().units;
   find_openmp();
@@ -186,9 +187,9 @@ static ad_status fail(const gemm_product *of, dnnl_status_t status, const char *
 
 static int64_t longer(int64_t stride, int64_t length) { return stride > length ? stride : length; }
 
-/* Blocks signals during dnnl_sgemm. Some of its AVX-512 kernels use the stack pointer as a general register, so it
- * points into matrices on the heap, and the operating system would write a signal's frame there. Signals raised by
- * an instruction itself are not blocked. */
+/* Blocks signals during dnnl_sgemm. Some of its AVX-512 kernels use the stack pointer as a general register, so it may
+ * point into matrices, and the operating system would write a signal's frame there. Signals that an instruction itself
+ * raises are not blocked. */
 static void hold_signals(sigset_t *before) {
   static const int raised[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
   sigset_t held;
@@ -197,8 +198,8 @@ static void hold_signals(sigset_t *before) {
   pthread_sigmask(SIG_BLOCK, &held, before);
 }
 
-/* Makes the product. A stride is at least a row's length even if there is only one row and the caller gave no
- * stride. */
+/* Computes the product. If a matrix has one row, the caller may give no stride, but oneDNN wants one that is at least
+ * the row's length. */
 static ad_status multiply_f32(const gemm_product *of) {
   int64_t a_stride = longer(of->a.stride, of->a.transposed ? of->m : of->k);
   int64_t b_stride = longer(of->b.stride, of->b.transposed ? of->k : of->n);
@@ -215,10 +216,11 @@ static ad_status multiply_f32(const gemm_product *of) {
 
 /* ---- primitives (compiled products) and the table that keeps them ---- */
 
-/* The properties for which a primitive is compiled. All bytes are compared, so the struct must have no padding. */
+/* The properties for which a primitive is compiled. They are compared byte by byte, so the struct must have no
+ * padding. */
 typedef struct shape_key {
   int64_t m, n, k, strides[3];
-  uint32_t factor; /* the bits of the float */
+  uint32_t factor; /* the bits of the factor, a float */
   uint8_t a_transposed, b_transposed, adds, values, result, unused[7];
 } shape_key;
 
@@ -226,19 +228,19 @@ enum { A, B, C, SCRATCH, ARGUMENTS };
 
 typedef struct entry {
   shape_key key;
-  dnnl_primitive_t primitive; /* NULL: the place is free */
+  dnnl_primitive_t primitive; /* NULL: this slot of the table is free */
   dnnl_memory_t memory[ARGUMENTS];
   size_t scratch_bytes;
 } entry;
 
-/* A program has a few hundred shapes. If new ones keep coming, the full table is emptied, so that it does not grow
- * for ever. */
+/* FIRST_PLACES and MOST_PLACES are the smallest and the largest size of the table. A program has a few hundred shapes.
+ * If new shapes keep coming, a full table of the largest size is emptied, so that it does not grow for ever. */
 enum { FIRST_PLACES = 64, MOST_PLACES = 8192 };
 
 typedef struct onednn {
   dnnl_engine_t engine;
   dnnl_stream_t stream;
-  entry *entries; /* a power of two of places; at most half are taken */
+  entry *entries; /* a hash table whose size is a power of two; at most half of its slots are used */
   size_t places, taken;
   char *scratch;
   size_t scratch_bytes;
@@ -271,7 +273,7 @@ static void clear(entry *of) {
   memset(of, 0, sizeof *of);
 }
 
-/* The entry with this key, or the free place where it belongs. */
+/* Returns the entry with this key, or the free slot for it. */
 static entry *find_entry(const onednn *kept, const shape_key *key) {
   size_t at = XXH3_64bits(key, sizeof *key) & (kept->places - 1);
   while (kept->entries[at].primitive && memcmp(&kept->entries[at].key, key, sizeof *key) != 0)
@@ -303,7 +305,7 @@ static ad_status make_room(onednn *kept) {
 /* ---- compiling a primitive ---- */
 
 typedef struct making {
-  description of[3]; /* a, b, c */
+  description of[3]; /* of a, b and c */
   dnnl_post_ops_t after;
   dnnl_primitive_attr_t attributes;
   dnnl_primitive_desc_t product;
@@ -323,7 +325,7 @@ static dnnl_status_t describe_operands(making *with, const gemm_product *of) {
   return status ? status : describe_operand(&with->of[C], of->m, of->n, of->result, of->c_stride, 0);
 }
 
-/* Sets the steps after the sums: factor * sum + c, in f32, then rounded. */
+/* Describes what follows the sums of products: factor * sum + c, in f32, and then rounding. */
 static dnnl_status_t describe_after(making *with, const gemm_product *of) {
   dnnl_status_t status = dnnl_post_ops_create(&with->after);
   if (!status) status = dnnl_primitive_attr_create(&with->attributes);

@@ -1,4 +1,4 @@
-/* Makes a product in two pieces along k, the summed dimension. */
+/* Computes a product in two pieces along k, the summed dimension. */
 #include "products/gemm_split.h"
 
 #include "kernels/kernels.h"
@@ -23,14 +23,14 @@ void ad_gemm_write_out(const gemm_product *of, const void *sums, ad_dtype dtype)
   }
 }
 
-/* Makes the product of the terms before `at`, then adds that of the terms from `at` on. */
+/* Computes the product of the terms before `at`, and then adds the product of the terms from `at` on. */
 static void make_pieces(const gemm_product *of, int64_t at) {
   ad_gemm(of->values, of->result, of->m, of->n, at, of->factor, of->a, of->b, of->adds, of->c, of->c_stride);
   ad_gemm(of->values, of->result, of->m, of->n, of->k - at, of->factor, ad_gemm_from_term(of->a, of->values, at, 0),
           ad_gemm_from_term(of->b, of->values, at, 1), 1, of->c, of->c_stride);
 }
 
-/* Sums the pieces in the accumulating dtype, and rounds once. Returns 0 if there is no memory for the sums. */
+/* Sums both pieces in the accumulating dtype, and rounds once. Returns 0 if there is no memory for the sums. */
 static int make_wide(const gemm_product *of, int64_t at) {
   gemm_product wide = *of;
   wide.result = ad_dtype_wide(of->values);

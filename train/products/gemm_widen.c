@@ -1,10 +1,15 @@
-/* Makes bf16 products by f32 products. Widens one block of each operand at a time, so that a thread needs the same
- * memory for all sizes. */
+/* Computes bf16 products as f32 products. One block of each operand is widened at a time, so a thread needs the same
+ * memory for matrices of all sizes. */
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "products/gemm_ways.h"
 
-enum { ROWS = 256, COLUMNS = 512, DEPTH = 512 }; /* the size of a block; 2 MiB for all three */
+enum {
+  ROWS = 256,
+  COLUMNS = 512,
+  DEPTH = 512
+}; /* the sizes of blocks; one block of each matrix takes 2 MiB
+                                                  * together */
 enum { A_BLOCK = ROWS * DEPTH, B_BLOCK = DEPTH * COLUMNS, C_BLOCK = ROWS * COLUMNS };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -13,7 +18,7 @@ static char *element(ad_dtype dtype, const void *data, int64_t index) {
   return (char *)(uintptr_t)data + (size_t)index * ad_dtype_size(dtype);
 }
 
-/* Copies rows x columns elements, from element (row, column) on, into `block` as f32. */
+/* Copies `rows` x `columns` elements, from element (row, column) on, into `block` as f32. */
 static gemm_operand widen(gemm_operand from, int64_t row, int64_t column, int64_t rows, int64_t columns, float *block) {
   int64_t first = from.transposed ? column : row, count = from.transposed ? columns : rows;
   int64_t inner = from.transposed ? row : column, length = from.transposed ? rows : columns;
@@ -35,7 +40,7 @@ typedef struct widening {
   gemm_way f32;
 } widening;
 
-/* Computes one block of c in f32, summed over all of k, block by block. k = 0 counts as one block of depth 0. */
+/* Computes one block of c in f32, summed over all of k block by block. If k is 0, one block of depth 0 is summed. */
 static ad_status multiply_block(const widening *by, const gemm_product *all, gemm_product part, int64_t row,
                                 int64_t column) {
   float *memory = by->kept->widened;

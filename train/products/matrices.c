@@ -1,4 +1,4 @@
-/* ad_multiply_matrices: products in plain memory, for a program's own code. */
+/* ad_multiply_matrices: products of matrices that are not on a tape, for the code of programs. */
 #include "addend/products.h"
 
 #include "base/error.h"
@@ -7,7 +7,7 @@
 
 static const char call[] = "ad_multiply_matrices";
 
-/* Checks a matrix of [rows, columns]; if it is transposed, its memory has [columns, rows]. */
+/* Checks that a matrix has [rows, columns]. If it is transposed, [columns, rows] are in memory. */
 static ad_status check_matrix(const char *name, const ad_matrix *matrix, int64_t rows, int64_t columns) {
   int64_t width = matrix->transposed ? rows : columns;
   if (rows && columns && !matrix->data) return ad_fail(AD_INVALID, "%s: the memory of `%s` is NULL", call, name);

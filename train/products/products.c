@@ -1,4 +1,4 @@
-/* The library and the instructions for matrix products: those of this process, and those that all ranks agreed on. */
+/* The library and the instructions for matrix products: those of this process, and those on which all ranks agreed. */
 #include "products/products.h"
 
 #include <stdatomic.h>
@@ -51,7 +51,7 @@ ad_status ad_products_check(void) {
   return find_own(&own);
 }
 
-/* An invalid ADDEND_PRODUCTS was refused before by ad_products_check; here it counts as not set. */
+/* An invalid ADDEND_PRODUCTS is treated as not set here, because ad_products_check refuses it. */
 ad_products ad_products_own(void) {
   ad_products own;
   if (find_own(&own)) own.library = AD_LIBRARY_BY_TABLE, own.ways = 0;
@@ -68,7 +68,8 @@ ad_products ad_products_common(ad_products a, ad_products b) {
                        .ways = same ? a.ways : 0};
 }
 
-/* From the lowest bit: a 1 (the number is never 0), instructions, library, the file's table, oneDNN's version. */
+/* The bits of a packed number, from the lowest: a 1 (so that it is never 0), instructions, library, the table from a
+ * file, oneDNN's version. */
 enum { LIBRARY_AT = 4, WAYS_AT = 6, ONEDNN_AT = WAYS_AT + AD_WAYS_BITS };
 
 uint32_t ad_products_packed(ad_products products) {
@@ -83,7 +84,7 @@ ad_products ad_products_unpacked(uint32_t packed) {
                        .ways = packed >> WAYS_AT & ((1 << AD_WAYS_BITS) - 1)};
 }
 
-static _Atomic uint32_t chosen; /* packed; 0: not set yet */
+static _Atomic uint32_t chosen; /* packed; 0 before the ranks agreed */
 
 ad_products ad_products_in_use(void) {
   uint32_t now = atomic_load_explicit(&chosen, memory_order_relaxed), unset = 0;
@@ -125,7 +126,7 @@ static uint32_t common_trait(uint32_t one, uint32_t other) {
 
 static void choose_trait(uint32_t agreed) { ad_products_choose(ad_products_unpacked(agreed)); }
 
-/* Offers the trait when the library is loaded, before any rank can join. */
+/* Registers the properties on which ranks agree. This runs when the library is loaded, before any rank can join. */
 __attribute__((constructor)) static void offer_trait(void) {
   static const ad_trait trait = {ad_products_check, own_trait, common_trait, choose_trait};
   ad_trait_offer(&trait);

@@ -1,4 +1,4 @@
-/* A table of ways in a file: one word for each dtype and shape. */
+/* Reads and writes a file with a table of ways: one word for each dtype and shape. */
 #include "products/ways.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@
 static const char *const shape_names[] = {"vector", "small", "large"};
 enum { SHAPES = sizeof shape_names / sizeof *shape_names };
 
-/* The words for the ways of each dtype. A way is stored in the table's bits as its word's index. */
+/* The words for the ways of each dtype. The index of a word is stored in the bits of a table. */
 static const struct way_names {
   ad_dtype values;
   int first_bit, bits;

@@ -1,5 +1,5 @@
-/* Batches that a program reads row by row: allocates the arrays of each microbatch, and finds which rows of the
- * step's batch this rank reads. */
+/* Batches that a program reads row by row: allocates the arrays of each microbatch, and finds the rows of the step's
+ * batch that this rank reads. */
 #include <stdio.h>
 #include <string.h>
 #include "addend/data.h"
@@ -7,14 +7,14 @@
 #include "base/memory.h"
 #include "program/program.h"
 
-/* The batch of a program. */
+/* A batch of which a program reads the rows. */
 struct ad_batch {
   ad_program_setting setting;
   ad_layout rows;
-  const ad_batch_field *fields; /* borrowed from the caller */
+  const ad_batch_field *fields; /* borrowed */
   size_t field_count;
   ad_array *arrays; /* [microbatches][fields] */
-  int64_t step;     /* the step that was read last, and from which set */
+  int64_t step;     /* the step that was read last, and the set that it was read from */
   ad_data_split validation;
 };
 
@@ -43,7 +43,7 @@ static ad_status create_arrays(ad_batch *batch) {
   return AD_OK;
 }
 
-/* Fields must have distinct names, because dumps write fields by name. */
+/* Checks that fields have different names, because dumps write fields by name. */
 static ad_status check_fields(const ad_batch_field *fields, size_t count) {
   if (!count) return ad_fail(AD_INVALID, "a batch has no fields; it must have at least one");
   for (size_t i = 0; i < count; i++) {
@@ -96,7 +96,8 @@ size_t ad_batch_bytes(const ad_batch *batch) {
   return bytes;
 }
 
-/* Returns 1 if a sample counts. Samples beyond the end of the validation set, in its last batch, do not. */
+/* Returns 1 if a sample counts. In the last batch of the validation set, samples beyond the end of the set do not
+ * count. */
 static int is_counted(const ad_batch *batch, int64_t sample, ad_data_split validation) {
   return validation != AD_VALIDATION_SET || sample < batch->setting.evaluated;
 }

@@ -1,5 +1,5 @@
-/* Checks each value of a program's options by its key, and passes complaints on. Combinations of values are judged
- * by the program's own `check`. */
+/* Checks the value of each option of a program against its key, and passes complaints on. The program's own `check`
+ * judges combinations of values. */
 #include "program/keys.h"
 
 #include <stdarg.h>
@@ -105,9 +105,9 @@ void ad_keys_check(const ad_program_kind *kind, const void *options, const ad_co
   }
 }
 
-/* Adds efsdp=N to a view that names only the experts' axes, so that the view has all ranks of the mesh; efsdp comes
- * before ep and etp and after dp_replicate. Sets *out to the result in `whole`, or to the text itself if no N gives
- * all ranks or the text is no mesh. */
+/* Adds efsdp=N to a view that names only the axes of experts, so that the view has all ranks of the mesh; efsdp comes
+ * before ep and etp and after dp_replicate. The result is in `whole`, and *out points to it. *out is `text` itself if
+ * `text` is no mesh, or if no N gives all ranks. */
 static ad_status add_efsdp(const ad_mesh *mesh, const char *text, char *whole, size_t size, const char **out) {
   ad_mesh *own;
   *out = text;

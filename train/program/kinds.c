@@ -1,4 +1,4 @@
-/* The kinds of programs that recipes may name: first the library's own, then registered ones. */
+/* The kinds of programs that recipes may name: the library's own, and then the registered ones. */
 #include <pthread.h>
 #include <string.h>
 #include "base/error.h"
@@ -8,7 +8,7 @@
 
 enum { KINDS_MAX = 32 };
 
-static const ad_program_kind *kinds[KINDS_MAX + 1]; /* NULL after the last */
+static const ad_program_kind *kinds[KINDS_MAX + 1]; /* NULL follows the last one */
 static size_t kind_count, own_count;
 
 static void add_own(void) {
@@ -93,7 +93,7 @@ static int fits(const ad_program_kind *kind, size_t offset, size_t bytes) {
   return offset <= kind->options_size && bytes <= kind->options_size - offset;
 }
 
-/* Checks that the key's value lies within the options. */
+/* Checks that the key's value is inside the struct of the options. */
 static ad_status check_key(const ad_program_kind *kind, size_t i) {
   const ad_key *key = &kind->keys[i];
   if (!key->path) return ad_fail(AD_INVALID, "program `%s`: key number %zu has no path", kind->name, i);

@@ -1,9 +1,10 @@
-/* The known bugs inside a program's phases. The phases themselves contain none of this. */
+/* The known bugs inside the phases of programs. They act at injection points; the phases themselves contain none of
+ * them. */
 #include "program/known_bugs.h"
 
 #include "array/array.h"
 
-/* Returns 1 if several ranks divide the samples, each with the same number of them. */
+/* Returns 1 if several ranks divide the samples evenly. */
 static int is_shared_out(const ad_array *gradient) {
   int64_t ranks = ad_mesh_ranks_over(gradient->layout.mesh, ad_layout_sharded_axes(&gradient->layout));
   return ranks > 1 && ad_array_numel(gradient) && gradient->shape.dim[0] % ranks == 0;
@@ -13,7 +14,7 @@ ad_needs ad_program_known_bugs_show(const ad_state_passing *at) {
   return is_shared_out(at->gradient) ? AD_NEED_OWN_SOURCES : 0;
 }
 
-/* Sums the gradient of sources over ranks, although each rank's sources belong to its own samples. */
+/* The bug: sums the gradient of sources over ranks, although each rank's sources belong to its own samples. */
 static void sum_over_samples(void *context, void *passing) {
   const ad_state_passing *at = passing;
   const ad_array *gradient = at->gradient;

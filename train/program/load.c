@@ -24,8 +24,8 @@ static ad_status check_version(const char *path, const ad_program_object *object
       path, version, ad_version());
 }
 
-/* Refuses an object that contains its own copy of the library: its programs would register with that copy, unknown
- * to this process. */
+/* Refuses an object that contains a copy of this library: its programs would register with that copy, and this process
+ * would not see them. */
 static ad_status check_library(const char *path, const ad_program_object *object) {
   if (object->library == ad_program_register) return AD_OK;
   return ad_fail(AD_INVALID,
@@ -42,14 +42,14 @@ static ad_status take_programs(const char *path, void *library) {
   AD_TRY(check_library(path, object));
   if (!object->kinds || !*object->kinds) return ad_fail(AD_INVALID, "%s has no programs: its list is empty", path);
   for (const ad_program_kind *const *kind = object->kinds; *kind; kind++) {
-    if (ad_program_kind_find((*kind)->name) == *kind) continue;  // loaded before
+    if (ad_program_kind_find((*kind)->name) == *kind) continue;  // the kind was loaded before
     ad_status status = ad_program_register(*kind);
     if (status) return ad_fail_in(status, "%s", path);
   }
   return AD_OK;
 }
 
-/* The offset at which the parts end that the loader maps. 0: the file is no shared object; dlopen will report that. */
+/* Returns how many bytes of the file the loader maps, or 0 if the file is no shared object, which dlopen reports. */
 static uint64_t end_of_object(FILE *file) {
   ElfW(Ehdr) head;
   uint64_t end = 0;
@@ -63,8 +63,8 @@ static uint64_t end_of_object(FILE *file) {
   return end;
 }
 
-/* Refuses a file that is shorter than its headers state: the loader would map the missing part, and reading that
- * memory would end the process. */
+/* Refuses a file that is shorter than its headers state. The loader would map the missing part, and reading that memory
+ * would end the process. */
 static ad_status check_whole(const char *path, uint64_t bytes) {
   FILE *file = fopen(path, "re");
   if (!file) return ad_fail(AD_INVALID, "`%s` cannot be read: %s", path, strerror(errno));
@@ -77,7 +77,7 @@ static ad_status check_whole(const char *path, uint64_t bytes) {
 
 ad_status ad_program_load(const char *path) {
   AD_NEED(path);
-  char here[PATH_SIZE]; /* the path with a slash: without one, dlopen searches the library path */
+  char here[PATH_SIZE]; /* the path with a slash, because without one dlopen searches only the library path */
   struct stat file;
   if (access(path, R_OK) || stat(path, &file))
     return ad_fail(AD_INVALID, "`%s` cannot be read: %s", path, strerror(errno));

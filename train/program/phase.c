@@ -1,4 +1,4 @@
-/* One phase's run in a microbatch, as the program's own function sees it: its tape and parameters, the values that
+/* The run of one phase in a microbatch, as the program's own function sees it: its tape and parameters, the values that
  * it needs and gives, and its losses. */
 #include <math.h>
 #include <string.h>
@@ -22,9 +22,9 @@ ad_array *ad_phase_state(ad_phase_run *at, size_t state) { return ad_module_stat
 
 static const char no_name[] = "NULL";
 
-/* Enters a value from other ranks on the phase's tape. All copies of the value are the same. If a gradient is
- * wanted, users of the value leave addends along the axes that the bridge names; a constant counts as R or I. The
- * site of the transition is the value's name. */
+/* Enters a value that came from other ranks on the phase's tape. All replicas of the value are the same. If its
+ * gradient is wanted, its users leave addends of the gradient along the axes that the bridge names; otherwise it is a
+ * constant and counts as R or I. The site of the transition is the value's name. */
 static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const ad_transfer_spec *transfer) {
   const ad_array *array = passed->arrived;
   if (transfer->one_way) return passed->inputs[at->place] = ad_constant(at->tape, array);
@@ -36,8 +36,8 @@ static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const 
   return ad_move_at(at->tape, leaf, AD_MOVE_CONVERT, ad_axes_print(added, axes, sizeof axes), AD_R, transfer->value);
 }
 
-/* Takes a value of another phase of this rank across its bridge, with the roundings of a transfer between ranks: so
- * the program's numbers are the same, up to f32's rounding, wherever its modules lie. */
+/* Transfers a value of another phase of this rank over its bridge, with the same roundings as between ranks. So the
+ * program's numbers are the same, up to f32's rounding, on whatever ranks its modules are. */
 static ad_tensor *transfer_leaf(ad_phase_run *at, ad_tensor *leaf, const ad_transfer_spec *transfer) {
   double *overflow = at->overflows ? at->overflows + 2 * (transfer - at->program->transfers) : NULL;
   transfer_rounding comm_dtype = {transfer->comm_dtype, transfer->gradient_comm_dtype, ldexp(1, at->comm_scale),
@@ -92,8 +92,8 @@ ad_status ad_passed_gradients(const ad_passed_value *passed, size_t phases, ad_a
   return AD_OK;
 }
 
-/* Checks that a value has the dtypes of its transfer to other ranks, because those ranks know its dtypes only from
- * the transfer. */
+/* Checks that a value has the dtypes of its transfer, because ranks that receive the value know its dtypes only from
+ * there. */
 static ad_status check_transfer(const ad_phase_run *at, const ad_transfer_spec *transfer, const ad_tensor *value) {
   ad_dtype travelling_dtype = ad_transfer_dtype(at->program, transfer, 0),
            gradient = ad_transfer_dtype(at->program, transfer, 1);
@@ -140,7 +140,7 @@ void ad_phase_give(ad_phase_run *at, const char *name, ad_tensor *value) {
   at->values[found].output = value;
 }
 
-/* Checks that `numerator` can be this loss's numerator in the microbatch. */
+/* Checks that `numerator` may be this loss's numerator in this microbatch. */
 static ad_status check_submitted(const ad_phase_run *at, size_t loss, const ad_tensor *numerator) {
   const ad_program *program = at->program;
   const char *phase = phase_of(at)->name;

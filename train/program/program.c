@@ -84,7 +84,7 @@ static void release_module(ad_planned_module *module) {
   ad_release(module->states);
 }
 
-/* Refuses a name that would be truncated in MODULE.NAME, as in a checkpoint. `what` and `i` say whose name it is. */
+/* Refuses a name that would be cut off in "MODULE.NAME". `what` and `i` name the parameter or state in the message. */
 static ad_status check_name(const ad_module_spec *module, const char *what, size_t i, const char *name) {
   if (!name || !*name) return ad_fail(AD_INVALID, "module `%s`: %s %zu has no name", module->name, what, i);
   size_t length = strlen(module->name) + 1 + strlen(name);
@@ -96,7 +96,8 @@ static ad_status check_name(const ad_module_spec *module, const char *what, size
       module->name, what, i, name, length, AD_PROGRAM_NAME_SIZE - 1);
 }
 
-/* Copies specs. The count grows with each copy, so that after a failure the copies so far are released. */
+/* Copies the specs of parameters. The count is increased after each copy, so that a failure releases the copies made so
+ * far. */
 static ad_status copy_params(const ad_module_spec *given, ad_planned_module *to) {
   void *own;
   AD_TRY(ad_options_take_all(&own, sizeof *to->params, given->params, given->param_count, "ad_param_spec"));
@@ -235,7 +236,8 @@ static const ad_phase *giver_of(const ad_program *program, const char *value) {
   return phase;
 }
 
-/* Refuses a bridge unless it leads from the mesh of the giving module to the mesh of the needing module. */
+/* Refuses a bridge that does not lead from the mesh of the module that gives the value to the mesh of the module that
+ * needs it. */
 static ad_status check_transfer(const ad_program *to, const ad_transfer_spec *spec) {
   if (ad_program_find_value(to, spec->value) == to->value_count)
     return ad_fail(AD_INVALID, "`%s` is transferred over a bridge, but no phase gives it; add the phase first",
@@ -260,7 +262,7 @@ ad_status ad_program_add_transfer(ad_program *to, const ad_transfer_spec *given)
   return AD_OK;
 }
 
-/* Refuses a phase that needs a value from a phase on other ranks, if no transfer brings the value. */
+/* Refuses a phase that needs a value of a phase on other ranks, if no transfer sends the value. */
 static ad_status check_brought(const ad_program *to, const ad_phase *phase, const char *need) {
   const ad_phase *giver = giver_of(to, need);
   const ad_mesh *from = to->meshes[giver->module], *at = to->meshes[phase->module];
@@ -270,7 +272,7 @@ static ad_status check_brought(const ad_program *to, const ad_phase *phase, cons
                  phase->name, need, giver->name);
 }
 
-/* Refuses a phase that needs a value which no earlier phase gives. */
+/* Refuses a phase that needs a value that no earlier phase gives. */
 static ad_status check_needs(const ad_program *to, const ad_phase *phase) {
   for (const char *const *need = phase->needs; need && *need; need++) {
     if (ad_program_find_value(to, *need) == to->value_count) {
@@ -315,7 +317,8 @@ ad_status ad_program_add_phase(ad_program *to, const ad_phase *given) {
 
 /* ---- creating a program ---- */
 
-/* Makes a mesh for each block of a mesh with blocks; each block becomes a module, all with one name. */
+/* Makes a mesh for each block of a mesh with blocks. Each block becomes a module, and all these modules have the same
+ * name. */
 static ad_status add_blocks(ad_program *program, size_t pool) {
   const ad_mesh *mesh = program->pools[pool];
   int64_t blocks = ad_mesh_axis_size(mesh, AD_BLOCK), ranks = ad_mesh_size(mesh) / blocks;
@@ -369,13 +372,13 @@ static ad_status create_meshes(ad_program *program, const ad_program_setting *se
     if (status) return ad_fail_in(status, "in the mesh of `%s`", names[program->pool_count]);
     if (setting->disjoint) first += ad_mesh_size(*mesh);
   }
-  program->setting.meshes = NULL; /* the caller's */
+  program->setting.meshes = NULL; /* the meshes belong to the caller */
   return AD_OK;
 }
 
 typedef struct mistakes {
   ad_text text;
-  int no_memory; /* 1: memory ran out, which is no error of the options */
+  int no_memory; /* 1: memory ran out, which is not an error of the options */
 } mistakes;
 
 static void collect(void *context, const char *key, ad_status status, const char *message) {

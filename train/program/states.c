@@ -1,4 +1,4 @@
-/* States that a program changes within a step, from gradients, by a custom rule. */
+/* States that a program changes within a step: from gradients, by a rule of its own. */
 #include "program/states.h"
 
 #include "base/error.h"

@@ -1,15 +1,16 @@
-/* Arguments of the injection points where a program's states change (base/injection.h). */
+/* Arguments of the injection points at which a program's states change (base/injection.h). */
 #ifndef PROGRAM_STATES_H
 #define PROGRAM_STATES_H
 #include "addend/program.h"
 
-/* Argument of functions at the injection point AD_INJECT_STATE: the gradient by which one state is about to change. */
+/* The argument of functions at the injection point AD_INJECT_STATE: the gradient by which one state is about to
+ * change. */
 typedef struct ad_state_passing {
   ad_comm *comm;
   const ad_array *gradient;
 } ad_state_passing;
 
-/* Argument of functions at the injection point AD_INJECT_STATES: the changes of all states of a phase. */
+/* The argument of functions at the injection point AD_INJECT_STATES: the changes of all states of a phase. */
 typedef struct ad_states_passing {
   ad_phase_run *at;
   const ad_state_rule *rule;

@@ -1,5 +1,5 @@
-/* Runs a command with a user's program in a separate process. Code of the program may end that process while the
- * command plans, by exit or by a signal. Then this process reports in which function, with exit status 3. */
+/* Runs a command with a user's program in a separate process. The program's code may end that process, by exit or by a
+ * signal, while the command plans. The process that started it then reports in which function, with exit status 3. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,20 +13,20 @@
 #include "base/signals.h"
 #include "addend/program.h"
 
-/* The signals that request something of the command. */
+/* Sets `requests` to the signals by which a person asks something of the command. */
 static void choose_requests(sigset_t *requests) {
   static const int list[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
   sigemptyset(requests);
   for (size_t i = 0; i < sizeof list / sizeof *list; i++) sigaddset(requests, list[i]);
 }
 
-/* Returns 1 if this signal comes from a fault of the running code, 0 if it comes from a person. */
+/* Returns 1 if the signal comes from a fault of the running code, and 0 if it comes from a person. */
 static int is_fault(int signal_number) {
   return signal_number == SIGSEGV || signal_number == SIGBUS || signal_number == SIGFPE || signal_number == SIGILL ||
          signal_number == SIGABRT || signal_number == SIGTRAP || signal_number == SIGSYS;
 }
 
-/* Ends this process in the same way as the command's process ended. */
+/* Ends this process in the same way as the process of the command ended. */
 static void end_as(int wait_status) {
   sigset_t all;
   if (!WIFSIGNALED(wait_status)) _exit(WEXITSTATUS(wait_status));
@@ -50,8 +50,8 @@ static int report_ended(const char *inside, int wait_status, int (*failed)(ad_st
       inside, WEXITSTATUS(wait_status)));
 }
 
-/* Passes requests on until the command's process has ended. A terminal sends its signals to the whole foreground
- * group, so the command already has those. */
+/* Passes requests to the command's process until it has ended. A terminal sends its signals to the whole foreground
+ * process group, so signals from a terminal are not passed. */
 static int wait_for(pid_t command, const sigset_t *watched) {
   siginfo_t info;
   int wait_status;
@@ -80,7 +80,7 @@ void ad_program_supervise(int (*failed)(ad_status status)) {
     end_as(wait_status);
   }
   sigprocmask(SIG_SETMASK, &before, NULL);
-  if (command < 0) { /* unsupervised */
+  if (command < 0) { /* fork failed: the command runs in this process */
     ad_guests_release(guest, 1);
     return;
   }

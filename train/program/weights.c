@@ -1,5 +1,5 @@
-/* Checks whether the tensors of files are a model's parameters. A tensor that belongs to no parameter is refused
- * too: it indicates another model or a wrong name. */
+/* Checks that the tensors in files are the parameters of a model. A tensor that belongs to no parameter is refused,
+ * too, because it indicates another model or a wrong name. */
 #include "program/weights.h"
 
 #include <stdio.h>
@@ -14,16 +14,17 @@
 
 enum { NAME_SIZE = AD_PROGRAM_NAME_SIZE, WORDS = 1024 };
 
-/* A tensor that the file must have: a full parameter, or one expert's part of it. */
+/* A tensor that the files must have: a full parameter, or one expert's part of a parameter. */
 typedef struct wanted {
   char name[NAME_SIZE];
   ad_shape shape;
 } wanted;
 
-/* The tensors that the files must have, and how long the message's lists are. */
+/* The tensors that the files must have, and the lengths of the lists in the message. */
 typedef struct judging {
-  const ad_architecture *architecture; /* the tensors have its names; NULL: they have addend's own names */
-  wanted *wanted;                      /* the needed tensors, in the order of the parameters */
+  const ad_architecture *architecture; /* the architecture whose names the tensors have; NULL if they have addend's
+                                        * own names */
+  wanted *wanted;                      /* the tensors that must exist, in the order of the parameters */
   wanted *sorted;                      /* the same tensors, sorted by name */
   size_t count;
   const ad_weights *weights;

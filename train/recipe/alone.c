@@ -1,12 +1,12 @@
-/* Makes a copy of a recipe in which meshes and views have one rank. */
+/* Copies a recipe so that every mesh and every view has one rank. */
 #include "recipe/alone.h"
 
 #include <string.h>
 #include "base/memory.h"
 #include "base/text.h"
 
-/* Gives all axes but block size 1: "block=2 dp_replicate=3 cp=2" becomes "block=2 dp_replicate=1 cp=1". Types, names
- * and modules stay the same. */
+/* Gives every axis size 1, except block, and removes no axis: "block=2 dp_replicate=3 cp=2" becomes "block=2
+ * dp_replicate=1 cp=1". So types, names and modules stay the same. */
 static ad_status shrink(const char *text, char **out) {
   ad_mesh *mesh;
   char buffer[256];
@@ -31,13 +31,13 @@ static ad_status shrink_meshes(const ad_recipe *recipe, ad_recipe *alone) {
   return AD_OK;
 }
 
-/* The place in the options with the text of the program's key number `key`; NULL if the key is no view. */
+/* Returns where the options have the text of key number `key`, or NULL if the key is no view. */
 static char **view_at(const ad_recipe *recipe, size_t key) {
   const ad_key *of = &recipe->program->keys[key];
   return of->kind == AD_KEY_VIEW ? (char **)((char *)recipe->options + of->offset) : NULL;
 }
 
-/* Copies the program's options, and changes the views of its mesh to one rank as well. */
+/* Copies the program's options, and changes the views in them to one rank. */
 static ad_status shrink_views(const ad_recipe *recipe, ad_recipe *alone) {
   const ad_program_kind *program = recipe->program;
   AD_TRY(ad_new_bytes(1, program->options_size, &alone->options));
@@ -53,7 +53,7 @@ static ad_status shrink_views(const ad_recipe *recipe, ad_recipe *alone) {
   return AD_OK;
 }
 
-static char colocated[] = AD_COLOCATED; /* the one rank has all modules */
+static char colocated[] = AD_COLOCATED; /* one rank has all modules */
 
 ad_status ad_alone_create(const ad_recipe *recipe, ad_recipe *out) {
   *out = *recipe;

@@ -1,11 +1,11 @@
-/* Compares the given keys with their defaults. Values are printed by print.c. */
+/* Compares keys with their defaults. print.c prints the values. */
 #include "recipe/changes.h"
 
 #include <string.h>
 #include "base/memory.h"
 #include "recipe/schema.h"
 
-/* Adds a key, unless its value is the default. */
+/* Adds a key, unless its value is its default. */
 static ad_status add_change(const ad_recipe *recipe, const ad_schema *schema, const char *path,
                             ad_recipe_changes *out) {
   const ad_schema_entry *entry = ad_schema_find(schema, path);

@@ -1,4 +1,4 @@
-/* The keys to which a recipe gives values other than their defaults. */
+/* The keys to which a recipe gives values that are not their defaults. */
 #ifndef RECIPE_CHANGES_H
 #define RECIPE_CHANGES_H
 #include "addend/recipe.h"
@@ -6,7 +6,7 @@
 typedef struct ad_recipe_change {
   char *key;            /* the key's path, such as "train.lr" */
   char *value;          /* the key's value as YAML in one line */
-  const char *fallback; /* the key's default; NULL: it has none */
+  const char *fallback; /* the key's default; NULL if there is none */
 } ad_recipe_change;
 
 typedef struct ad_recipe_changes {
@@ -14,7 +14,7 @@ typedef struct ad_recipe_changes {
   size_t count;
 } ad_recipe_changes;
 
-/* Lists the keys that the file or --set gives, except those that are given their default. */
+/* Lists the keys that the file or --set gives, without those that have their default. */
 ad_status ad_recipe_changes_list(const ad_recipe *recipe, ad_recipe_changes *out) AD_CHECKED;
 void ad_recipe_changes_release(ad_recipe_changes *changes);
 

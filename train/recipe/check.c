@@ -1,5 +1,5 @@
-/* Checks keys that depend on each other: common keys here, a program's keys by the program's own record. Ranges of
- * single values are in the schema. */
+/* Checks keys that depend on each other: common keys here, a program's keys by functions of the program's record. The
+ * ranges of single values are in the schema. */
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 enum { PATH_SIZE = 256 };
 
 /* Returns 1 if all these keys were read without errors; only then can they be judged together. The path of a section
- * stands for all its keys. */
+ * means all its keys. */
 static int are_read(const ad_reading *r, const char *const *paths, size_t path_count) {
   for (size_t i = 0; i < path_count; i++) {
     size_t length = strlen(paths[i]);
@@ -63,8 +63,8 @@ static void check_placement(ad_reading *r) {
     WRONG(r, "placement", "must be " AD_COLOCATED " or " AD_DISJOINT ", is %s", placement);
 }
 
-/* Returns 1 if a microbatch before the last has sync `all` under zb. A microbatch may end there before all gradients
- * of its weights were computed, and the reducer refuses to sum over all ranks a gradient that is still incomplete. */
+/* Returns 1 if, with schedule zb, a microbatch before the last has sync `all`. Such a microbatch may end before all
+ * gradients of its weights are computed, and the reducer refuses to sum an incomplete gradient over all ranks. */
 static int is_all_too_early(const ad_recipe *recipe) {
   int is_early = 0;
   if (!recipe->schedule.kind || strcmp(recipe->schedule.kind, "zb") != 0) return 0;
@@ -98,7 +98,7 @@ static void check_warmup(ad_reading *r) {
           steps, warmup, steps, warmup);
 }
 
-/* The path of the key that most likely caused an invalid precision policy. */
+/* Returns the path of the key that most likely made a precision policy invalid. */
 static const char *policy_path(const ad_reading *r) {
   static const char *const paths[] = {"precision.accumulate", "precision.reduce", "precision.grad"};
   for (int i = 0; i < 3; i++)
@@ -136,7 +136,7 @@ static void check_compute(ad_reading *r) {
 
 /* ---- the program's own checks and complaints ---- */
 
-/* The place of an element of a list, which may be on its own line. */
+/* Returns where an element of a list is written; this may be on a line of its own. */
 static ad_recipe_place element_place(const ad_reading *r, const char *path, size_t index) {
   const ad_schema_entry *entry = ad_schema_find(&r->schema, path);
   const ad_node *node = entry ? r->nodes[entry - r->schema.entries] : NULL;
@@ -146,19 +146,19 @@ static ad_recipe_place element_place(const ad_reading *r, const char *path, size
   return element ? element->place : node->place;
 }
 
-/* The place of a key as a program names it: of the element for "data.text[1]", of the key for "data.text". */
+/* Returns where a key that a program names is written: the element for "data.text[1]", the key for "data.text". */
 static ad_recipe_place take_place(const ad_reading *r, const char *key, char path[PATH_SIZE]) {
   ad_text text = ad_text_on(path, PATH_SIZE);
   ad_text_add(&text, "%.*s", (int)strcspn(key, "["), key);
   return key[text.used] ? element_place(r, path, strtoul(key + text.used + 1, NULL, 10)) : ad_reading_place(r, path);
 }
 
-/* Adds a complaint of the program, or of another check, to the recipe's errors. */
+/* Adds a complaint (of the program, or of another check) to the recipe's errors. */
 static void complain(void *context, const char *key, ad_status status, const char *message) {
   ad_reading *r = context;
   char path[PATH_SIZE];
   ad_recipe_place place = take_place(r, key, path);
-  if (!ARE_READ(r, path)) return; /* the reading of this key added an error already */
+  if (!ARE_READ(r, path)) return; /* an error was added when this key was read */
   if (status == AD_MEMORY)
     r->errors.status = AD_MEMORY;
   else if (status == AD_IO)
@@ -177,7 +177,7 @@ static int some_param_matches(const ad_program *program, const char *pattern) {
   return 0;
 }
 
-/* Prints "embedding.weight to final.norm.weight", as examples of parameter names. */
+/* Writes "embedding.weight to final.norm.weight", as examples of parameter names, and returns buffer. */
 static const char *some_names(const ad_program *program, char *buffer, size_t size) {
   char first[AD_PROGRAM_NAME_SIZE] = "", last[AD_PROGRAM_NAME_SIZE] = "";
   for (size_t m = 0; m < ad_program_module_count(program); m++) {
@@ -200,22 +200,22 @@ static void check_patterns(ad_reading *r, const ad_program *program) {
   }
 }
 
-/* Adds the last error to the recipe's errors. AD_MEMORY is not added but returned. */
+/* Adds the library's last error to the recipe's errors. AD_MEMORY is returned instead. */
 static ad_status take_failure(ad_reading *r, const char *path, ad_status status) {
   if (status == AD_MEMORY) return status;
   WRONG(r, path, "%s", ad_last_error());
   return AD_OK;
 }
 
-/* Returns 1 if the recipe gives this key a value other than its default. A key with its default does not count,
- * because a printed recipe has every key. */
+/* Returns 1 if the recipe gives this key a value other than its default. A key with its default does not count, because
+ * a printed recipe has every key. */
 static int asks(const ad_reading *r, const ad_schema_entry *entry) {
   int64_t value;
   memcpy(&value, ad_schema_base(entry, r->recipe) + entry->key.offset, sizeof value);
   return r->nodes[entry - r->schema.entries] && value && value != strtoll(entry->key.fallback, NULL, 10);
 }
 
-/* Without validation data, adds an error for each key of `evaluate` that would be ignored. */
+/* If there is no validation data, adds an error for each key of `evaluate` that would be ignored. */
 static void check_evaluated(ad_reading *r, const ad_program *program) {
   static const char *const paths[] = {"evaluate.samples", "evaluate.every", "evaluate.lines"};
   int has_key = ad_schema_find(&r->schema, "data.validation") != NULL;
@@ -229,8 +229,8 @@ static void check_evaluated(ad_reading *r, const ad_program *program) {
   }
 }
 
-/* Makes the program, which finds the remaining errors; only if there are no errors so far. By then each override is
- * valid alone, but several may match one parameter and contradict each other. */
+/* If there are no errors so far, creates the program, which finds the remaining ones. Each override is valid by itself
+ * then, but several may match one parameter and contradict each other. */
 static ad_status check_made(ad_reading *r, const ad_comm *comm) {
   ad_program *program;
   if (r->errors.status) return AD_OK;
@@ -244,7 +244,7 @@ static ad_status check_made(ad_reading *r, const ad_comm *comm) {
   return status;
 }
 
-/* Checks views and prompts, and lets the program check its own options. */
+/* Checks views and prompts, and calls the program's own checks of its options. */
 static void check_rules(ad_reading *r, const ad_program_setting *setting, const ad_mesh *const *meshes,
                         const ad_complaints *to) {
   const ad_program_kind *program = r->recipe->program;
@@ -254,7 +254,7 @@ static void check_rules(ad_reading *r, const ad_program_setting *setting, const 
   if (ARE_READ(r, "evaluate", "model.vocabulary", "data")) ad_prompts_check(r->recipe, to);
 }
 
-/* Makes the mesh of the first stage. If that fails (the error was added before), a single rank takes its place. */
+/* Makes the mesh of the first stage. If that fails (an error was added before), makes a mesh of one rank instead. */
 static ad_status make_stage(ad_reading *r, const ad_mesh *mesh, ad_mesh **out) {
   ad_status status = ad_mesh_create_stage(mesh, 0, out);
   if (!status || status == AD_MEMORY) return status;
@@ -262,7 +262,7 @@ static ad_status make_stage(ad_reading *r, const ad_mesh *mesh, ad_mesh **out) {
   return ad_mesh_create("", out);
 }
 
-/* Checks the schedule of a program that has stages, then the program's rules on the mesh of one stage. */
+/* Checks the schedule of a program with stages, and then the program's rules on the mesh of one stage. */
 static ad_status check_stages(ad_reading *r, ad_program_setting *setting, const ad_mesh *mesh,
                               const ad_complaints *to) {
   ad_mesh *stage;
@@ -273,7 +273,7 @@ static ad_status check_stages(ad_reading *r, ad_program_setting *setting, const 
   return AD_OK;
 }
 
-/* Lets the program that the recipe names check its options, then creates it on backend dry. */
+/* Calls the checks of the program that the recipe names, and then creates the program on backend dry. */
 static ad_status check_program(ad_reading *r, const ad_mesh *const *meshes) {
   ad_comm *comm;
   ad_status status = AD_OK;
@@ -292,7 +292,7 @@ static ad_status check_program(ad_reading *r, const ad_mesh *const *meshes) {
 
 /* ---- checking the modules' meshes ---- */
 
-/* Makes a module's mesh. A mesh that cannot be made gets an error and is replaced by a single rank, so that the
+/* Makes a module's mesh. If the mesh cannot be made, adds an error and makes a mesh of one rank instead, so that the
  * other checks can continue. */
 static ad_status make_mesh(ad_reading *r, size_t entry, size_t module, int64_t first, ad_mesh **out) {
   const char *text = r->recipe->meshes[module].text;
@@ -303,7 +303,7 @@ static ad_status make_mesh(ad_reading *r, size_t entry, size_t module, int64_t f
   return ad_mesh_create_pool("", first, out);
 }
 
-/* Makes the meshes of all modules. Disjoint ones follow each other: each begins after the previous one's ranks. */
+/* Makes the meshes of all modules. Disjoint meshes follow each other: each begins after the ranks of the one before. */
 static ad_status make_meshes(ad_reading *r, ad_mesh **meshes) {
   size_t module = 0;
   int64_t first = 0;

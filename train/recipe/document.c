@@ -1,4 +1,4 @@
-/* Makes a tree, with the place of each node, from libyaml's document. The meaning of keys is not known here. */
+/* Makes a tree from libyaml's document, with the line of each node. The meaning of keys is not known here. */
 #include "recipe/document.h"
 
 #include <stdio.h>
@@ -7,11 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-enum {
-  DEPTH_MAX = 32,
-  NODES_MAX = 4000
-};  // limits of a tree: an alias may repeat the node that it names again and
-    // again
+enum { DEPTH_MAX = 32, NODES_MAX = 4000 };  // limits of a tree, because an alias may repeat a node any number of times
 
 static const char too_deep[] = "is nested too deeply or too large for a recipe";
 
@@ -103,7 +99,7 @@ static ad_status build_list(builder *b, const yaml_node_t *from, int depth, ad_n
   return AD_OK;
 }
 
-/* Makes the node of a key and its value in a map. A key that is no name, or is given twice, is an error. */
+/* Makes the node of a key and its value in a map. Adds an error if the key is no name or is given twice. */
 static ad_status build_pair(builder *b, const yaml_node_pair_t *pair, int depth, ad_node *map, ad_node **out) {
   const yaml_node_t *key = yaml_document_get_node(b->yaml, pair->key);
   int64_t line = (int64_t)key->start_mark.line + 1;
@@ -122,11 +118,11 @@ static ad_status build_pair(builder *b, const yaml_node_pair_t *pair, int depth,
     return AD_OK;
   }
   AD_TRY(build(b, pair->value, depth + 1, out));
-  (*out)->place = node_place(b, key);  // the node's place is the key's; the value may start on a later line
+  (*out)->place = node_place(b, key);  // the line of a node is that of its key; the value may start on a later line
   return ad_copy_string(name, &(*out)->key);
 }
 
-/* Makes the nodes of a map's pairs. */
+/* Makes the nodes of all pairs in a map. */
 static ad_status build_map(builder *b, const yaml_node_t *from, int depth, ad_node *node) {
   for (yaml_node_pair_t *pair = from->data.mapping.pairs.start; pair < from->data.mapping.pairs.top; pair++) {
     ad_node *child = NULL;
@@ -145,7 +141,7 @@ static ad_status build_node(builder *b, const yaml_node_t *from, int depth, ad_n
   return from->type == YAML_SEQUENCE_NODE ? build_list(b, from, depth, node) : build_map(b, from, depth, node);
 }
 
-/* Makes the node `index` of libyaml's document, with all nodes below it. */
+/* Makes the node for number `index` of libyaml's document, and all nodes below it. */
 static ad_status build(builder *b, int index, int depth, ad_node **out) {
   static const ad_node_kind kinds[] = {
       [YAML_SCALAR_NODE] = AD_NODE_SCALAR, [YAML_SEQUENCE_NODE] = AD_NODE_LIST, [YAML_MAPPING_NODE] = AD_NODE_MAP};
@@ -165,20 +161,21 @@ static ad_status build(builder *b, int index, int depth, ad_node **out) {
 
 /* ---- limiting the depth before the tree is made ---- */
 
-/* How many more lists and maps are open after the event than before. */
+/* Returns 1 if the event opens a list or a map, -1 if it closes one, else 0. */
 static int opened_by(const yaml_event_t *event) {
   int opens = event->type == YAML_SEQUENCE_START_EVENT || event->type == YAML_MAPPING_START_EVENT;
   int closes = event->type == YAML_SEQUENCE_END_EVENT || event->type == YAML_MAPPING_END_EVENT;
   return opens - closes;
 }
 
-/* Reads events up to the end, the first error, or a nesting that is too deep. Returns the nesting's line, else 0. */
+/* Reads events until the end or the first error, or until the nesting is too deep. Returns the line of the nesting,
+ * else 0. */
 static int64_t line_too_deep(yaml_parser_t *parser) {
   int64_t line = 0;
   int open = 0, ended = 0;
   while (!line && !ended) {
     yaml_event_t event;
-    if (!yaml_parser_parse(parser, &event)) return 0;  // building the tree will report it
+    if (!yaml_parser_parse(parser, &event)) return 0;  // the error is reported when the tree is built
     open += opened_by(&event);
     if (open > DEPTH_MAX + 1) line = (int64_t)event.start_mark.line + 1;
     ended = event.type == YAML_STREAM_END_EVENT || event.type == YAML_NO_EVENT;
@@ -194,8 +191,8 @@ static ad_status open_parser(yaml_parser_t *parser, const char *text, size_t siz
   return AD_OK;
 }
 
-/* Refuses a document that is nested too deeply, before libyaml builds its tree. For each token libyaml searches all
- * open brackets, so its time would grow with the square of their number. */
+/* Refuses a document that is nested too deeply, before libyaml builds its tree. libyaml searches all open brackets at
+ * each token, so its time would grow with the square of the number of brackets. */
 static ad_status refuse_depth(builder *b, const char *text, size_t size) {
   yaml_parser_t parser;
   AD_TRY(open_parser(&parser, text, size, b->place.origin));
@@ -207,7 +204,7 @@ static ad_status refuse_depth(builder *b, const char *text, size_t size) {
   return AD_OK;
 }
 
-/* The length of the byte order mark that some editors write before UTF-8. */
+/* Returns the length of the byte order mark that some editors write in front of UTF-8. */
 static size_t byte_order_mark(const char *text, size_t size) {
   return size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
 }
@@ -219,7 +216,7 @@ static const char *hint_for(const char *problem) {
   return strstr(problem, "cannot start any token") ? " (indent with spaces, not with tabs)" : "";
 }
 
-/* Adds the parser's error, in its own words, with its line. */
+/* Adds an error with the parser's words and line. */
 static ad_status not_yaml(const yaml_parser_t *parser, const char *text, size_t size, builder *b) {
   if (parser->error == YAML_MEMORY_ERROR) return ad_fail(AD_MEMORY, "no memory to read %s", b->place.origin);
   int64_t line = (int64_t)parser->problem_mark.line + 1;
@@ -235,7 +232,7 @@ static ad_status not_yaml(const yaml_parser_t *parser, const char *text, size_t 
   return AD_OK;
 }
 
-/* Makes the tree; an empty document becomes an empty scalar. */
+/* Makes the tree. An empty document becomes an empty scalar. */
 static ad_status build_root(builder *b, ad_node **out) {
   ad_node *root = NULL;
   ad_status status;
@@ -269,7 +266,7 @@ static ad_status refuse_second(yaml_parser_t *parser, const char *text, size_t s
 static ad_status parse_yaml(yaml_parser_t *parser, const char *text, size_t size, builder *b, ad_node **out) {
   if (!yaml_parser_load(parser, b->yaml)) return not_yaml(parser, text, size, b);
   ad_status status = build_root(b, out);
-  // libyaml must not be asked for a second document if the stream had none.
+  // only if the stream had a document: libyaml may not be asked for a second one otherwise
   if (!status && yaml_document_get_root_node(b->yaml)) status = refuse_second(parser, text, size, b);
   yaml_document_delete(b->yaml);
   return status;

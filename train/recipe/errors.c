@@ -32,12 +32,13 @@ static ad_status insert(ad_recipe_errors *errors, ad_recipe_place place, const c
   return AD_OK;
 }
 
-/* Returns 1 if the origin of the place, "--set PATH", already contains the path. */
+/* Returns 1 if the origin of `place`, "--set PATH", already has the path. */
 static int names_path(ad_recipe_place place, const char *path) {
   return place.order && !strcmp(place.origin + strlen("--set "), path);
 }
 
-/* Adds an error of kind AD_INVALID or AD_IO. The report's status is AD_INVALID if there is any AD_INVALID. */
+/* Adds an error of the status `kind`, AD_INVALID or AD_IO. The status of the report is AD_INVALID if any error has
+ * it. */
 static void add_error(ad_recipe_errors *errors, ad_status kind, ad_recipe_place place, const char *path,
                       const char *format, va_list arguments) {
   if (errors->status == AD_OK || (errors->status == AD_IO && kind == AD_INVALID)) errors->status = kind;
@@ -52,7 +53,8 @@ static void add_error(ad_recipe_errors *errors, ad_status kind, ad_recipe_place 
   if (place.line) ad_text_add(&text, ":%lld", (long long)place.line);
   if (*path && !names_path(place, path)) ad_text_add(&text, ": %s", path);
   ad_text_add(&text, ": %s", message);
-  ad_printable(buffer, printable, sizeof printable);  // a recipe may have any bytes, and an error is one line
+  ad_printable(buffer, printable, sizeof printable);  // a recipe may contain any bytes, but an error must be one
+                                                      // line
   if (insert(errors, place, printable)) errors->status = AD_MEMORY;
 }
 
@@ -71,11 +73,11 @@ void ad_recipe_errors_add_io(ad_recipe_errors *errors, ad_recipe_place place, co
   va_end(arguments);
 }
 
-/* Makes a message of as many lines as fit; its last line has the number of errors left out. */
+/* Makes a message of as many lines as fit. If errors are left out, the last line has their number. */
 ad_status ad_recipe_errors_report(const ad_recipe_errors *errors) {
   if (errors->status == AD_OK) return AD_OK;
   if (errors->status == AD_MEMORY) return ad_fail(AD_MEMORY, "no memory for the list of the recipe's errors");
-  enum { MORE = 40 };  // characters of the last line
+  enum { MORE = 40 };  // characters of that last line
   char buffer[AD_MESSAGE_MAX];
   ad_text text = ad_text_on(buffer, sizeof buffer);
   size_t i = 0;

@@ -1,4 +1,4 @@
-/* Lists the keys that --set may name, for recipes of every kind. Shells complete command lines with this list. */
+/* Lists the keys that --set may name in recipes of all programs. Shells complete command lines from this list. */
 #include <stdio.h>
 #include <string.h>
 #include "base/error.h"
@@ -6,15 +6,16 @@
 #include "program/program.h"
 #include "recipe/schema.h"
 
-/* Returns 1 if the list has this line. `line` ends with a line end; a match counts only at the start of a line. */
+/* Returns 1 if the list has this line. `line` ends in a line end; it must match at the beginning of a line of the
+ * list. */
 static int has_line(const ad_text_stream *list, const char *line) {
   const char *found = list->text ? strstr(list->text, line) : NULL;
   while (found && found != list->text && found[-1] != '\n') found = strstr(found + 1, line);
   return found != NULL;
 }
 
-/* Adds a path, unless it is in the list. --set takes only whole lists of maps, so a key of their maps adds the
- * list's path. */
+/* Adds a path, unless it is in the list. --set replaces a list of maps only as a whole, so for a key of such maps the
+ * path of the list is added. */
 static void add_path(ad_text_stream *list, const char *path) {
   char line[256];
   size_t length = ad_schema_list_length(path);

@@ -1,4 +1,4 @@
-/* Decides which names a recipe may have, and makes a name from the file's name. */
+/* Decides which names a recipe may have, and makes a name from the name of a file. */
 #include "recipe/name.h"
 
 #include <ctype.h>
@@ -7,8 +7,8 @@
 #include <string.h>
 #include "base/memory.h"
 
-/* The character of several bytes in UTF-8 that begins here; 0 if there is none. Sets *bytes to its number of bytes,
- * at least 1. */
+/* Returns the UTF-8 character of several bytes that begins at `text`, or 0 if none does. Sets *bytes to its number of
+ * bytes, at least 1. */
 static uint32_t character_at(const char *text, size_t *bytes) {
   const unsigned char *at = (const unsigned char *)text;
   size_t more = at[0] >= 0xf0 ? 3 : at[0] >= 0xe0 ? 2 : at[0] >= 0xc0 ? 1 : 0, taken = 0;
@@ -20,8 +20,8 @@ static uint32_t character_at(const char *text, size_t *bytes) {
   return code;
 }
 
-/* Returns 1 for an invisible character: control characters, spaces, marks that change the direction of text, and
- * codes without a character. A terminal would obey such a character, and a reader would not see it. */
+/* Returns 1 for control characters, spaces, marks that change the direction of text, and codes without a character. A
+ * reader would not see such a character, and a terminal might obey it. */
 static int is_unseen(uint32_t code) {
   static const uint32_t ranges[][2] = {{0x80, 0xa0},     {0xad, 0xad},     {0x1680, 0x1680},   {0x180e, 0x180e},
                                        {0x2000, 0x200f}, {0x2028, 0x202f}, {0x205f, 0x206f},   {0x3000, 0x3000},
@@ -31,8 +31,8 @@ static int is_unseen(uint32_t code) {
   return 0;
 }
 
-/* The number of bytes of the next character if a name may have it, else 0. The locale is C while a recipe is read,
- * so only ASCII characters are alphanumeric. */
+/* Returns the number of bytes of the next character if a name may have it, else 0. Recipes are read in the C locale, so
+ * isalnum knows only ASCII characters. */
 static size_t taken_at(const char *text) {
   size_t bytes;
   if ((unsigned char)*text < 0x80) return isalnum((unsigned char)*text) || (*text && strchr("._-", *text));
@@ -48,7 +48,7 @@ int ad_name_is_good(const char *name) {
   return !*at;
 }
 
-/* Returns 1 if the text is valid UTF-8. A file's name may have any bytes, but jansson, which writes the name into
+/* Returns 1 if the text is valid UTF-8. The name of a file may have any bytes, but jansson, which writes names into
  * documents, accepts only UTF-8. */
 static int is_utf8(const char *text) {
   json_t *value = json_string(text);
@@ -57,7 +57,7 @@ static int is_utf8(const char *text) {
   return valid;
 }
 
-/* Shortens a name that is too long, at the end of a character. */
+/* Shortens a name that is too long, without splitting a character. */
 static void shorten(char *name) {
   size_t length = strlen(name);
   if (length <= AD_NAME_BYTES) return;
@@ -66,7 +66,7 @@ static void shorten(char *name) {
   name[length] = 0;
 }
 
-/* Replaces each run of forbidden characters by one '-'; at the start of the name, removes the run. */
+/* Replaces each run of forbidden characters by one '-'; removes such a run at the beginning of the name. */
 static void replace_others(char *name, int keeps_above_ascii) {
   char *to = name;
   for (const char *from = name; *from;) {

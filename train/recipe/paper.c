@@ -1,4 +1,4 @@
-/* Makes a recipe's program on backend dry. */
+/* Creates a recipe's program on backend dry. */
 #include "recipe/paper.h"
 #include "program/program.h"
 #include "recipe/recipe.h"

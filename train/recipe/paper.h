@@ -1,4 +1,5 @@
-/* A recipe's program "on paper": created on backend dry, only to be read. Nothing has memory and nothing moves. */
+/* A recipe's program "on paper": created on backend dry, only to read what it declares. No arrays have memory, and
+ * nothing is sent. */
 #ifndef RECIPE_PAPER_H
 #define RECIPE_PAPER_H
 #include "addend/recipe.h"

@@ -1,4 +1,4 @@
-/* Derives from a recipe: the policy and storage of each parameter, the meshes, and the program. */
+/* Derives from a recipe the precision policy and the storage of each parameter, the meshes, and the program. */
 #include "recipe/precision_policy.h"
 
 #include <fnmatch.h>
@@ -67,7 +67,7 @@ const char *ad_recipe_mesh_text(const ad_recipe *recipe, char *buffer, size_t si
   return buffer;
 }
 
-/* The ranks of a module's mesh. If modules share their ranks, the blocks of a mesh share them, too. */
+/* Returns the number of ranks of a module's mesh. If modules share their ranks, so do the blocks of a mesh. */
 static int64_t ranks_of(const ad_recipe *recipe, const ad_mesh *mesh) {
   int shared = recipe->mesh_count > 1 && !ad_recipe_is_disjoint(recipe);
   return ad_mesh_size(mesh) / (shared ? ad_mesh_axis_size(mesh, AD_BLOCK) : 1);
@@ -150,7 +150,7 @@ ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_dty
   return status;
 }
 
-/* Gives one parameter its storage and its precision policy. */
+/* Sets the storage and the precision policy of one parameter. */
 static ad_status specify(const ad_recipe *recipe, ad_program *program, size_t module, size_t param, ad_dtype dtype) {
   char name[AD_PROGRAM_NAME_SIZE];
   ad_param_spec *spec = ad_program_param(program, module, param);

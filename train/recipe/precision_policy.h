@@ -1,25 +1,27 @@
-/* Precision policies (a parameter's dtypes): overriding one with another, and completing them from a recipe. Also:
- * making the program that a recipe names. */
+/* Precision policies (a parameter's dtypes): merges two of them, and completes one from a recipe. Also creates the
+ * program that a recipe names. */
 #ifndef RECIPE_PRECISION_POLICY_H
 #define RECIPE_PRECISION_POLICY_H
 #include "addend/recipe.h"
 
-/* Returns `base` with the fields that `over` sets; fields that are 0 in `over` stay as in `base`. */
+/* Returns `base` with the fields that are set in `over`. A field that is 0 in `over` is not set. */
 ad_precision_policy ad_precision_policy_merge(ad_precision_policy base, ad_precision_policy over);
-/* Fills the precision policy's zero fields; a raw gradient has the dtype that the tape computes in. AD_INVALID if the
- * policy contradicts itself, or the reducer would refuse it. */
+/* Sets the fields of the precision policy that are 0. The dtype of a raw gradient becomes that in which the tape
+ * computes. Returns AD_INVALID if the policy contradicts itself, or if the reducer would refuse it. */
 ad_status ad_recipe_complete(const ad_recipe *recipe, ad_precision_policy *policy) AD_CHECKED;
-/* The dtype in which tapes compute: `dtype`, or the recipe's dtype if `dtype` is 0. */
+/* Returns the dtype in which tapes compute: `dtype`, or the recipe's dtype if `dtype` is 0. */
 ad_dtype ad_recipe_compute(const ad_recipe *recipe, ad_dtype dtype);
-/* The program's setting from the recipe, without the meshes. */
+/* Returns the program's setting from the recipe, without the meshes. */
 ad_program_setting ad_recipe_setting(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype);
-/* Makes the program, with parameters as its layers declare them: still without precision policies and storage. */
+/* Creates the program with parameters as its layers declare them, still without storage and precision policies. */
 ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype, ad_program **out) AD_CHECKED;
-/* Gives every parameter its storage and its policy; if `dtype` is not 0, it replaces every dtype of every policy. */
+/* Sets the storage and the precision policy of every parameter. If `dtype` is not 0, all dtypes of all policies become
+ * `dtype`. */
 ad_status ad_recipe_specify(const ad_recipe *recipe, ad_program *program, ad_dtype dtype) AD_CHECKED;
-/* The number of ranks of all meshes together. */
+/* Returns the number of ranks of all meshes together. */
 int64_t ad_recipe_ranks(const ad_recipe *recipe, const ad_mesh *const *meshes);
-/* AD_INVALID, naming the sizes, if modules share their ranks but their meshes have different numbers of ranks. */
+/* Returns AD_INVALID, with the numbers of ranks, if modules share their ranks but their meshes have different numbers
+ * of ranks. */
 ad_status ad_recipe_check_sizes(const ad_recipe *recipe, const ad_mesh *const *meshes) AD_CHECKED;
 
 #endif

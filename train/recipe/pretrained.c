@@ -1,5 +1,5 @@
-/* model.from: the values in a model's config.json become values of the recipe's keys, as if the recipe gave them. A
- * value that the recipe gives as well must be the same. */
+/* model.from: the values in a model's config.json become values of recipe keys, as if the recipe gave them. If the
+ * recipe gives such a key, too, both values must be the same. */
 #include <stdlib.h>
 #include <string.h>
 #include "architecture/folder.h"
@@ -31,7 +31,7 @@ static ad_status report_unusable(ad_reading *r, ad_status status) {
 
 /* ---- putting values into the tree ---- */
 
-/* Makes a node of a value of config.json. The node has no line: lines of config.json are not known. */
+/* Makes a node of a value of config.json. The node has no line number, because lines of config.json are not known. */
 static ad_status parse_config_value(ad_reading *r, const char *text, ad_node **out) {
   AD_TRY(ad_document_parse(text, strlen(text), place_of_config(r), &r->errors, out));
   if (*out) (*out)->place.line = 0;
@@ -47,7 +47,7 @@ static ad_status put_text(ad_reading *r, ad_node *model, const char *name, const
   return status;
 }
 
-/* Returns 1 if both nodes are the same text or the same number, or lists of equal elements. */
+/* Returns 1 if both nodes are the same text, the same number, or lists of equal elements. */
 static int are_equal(const ad_node *a, const ad_node *b) {
   if (a->kind != b->kind || a->kind == AD_NODE_MAP) return 0;
   if (a->kind == AD_NODE_SCALAR) {
@@ -61,7 +61,7 @@ static int are_equal(const ad_node *a, const ad_node *b) {
   return !x && !y;
 }
 
-/* Adds an error if the recipe gives a key another value than config.json does. */
+/* Adds an error if the recipe's value of a key differs from the one in config.json. */
 static ad_status compare_value(ad_reading *r, const ad_node *given, const ad_config_value *value) {
   ad_node *node;
   AD_TRY(parse_config_value(r, value->text, &node));
@@ -76,14 +76,15 @@ static ad_status compare_value(ad_reading *r, const ad_node *given, const ad_con
 
 static const char *name_in_model(const ad_config_value *value) { return strchr(value->key, '.') + 1; }
 
-/* Puts a value of config.json into the tree, or compares it with the recipe's. */
+/* Puts a value of config.json into the tree; if the recipe gives the key, compares the values instead. */
 static ad_status take_value(ad_reading *r, ad_node *model, const ad_config_value *value) {
   const ad_node *given = ad_node_find(model, name_in_model(value));
   if (given) return compare_value(r, given, value);
   return put_text(r, model, name_in_model(value), value->text);
 }
 
-/* Warns of samples longer than sequences in the model's training. They are allowed: they extend the model. */
+/* Warns if samples are longer than the sequences on which the model was trained. This is allowed, because a recipe may
+ * extend a model's length. */
 static void warn_of_length(const ad_reading *r) {
   const ad_node *seq = ad_node_find(ad_node_find(r->root, "data"), "seq");
   if (!r->config.positions || !seq || seq->kind != AD_NODE_SCALAR) return;
@@ -96,7 +97,7 @@ static void warn_of_length(const ad_reading *r) {
       seq->place.origin, length, r->config_path, (long long)r->config.positions);
 }
 
-/* data.seq: the recipe's value, or the default. 0 if it is no number, which is a separate error. */
+/* Returns data.seq of the recipe, or its default; 0 if it is no number, for which another error is added. */
 static long long length_of_samples(const ad_reading *r) {
   const ad_node *seq = ad_node_find(ad_node_find(r->root, "data"), "seq");
   const ad_schema_entry *entry = ad_schema_find(&r->schema, "data.seq");
@@ -104,7 +105,7 @@ static long long length_of_samples(const ad_reading *r) {
   return entry && entry->key.fallback ? strtoll(entry->key.fallback, NULL, 10) : 0;
 }
 
-/* Refuses a sliding window shorter than a sample; a longer window changes nothing. */
+/* Refuses a sliding window that is shorter than a sample. A longer window changes nothing. */
 static void judge_window(ad_reading *r) {
   long long window = r->config.window, length = length_of_samples(r);
   if (!window) return;
@@ -120,7 +121,8 @@ static void judge_window(ad_reading *r) {
 
 /* ---- reading model.from ---- */
 
-/* The program for the model in config.json: of the recipe's own kind, if that kind computes the model. */
+/* Returns the program that computes the model in config.json: the one that model.kind names, if it can, else the first
+ * that can. */
 static const ad_program_kind *kind_of(const ad_node *model, const ad_architecture *architecture) {
   const ad_node *node = ad_node_find(model, "kind");
   const ad_program_kind *given = node && node->kind == AD_NODE_SCALAR ? ad_program_kind_find(node->text) : NULL;
@@ -144,7 +146,8 @@ ad_status ad_reading_fill_pretrained(ad_reading *r) {
   const ad_architecture *architecture = r->config.architecture;
   const ad_program_kind *program = r->schema.program;
   if (!architecture || !program || !ad_program_kind_computes(program, architecture->name)) return AD_OK;
-  if (!ad_node_find(model, "kind")) AD_TRY(put_text(r, model, "kind", program->name));  // --set may have replaced it
+  if (!ad_node_find(model, "kind"))
+    AD_TRY(put_text(r, model, "kind", program->name));  // --set may have given another kind
   for (size_t i = 0; i < r->config.count; i++) AD_TRY(take_value(r, model, &r->config.values[i]));
   warn_of_length(r);
   judge_window(r);

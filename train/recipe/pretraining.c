@@ -1,4 +1,4 @@
-/* Makes the recipe of a pretraining (a training before the program's own) from the keys that both programs have. */
+/* Makes the recipe of a pretraining (a training before the program's own), from the keys that both programs have. */
 #include <stdio.h>
 #include <string.h>
 #include "base/error.h"
@@ -6,11 +6,11 @@
 #include "recipe/recipe.h"
 #include "recipe/schema.h"
 
-/* The recipe that is being made, as a list of --set options, and the recipe that it is made from. */
+/* The recipe that is being made, as a list of --set options, and the recipe from which it is made. */
 typedef struct derivation {
   const ad_recipe *from;
   const ad_pretraining *pretraining;
-  ad_schema known, wanted; /* keys of the given recipe, and of the recipe that is made */
+  ad_schema known, wanted; /* the keys of the given recipe, and the keys of the recipe that is being made */
   char **sets;
   size_t count;
 } derivation;
@@ -28,8 +28,8 @@ static ad_status set_number(derivation *d, const char *path, int64_t number) {
   return set(d, path, value);
 }
 
-/* The key of the given recipe with the value for `wanted`: the program's key with the same path or, for keys of
- * `train`, the key in the section with the pretraining's name. NULL: there is none. */
+/* Returns the key of the given recipe whose value the key `wanted` gets. This is the program's key with the same path
+ * or, for keys of `train`, the key in the section that has the pretraining's name. Returns NULL if there is none. */
 static const ad_schema_entry *source_of(const derivation *d, const ad_schema_entry *wanted) {
   char path[128];
   snprintf(path, sizeof path, "%s", wanted->key.path);
@@ -53,15 +53,15 @@ static int64_t steps_of(const ad_recipe *recipe) {
   return *(const int64_t *)((const char *)recipe->options + recipe->program->course.pretraining->steps);
 }
 
-/* Takes over the keys of `evaluate` that the recipe gives. */
+/* Copies the keys of `evaluate` that the recipe gives. */
 static ad_status take_evaluation(derivation *d) {
   const ad_recipe *from = d->from;
   if (ad_recipe_gives(from, "evaluate.samples")) AD_TRY(set_number(d, "evaluate.samples", from->evaluate.samples));
   return ad_recipe_gives(from, "evaluate.every") ? set_number(d, "evaluate.every", from->evaluate.every) : AD_OK;
 }
 
-/* Sets the other keys. The ranks of the next training already exist and have no other work, so they all divide the
- * batch. The pretraining always ends with a checkpoint, from which any other number of ranks can resume. */
+/* Sets the other keys. The ranks of the program's own training exist already and have no other work, so all of them
+ * divide the batch. The pretraining always ends with a checkpoint, from which any number of ranks can resume. */
 static ad_status take_rest(derivation *d) {
   char text[192];
   int64_t world, every = d->from->checkpoint.every;

@@ -1,4 +1,4 @@
-/* Prints a recipe as YAML: every key of the schema with its value. libyaml's emitter chooses the quotes. */
+/* Prints a recipe as YAML, every key of the schema with its value. libyaml decides about quotes. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 
 #define LEFT_OUT "left out"
 
-/* The state of printing. Nodes are libyaml's numbers. Node 0 means that memory ran out; every function here returns
- * 0 if it gets 0. */
+/* The state of printing. Nodes are libyaml's numbers. Node 0 means that memory ran out, and every function here returns
+ * 0 if it is given node 0. */
 typedef struct printer {
   yaml_document_t yaml;
   const ad_recipe *recipe;
@@ -32,7 +32,7 @@ static int append_pair(printer *p, int map, int key, int value) {
   return map && key && value ? yaml_document_append_mapping_pair(&p->yaml, map, key, value) : 0;
 }
 
-/* Adds a number as the shortest decimal that is read back as the same number. */
+/* Adds a number as the shortest decimal from which the same number is read. */
 static int add_number(printer *p, double value) {
   char buffer[40];
   int whole = value == floor(value) && fabs(value) < 1e6;
@@ -58,7 +58,7 @@ static int raw_of(const ad_key *key, const char *base) {
   return key->kind == AD_KEY_GRADIENT && *(const int *)(base + key->second);
 }
 
-/* Adds the value at `at`: an element of a list, or a field of `base`. */
+/* Adds the value at `at`, which is an element of a list or a member of `base`. */
 static int add_value(printer *p, const ad_key *key, const char *base, const void *at) {
   switch (key->kind) {
     case AD_KEY_INTEGER:
@@ -88,7 +88,7 @@ static int add_list(printer *p, const ad_key *key, const char *base) {
   return list;
 }
 
-/* Adds a map of the keys that the override gives. */
+/* Adds a map with the keys that the override gives. */
 static int add_override(printer *p, const ad_recipe_override *override) {
   const char *base = (const char *)&override->policy - offsetof(ad_recipe, precision.policy);
   int map = add_map(p, YAML_FLOW_MAPPING_STYLE);
@@ -112,7 +112,7 @@ static int add_overrides(printer *p) {
   return map;
 }
 
-/* Returns 1 if the key is a text without a value and without a default. */
+/* Returns 1 if the key is a text that has neither a value nor a default. */
 static int is_left_out(const ad_key *key, const char *base) {
   return ad_key_is_text(key) && !key->list && !*(char *const *)(base + key->offset);
 }
@@ -122,7 +122,7 @@ static int add_key(printer *p, const ad_key *key, const char *base) {
   return key->list ? add_list(p, key, base) : add_value(p, key, base, base + key->offset);
 }
 
-/* The open sections, each inside the one before. Keys of one section follow each other. */
+/* The sections that are open, each inside the one before. The keys of a section are consecutive in the schema. */
 enum { DEPTH_MAX = 3 };
 typedef struct sections {
   char name[DEPTH_MAX][64];
@@ -139,7 +139,7 @@ static int open_section(printer *p, const char *name, int root, sections *open) 
   return append_pair(p, above, add_scalar(p, name, 0), map);
 }
 
-/* The map for a key; opens the key's sections as needed. */
+/* Returns the map for a key, and opens the key's sections if they are not open. */
 static int section_of(printer *p, const ad_key *key, int root, sections *open) {
   const char *from = key->path;
   int depth = 0;
@@ -154,7 +154,8 @@ static int section_of(printer *p, const ad_key *key, int root, sections *open) {
   return map_above(open, root);
 }
 
-/* The number of keys in each map of a list. The first key has number `first`, and the others follow it. */
+/* Returns the number of keys in each map of a list of maps. The first of these keys has the number `first`, and the
+ * others follow. */
 static size_t keys_of_list(const printer *p, size_t first) {
   size_t length = ad_schema_list_length(p->schema.entries[first].key.path), count = 1;
   while (first + count < p->schema.count &&
@@ -164,7 +165,7 @@ static size_t keys_of_list(const printer *p, size_t first) {
   return count;
 }
 
-/* Adds one map of a list of maps: element number `element` of each key's list. */
+/* Adds one map of a list of maps, made of element number `element` of each key's list. */
 static int add_map_of_list(printer *p, size_t first, size_t keys, size_t element) {
   int map = add_map(p, YAML_FLOW_MAPPING_STYLE);
   for (size_t i = first; map && i < first + keys; i++) {
@@ -196,7 +197,7 @@ static int build_list(printer *p, size_t first, size_t keys, int root) {
   return append_pair(p, root, add_scalar(p, name, 0), add_maps(p, first, keys));
 }
 
-/* Adds the whole recipe: every key in its section. */
+/* Adds the complete recipe, every key in its section. */
 static int build(printer *p) {
   sections open = {.depth = 0};
   int root = add_map(p, YAML_BLOCK_MAPPING_STYLE);
@@ -236,7 +237,7 @@ static int write_bytes(void *context, unsigned char *bytes, size_t count) {
   return 1;
 }
 
-/* Writes the document. yaml_emitter_dump takes over the document's content, even if it fails. */
+/* Writes the document. yaml_emitter_dump takes ownership of the document's content, even if it fails. */
 static int write_document(yaml_document_t *yaml, output *out) {
   yaml_emitter_t emitter;
   if (!yaml_emitter_initialize(&emitter)) {
@@ -272,7 +273,8 @@ ad_status ad_recipe_print_key(const ad_recipe *recipe, const ad_schema *schema, 
     ad_release(text.text);
     return ad_fail(AD_MEMORY, "no memory to print %s", entry->key.path);
   }
-  text.text[strcspn(text.text, "\n")] = 0;  // libyaml ends a document of a single value with a line of dots
+  text.text[strcspn(text.text, "\n")] = 0;  // removes the line of dots with which libyaml ends a document of a
+                                            // single value
   *out = text.text;
   return AD_OK;
 }

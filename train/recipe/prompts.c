@@ -1,4 +1,4 @@
-/* Reads prompts of bytes and prompts of token numbers. Texts that need a tokenizer are encoded elsewhere. */
+/* Reads prompts of bytes and of token numbers. Prompts that need a tokenizer are encoded by the caller. */
 #include "recipe/prompts.h"
 
 #include <errno.h>
@@ -53,7 +53,7 @@ static void take_bytes(const char *text, ad_prompt *out) {
   for (; *text; text++) out->tokens[out->count++] = (unsigned char)*text;
 }
 
-/* Reads token numbers. A number that cannot be a token becomes INT32_MAX, which is refused later. */
+/* Reads token numbers. A number that is too large for a token becomes INT32_MAX, which is refused later. */
 static void take_numbers(const char *text, ad_prompt *out) {
   for (text += strspn(text, separators); *text; text += strspn(text, separators)) {
     char *end;
@@ -76,7 +76,7 @@ ad_status ad_prompt_read(const ad_recipe *recipe, size_t index, ad_prompt *out) 
 
 /* ---- finding the tokenizer ---- */
 
-/* Releases *path and sets it to NULL if there is no such file. */
+/* Releases *path and sets it to NULL if the file does not exist. */
 static ad_status keep_if_there(ad_status status, char **path) {
   if (status || !*path || !access(*path, R_OK)) return status;
   ad_release(*path);

@@ -1,5 +1,5 @@
-/* Reads the tree of nodes into the structs of the recipe and of its program, key by key of the schema. Keys that
- * depend on each other are checked in check.c. */
+/* Reads the tree of nodes into the structs of the recipe and of its program, key by key of the schema. check.c checks
+ * keys that depend on each other. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 enum { PATH_SIZE = 256, WORDS_SIZE = 96 };
 
-/* Describes the written value, for the message "must be ..., is ...". */
+/* Describes the value as it is written, for messages such as "must be ..., is ...". */
 static const char *words_of(const ad_node *node, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
   if (node->kind == AD_NODE_LIST) return "a list";
@@ -37,8 +37,8 @@ static int within(ad_reading *r, const ad_key *key, const ad_node *node, const c
   return 0;
 }
 
-/* Returns 1 if the text has only digits, signs and, with `fraction`, a point and an exponent. strtod alone would
- * also accept hexadecimal, "inf" and leading spaces. */
+/* Returns 1 if the text has only digits, signs and, with `fraction`, a point and an exponent. strtod would also accept
+ * hexadecimal, "inf" and leading spaces. */
 static int is_number(const char *text, int fraction) {
   size_t allowed = strspn(text, fraction ? "+-0123456789.eE" : "+-0123456789");
   return *text && !text[allowed];
@@ -85,7 +85,7 @@ static int read_number(ad_reading *r, const ad_key *key, const ad_node *node, co
   return 1;
 }
 
-/* Prints "none, qkv or all". */
+/* Writes "none, qkv or all" and returns buffer. */
 static const char *list_words(const char *const *words, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
   for (size_t i = 0; words[i]; i++) ad_text_add(&text, "%s%s", !i ? "" : words[i + 1] ? ", " : " or ", words[i]);
@@ -116,7 +116,7 @@ static int read_boolean(ad_reading *r, const ad_key *key, const ad_node *node, c
   return 1;
 }
 
-/* Adds an error for an empty text in quotes. */
+/* Adds an error about an empty text in quotes. */
 static void report_empty(ad_reading *r, const ad_key *key, const ad_node *node, const char *path) {
   char help[256];
   ad_recipe_errors_add(&r->errors, node->place, path, "is an empty text: %s", ad_key_help(key, help, sizeof help));
@@ -143,7 +143,7 @@ static int takes_dtype(const ad_key *key, ad_dtype dtype) {
   return ad_dtype_is_float(dtype) && (!key->dtypes || key->dtypes & AD_DTYPE_BIT(dtype));
 }
 
-/* Prints the dtypes that this key accepts, and the word for 0: "auto, f64 or f32". */
+/* Writes the dtypes that this key accepts, and the word that means 0 ("auto, f64 or f32"). Returns buffer. */
 static const char *dtypes_of(const ad_key *key, const char *word, char *buffer, size_t size) {
   ad_text choices = ad_text_on(buffer, size);
   int left = 0;
@@ -156,8 +156,8 @@ static const char *dtypes_of(const ad_key *key, const char *word, char *buffer, 
   return buffer;
 }
 
-/* Reads a floating dtype, or the word for 0. An override has no such word: it leaves the dtype out to get that of
- * `precision`. */
+/* Reads a floating dtype, or the word that means 0. An override has no such word: if it leaves a dtype out, that of
+ * `precision` is used. */
 static int read_dtype(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, const char *word,
                       void *out) {
   ad_dtype dtype = 0;
@@ -187,7 +187,7 @@ static int read_sync(ad_reading *r, const ad_node *node, const char *path, void 
   return 0;
 }
 
-/* Reads one value of the key's kind into `out`, a place in a recipe or in a list. */
+/* Reads one value of the key's kind into `out`, which is in a recipe or in a list. */
 static int read_value(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, void *out) {
   switch (key->kind) {
     case AD_KEY_INTEGER:
@@ -210,7 +210,8 @@ static int read_value(ad_reading *r, const ad_key *key, const ad_node *node, con
 
 /* ---- reading lists ---- */
 
-/* Reads the elements of a list in place, so that after an error the list owns all texts copied before. */
+/* Reads the elements of a list where the list stores them, so that after an error the list owns all texts that were
+ * copied. */
 static int read_elements(ad_reading *r, const ad_key *key, const ad_node *first, char *elements, size_t count) {
   int good = 1;
   size_t i = 0;
@@ -219,7 +220,7 @@ static int read_elements(ad_reading *r, const ad_key *key, const ad_node *first,
   return good;
 }
 
-/* Reads a list; a single value counts as a list of one. */
+/* Reads a list. A single value counts as a list with one element. */
 static ad_status read_list(ad_reading *r, const ad_key *key, const ad_node *node, char *base, int *good) {
   size_t count = node->kind == AD_NODE_LIST ? ad_node_child_count(node) : 1;
   const ad_node *first = node->kind == AD_NODE_LIST ? node->children : node;
@@ -267,7 +268,7 @@ static void report_unknown(ad_reading *r, const ad_node *node, const char *secti
 
 static void report_unknown_in(ad_reading *r, const ad_node *map, const char *section);
 
-/* Adds errors for unknown keys in each map of a list. */
+/* Adds errors about unknown keys in the maps of a list. */
 static void report_unknown_in_list(ad_reading *r, const ad_node *list, const char *path) {
   char section[PATH_SIZE];
   ad_text text = ad_text_on(section, sizeof section);
@@ -284,8 +285,8 @@ static void report_unknown_in_list(ad_reading *r, const ad_node *list, const cha
   }
 }
 
-/* Judges a key by the schema. A known key is read later; a section or a list of maps is searched; any other key is
- * an error. */
+/* Judges a key by the schema: a known key is read later, a section or a list of maps is searched for unknown keys, and
+ * any other key is an error. */
 static void judge_key(ad_reading *r, const ad_node *node, const char *section) {
   char path[PATH_SIZE];
   ad_text text = ad_text_on(path, sizeof path);
@@ -315,7 +316,7 @@ static void override_path(const char *pattern, const char *name, char *buffer) {
   if (name) ad_path_add(&text, name);
 }
 
-/* The key of `precision` with this name inside an override. NULL: there is none. */
+/* Returns the key of `precision` that has this name in an override, or NULL if there is none. */
 static const ad_key *policy_key(const ad_reading *r, const char *name) {
   char path[PATH_SIZE];
   ad_text text = ad_text_on(path, sizeof path);
@@ -325,7 +326,7 @@ static const ad_key *policy_key(const ad_reading *r, const char *name) {
   return entry && ad_key_is_precision_policy(entry) ? &entry->key : NULL;
 }
 
-/* Reads one key of an override into its precision policy. */
+/* Reads one key of an override into the override's precision policy. */
 static int read_override_value(ad_reading *r, const ad_node *node, const char *pattern, ad_precision_policy *policy) {
   char path[PATH_SIZE];
   override_path(pattern, node->key, path);
@@ -340,7 +341,7 @@ static int read_override_value(ad_reading *r, const ad_node *node, const char *p
   return read_dtype(r, key, node, path, NULL, out);
 }
 
-/* Reads an override: its pattern, and the precision policy for parameters that match the pattern. */
+/* Reads an override: its pattern, and the precision policy of parameters that match the pattern. */
 static int read_override(ad_reading *r, const ad_node *node, ad_recipe_override *out) {
   char path[PATH_SIZE];
   override_path(node->key, NULL, path);
@@ -381,7 +382,7 @@ static int read_from_map(ad_reading *r, const ad_key *key, const ad_node *map, v
   return 0;
 }
 
-/* Reads one key of every map in a list, as a list of values. If the node is no list of maps, an error was added
+/* Reads one key of all maps in a list, as a list of values. If the node is no list of maps, an error was added
  * before. */
 static ad_status read_column(ad_reading *r, const ad_key *key, const ad_node *list, char *base, int *good) {
   size_t count = list->kind == AD_NODE_LIST ? ad_node_child_count(list) : 0, i = 0;
@@ -422,7 +423,7 @@ ad_recipe_place ad_reading_place(const ad_reading *reading, const char *path) {
   return node ? node->place : nowhere;
 }
 
-/* Reads the value of a key from its node into the recipe. Sets *good to 1 if the value could be read. */
+/* Reads the value of a key from its node into the recipe. Sets *good to 1 if that succeeds. */
 static ad_status read_key(ad_reading *r, const ad_schema_entry *entry, const ad_node *node, int *good) {
   const ad_key *key = &entry->key;
   char *base = ad_schema_base(entry, r->recipe);
@@ -436,7 +437,7 @@ static ad_status read_key(ad_reading *r, const ad_schema_entry *entry, const ad_
   return AD_OK;
 }
 
-/* Returns 1 if the key's section is no map, which has an error already: the key is not reported as missing. */
+/* Returns 1 if the key's section is no map. This is already an error, so the key is not reported as missing. */
 static int section_is_wrong(const ad_reading *r, const ad_key *key) {
   char section[PATH_SIZE];
   ad_text text = ad_text_on(section, sizeof section);
@@ -452,12 +453,12 @@ static void report_missing(ad_reading *r, const ad_key *key) {
                          ad_key_help(key, help, sizeof help));
 }
 
-/* Returns 1 if several meshes are given, and the program with these meshes is not known. */
+/* Returns 1 if several meshes are given but the program is not known, so that the meshes' names cannot be judged. */
 static int cannot_be_judged(const ad_reading *r, const ad_schema_entry *entry, const ad_node *node) {
   return !r->schema.program && entry->home == AD_HOME_MESHES && node && node->kind == AD_NODE_MAP;
 }
 
-/* Reads a key's node or, if it has none, its default; a key without either is an error. */
+/* Reads a key's node or, if it has none, its default. Adds an error if the key has neither. */
 static ad_status fill_key(ad_reading *r, const ad_schema_entry *entry, const ad_node *node, int *good) {
   const ad_key *key = &entry->key;
   *good = !cannot_be_judged(r, entry, node);
@@ -491,7 +492,7 @@ static ad_status make_room(ad_reading *r) {
   return AD_OK;
 }
 
-/* The node of a key; for a key of maps in a list, the list's node. */
+/* Returns the node of a key; for a key in a list of maps, the node of the list. */
 static const ad_node *node_of(const ad_reading *r, const char *path) {
   char list[PATH_SIZE];
   ad_text text = ad_text_on(list, sizeof list);

@@ -17,8 +17,8 @@ typedef struct source {
   size_t size;
   const char *const *sets;
   size_t set_count;
-  int with_files;  /* 1: check the files that the recipe names */
-  int with_values; /* 1: check the values in the files of model.from too */
+  int with_files;  /* 1: also check the files that the recipe names */
+  int with_values; /* 1: also check the values in the files of model.from */
 } source;
 
 static void release_texts(char **texts, size_t count) {
@@ -41,13 +41,13 @@ int ad_recipe_gives(const ad_recipe *recipe, const char *key) {
   return 0;
 }
 
-/* Gives a recipe without a name the name of its file: "recipes/gpt-text.yaml" becomes gpt-text. */
+/* Gives a recipe that has no name the name of its file: "recipes/gpt-text.yaml" becomes gpt-text. */
 static ad_status name_after_file(ad_recipe *recipe) {
   return recipe->name ? AD_OK : ad_name_of_file(recipe->path, &recipe->name);
 }
 
-/* The default sync of microbatches before the last one. With ZeRO-2 and 3, where gradients are sharded, each
- * microbatch leaves only a shard of its sum; otherwise nothing is sent before the last microbatch. */
+/* Returns the default sync of microbatches before the last. With ZeRO 2 and 3, gradients are sharded, so each
+ * microbatch reduces them to a shard. Otherwise nothing is sent before the last microbatch. */
 static ad_sync usual_sync(const ad_recipe *recipe) { return recipe->shard.zero >= 2 ? AD_SYNC_SHARD : AD_SYNC_NONE; }
 
 static ad_status complete_sync(ad_recipe *recipe) {
@@ -59,7 +59,7 @@ static ad_status complete_sync(ad_recipe *recipe) {
   return AD_OK;
 }
 
-/* The origin of errors of a --set: "--set train.steps" for "train.steps=5". */
+/* Makes the origin for errors of a --set: "--set train.steps" for "train.steps=5". */
 static ad_status origin_of_set(const char *set, char **out) {
   size_t size = strlen(set) + sizeof "--set ";
   AD_TRY(ad_new(size, out));
@@ -75,8 +75,8 @@ static ad_status apply_sets(ad_reading *r, const source *from, char *const *orig
   return AD_OK;
 }
 
-/* Applies only the --set options that name the program, because the keys of the others depend on the program. Later
- * all of them are applied in their order; errors are dropped here and added then. */
+/* Applies only those --set options that name the program, because the keys of the others depend on the program. Errors
+ * are dropped here: later all --set options are applied in their order, and then the errors are added. */
 static ad_status apply_sets_of_kind(ad_reading *r, const source *from, char **origins) {
   ad_recipe_errors kept = r->errors;
   ad_status status = AD_OK;
@@ -99,7 +99,7 @@ static ad_status find_program(ad_reading *r, const source *from, char **origins)
   return ad_schema_create(r->recipe->program, &r->schema);
 }
 
-/* Makes an empty recipe an empty map: --set may give all keys. */
+/* Turns an empty recipe into an empty map, because --set may give all keys. */
 static ad_status make_root_a_map(ad_reading *r) {
   if (r->root->kind == AD_NODE_MAP) return AD_OK;
   if (!ad_node_is_empty(r->root)) {
@@ -124,7 +124,7 @@ static ad_status list_given(const ad_reading *r) {
   return AD_OK;
 }
 
-/* Reads the tree, applies --set, and fills, completes and checks the recipe. */
+/* Reads the tree, applies --set, and then fills, completes and checks the recipe. */
 static ad_status read_tree(ad_reading *r, const source *from, char **origins) {
   AD_TRY(ad_document_parse(from->text, from->size, (ad_recipe_place){from->path, 0, 0}, &r->errors, &r->root));
   if (!r->root) return ad_recipe_errors_report(&r->errors);
