@@ -4,11 +4,7 @@
 #define DECOMPOSE_OPERATIONS_H
 #include "addend/operation.h"
 
-typedef enum ad_slope {
-  AD_SLOPE_RETURNS,
-  AD_SLOPE_PLAIN
-} ad_slope; /* the slope that the backward of ad_lower uses
-                                                                      * below 0 */
+typedef enum ad_slope { AD_SLOPE_RETURNS, AD_SLOPE_PLAIN } ad_slope; /* the slope in ad_lower's backward below 0 */
 extern const ad_operation ad_returning_lower_record, ad_plain_lower_record, ad_upper_record, ad_mix_record;
 /* Returns clamp(x, 0, 1), elementwise. AD_SLOPE_RETURNS: for a gradient g, backward passes g if x is in [0, 1], nothing
  * if x > 1, and 0.01 g if x < 0 and g < 0, so that an x below 0 can come back. This is not linear in g, so the addends

@@ -21,11 +21,10 @@ ad_status ad_moe_load_create(ad_moe_load *load, const ad_comm *comm, const ad_me
 void ad_moe_load_release(ad_moe_load *load);
 /* sets the counts to 0 at the beginning of a step or of a validation batch */
 void ad_moe_load_begin(ad_moe_load *load);
-void ad_moe_load_add(ad_moe_load *load, int64_t block,
-                     const ad_routing *routing);         /* adds the choices of one block; nothing
-                                                                                    * if `routing` is NULL */
-ad_status ad_moe_load_sum(ad_moe_load *load) AD_CHECKED; /* sums the counts over all ranks;
-                                                                                    * collective */
+/* Adds the choices of one block; adds nothing if `routing` is NULL. */
+void ad_moe_load_add(ad_moe_load *load, int64_t block, const ad_routing *routing);
+/* Sums the counts over all ranks. Collective. */
+ad_status ad_moe_load_sum(ad_moe_load *load) AD_CHECKED;
 /* Raises bias[e] by `rate` for an expert with fewer choices than the mean, and lowers it by `rate` for one with more
  * (Wang et al. 2024). Call it after ad_moe_load_sum. */
 void ad_moe_load_correct(const ad_moe_load *load, int64_t block, double rate, ad_array *bias);

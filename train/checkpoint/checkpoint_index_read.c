@@ -179,9 +179,8 @@ ad_status ad_index_check_ranks(const json_t *index) {
   if (!text || !json_is_integer(stated))
     return ad_fail(AD_IO, "index.json: the mesh or the number of ranks is missing");
   ad_status status = ad_mesh_create(text, &mesh);
-  if (status)
-    return ad_fail_in(status == AD_MEMORY ? AD_MEMORY : AD_IO, "index.json"); /* out of memory does not mean that the
-                                                                                         * file is damaged */
+  /* Out of memory does not mean that the file is damaged. */
+  if (status) return ad_fail_in(status == AD_MEMORY ? AD_MEMORY : AD_IO, "index.json");
   int64_t ranks = ad_mesh_size(mesh);
   ad_mesh_destroy(mesh);
   if (json_integer_value(stated) == ranks) return AD_OK;

@@ -21,9 +21,8 @@ int ad_cli_join(const ad_recipe *recipe, ad_comm **out) {
   ad_comm *comm;
   ad_status status = ad_comm_open(&comm);
   if (status) {
-    if (status != AD_INVALID)
-      ad_cli_speak();  // every rank sees a wrong call and the first rank reports it; only
-                       // this rank knows its other errors
+    // Every rank sees a wrong call, and the first rank reports it. Only this rank knows its other errors.
+    if (status != AD_INVALID) ad_cli_speak();
     return ad_cli_failed(status);
   }
   int failed = fits(comm, recipe);

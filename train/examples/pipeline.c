@@ -80,9 +80,7 @@ static ad_status forward(rank *r, cell *c) {
 }
 
 static ad_status backward(rank *r, cell *c, ad_start start) {
-  const ad_array *arrived =
-      r->stage < STAGES - 1 ? &c->value_gradient : NULL;  // the gradient of `out`; NULL on the last
-                                                          // stage, because there `out` is the loss
+  const ad_array *arrived = r->stage < STAGES - 1 ? &c->value_gradient : NULL;  // NULL: `out` is the loss
   AD_TRY(ad_comm_wait(r->world, &c->request[AD_ACTION_RECV_B]));
   return ad_backward_from(c->tape, &c->out, &arrived, 1, start);
 }
@@ -139,9 +137,7 @@ static int on_each_rank(ad_comm *world, void *table) {
   r.parameters.gradient_context = &r;
   ad_status status = subtract(&r, table);
   if (status) ad_comm_fail(world, status, ad_last_error());
-  for (int i = 0; i < WEIGHTS_MAX; i++)
-    apart += fabs(r.gradient[r.stage][i]);  // fabs keeps a NaN, so a NaN stays in the
-                                            // sum
+  for (int i = 0; i < WEIGHTS_MAX; i++) apart += fabs(r.gradient[r.stage][i]);  // fabs keeps a NaN
   if (!status)
     printf("stage %d: %s, %.1e apart\n", r.stage, apart < 1e-12 ? "matches one process" : "DOES NOT MATCH one process",
            apart);

@@ -66,8 +66,8 @@ static ad_tensor *enter(const run *r, ad_tensor *x) {
 static ad_tensor *product(const run *r, ad_tensor *rows, const ad_array *all, ad_type sharded,
                           const ad_routing *routing) {
   ad_tape *t = r->tape;
-  ad_tensor *w = ad_declare(t, ad_convert(t, ad_constant(t, all), "ep", AD_S(0)), "ep",
-                            AD_V);  // the matrices of this rank's experts
+  // The matrices of this rank's experts.
+  ad_tensor *w = ad_declare(t, ad_convert(t, ad_constant(t, all), "ep", AD_S(0)), "ep", AD_V);
   return ad_grouped_linear(t, rows, r->layer->is_sharded ? ad_convert(t, w, "etp", sharded) : w, routing);
 }
 
@@ -82,9 +82,8 @@ static ad_tensor *loss_of(const run *r, ad_tensor *gate_matrix, gate how) {
   ad_tensor *factors = ad_slot_weights(t, chosen, routing), *slots = ad_to_slots(t, ad_view(t, rows, r->view), routing);
   if (r->layer->scores_first) slots = ad_scale_rows(t, slots, factors);
   slots = ad_gelu(t, product(r, ad_dispatch(t, slots, routing, "ep"), &r->up, AD_S(2), routing));
-  slots = ad_return(t, product(r, slots, &r->down, AD_S(1), routing), routing,
-                    "ep");  // P on etp if etp shards the experts'
-                            // matrices
+  // P on etp if etp shards the matrices of experts.
+  slots = ad_return(t, product(r, slots, &r->down, AD_S(1), routing), routing, "ep");
   if (!r->layer->scores_first) slots = ad_scale_rows(t, slots, factors);
   return ad_sum(t, ad_declare(t, slots, r->layer->is_sharded ? "efsdp,ep" : "efsdp,ep,etp", AD_P));
 }

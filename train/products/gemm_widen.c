@@ -4,12 +4,7 @@
 #include "base/memory.h"
 #include "products/gemm_ways.h"
 
-enum {
-  ROWS = 256,
-  COLUMNS = 512,
-  DEPTH = 512
-}; /* the sizes of blocks; one block of each matrix takes 2 MiB
-                                                  * together */
+enum { ROWS = 256, COLUMNS = 512, DEPTH = 512 }; /* the size of a block; 2 MiB for one of each */
 enum { A_BLOCK = ROWS * DEPTH, B_BLOCK = DEPTH * COLUMNS, C_BLOCK = ROWS * COLUMNS };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -7,7 +7,10 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-enum { DEPTH_MAX = 32, NODES_MAX = 4000 };  // limits of a tree, because an alias may repeat a node any number of times
+enum {
+  DEPTH_MAX = 32,
+  NODES_MAX = 4000
+};  // limits of a tree; they are needed because an alias may repeat the node that it names any number of times
 
 static const char too_deep[] = "is nested too deeply or too large for a recipe";
 

@@ -146,8 +146,8 @@ ad_status ad_reading_fill_pretrained(ad_reading *r) {
   const ad_architecture *architecture = r->config.architecture;
   const ad_program_kind *program = r->schema.program;
   if (!architecture || !program || !ad_program_kind_computes(program, architecture->name)) return AD_OK;
-  if (!ad_node_find(model, "kind"))
-    AD_TRY(put_text(r, model, "kind", program->name));  // --set may have given another kind
+  // --set may have given another kind.
+  if (!ad_node_find(model, "kind")) AD_TRY(put_text(r, model, "kind", program->name));
   for (size_t i = 0; i < r->config.count; i++) AD_TRY(take_value(r, model, &r->config.values[i]));
   warn_of_length(r);
   judge_window(r);

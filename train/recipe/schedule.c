@@ -1,11 +1,12 @@
-/* Checks the section `schedule` of a recipe against its mesh. The division of layers is checked by the program. */
+/* Checks the section `schedule` of a recipe against its mesh. The program checks how layers are divided among
+ * stages. */
 #include "recipe/schedule.h"
 
 #include <string.h>
 #include "addend/schedule.h"
 #include "program/program.h"
 
-/* The schedules that training knows. */
+/* The schedules that training can execute. */
 static const char *const kinds[] = {"gpipe", "1f1b", "interleaved", "zb"};
 
 static int is_known(const char *kind) {
@@ -14,7 +15,7 @@ static int is_known(const char *kind) {
   return 0;
 }
 
-/* The given schedule or, if none is given, the usual one for these stages. */
+/* Returns the recipe's schedule or, if it has none, the usual one for these stages. */
 static const char *kind_of(const ad_recipe *recipe, int64_t pp) {
   if (recipe->schedule.kind) return recipe->schedule.kind;
   return recipe->schedule.stages > pp ? "interleaved" : "1f1b";
@@ -30,7 +31,7 @@ const char *ad_recipe_schedule(const ad_recipe *recipe) {
   return kind_of(recipe, pp);
 }
 
-/* Complains if stages, ranks and schedule do not fit together: making the schedule's table fails then. */
+/* Complains if stages, ranks and schedule do not fit together, which is found out by making the schedule's table. */
 static void check_fit(const ad_recipe *recipe, int64_t pp, int64_t stages, const ad_complaints *to) {
   ad_table *table;
   ad_table_shape shape = {sizeof shape, (int32_t)stages, (int32_t)recipe->train.microbatches, (int32_t)pp};

@@ -1,10 +1,10 @@
-/* The section `schedule` of a recipe: the stages of its pipeline, and the order in which they work. */
+/* The section `schedule` of a recipe: the stages of its pipeline, and the order in which they compute. */
 #ifndef RECIPE_SCHEDULE_H
 #define RECIPE_SCHEDULE_H
 #include "addend/recipe.h"
 
-/* Complains of an unknown schedule, of a schedule that does not fit the mesh, and of a mesh that cannot be divided
- * into stages. Sets *stages to the number of stages, or to 0 if it is not known. */
+/* Complains about an unknown schedule, a schedule that does not fit the mesh, and a mesh that cannot be divided into
+ * stages. Sets *stages to the number of stages, or to 0 if it is not known. */
 void ad_recipe_check_schedule(const ad_recipe *recipe, const ad_mesh *mesh, const ad_complaints *to, int64_t *stages);
 
 #endif

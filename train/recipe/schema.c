@@ -1,4 +1,5 @@
-/* The keys of a recipe: common keys, merged with those of its program. Also finds a key, even by a wrong name. */
+/* The keys of a recipe: the common keys, merged with those of its program. Also finds the key that a wrong name
+ * probably means. */
 #include "recipe/schema.h"
 
 #include <stdio.h>
@@ -14,18 +15,18 @@
 #define AT(field) offsetof(ad_recipe, field)
 #define SUMS (AD_DTYPE_BIT(AD_F64) | AD_DTYPE_BIT(AD_F32))
 #define ACTIVATIONS (SUMS | AD_DTYPE_BIT(AD_BF16))
-#define WHOLE 9007199254740992.0 /* 2^53 */
+#define WHOLE 9007199254740992.0 /* 2^53: doubles have all whole numbers up to here */
 
 const char *const ad_sync_names[] = {[AD_SYNC_NONE] = "none", [AD_SYNC_SHARD] = "shard", [AD_SYNC_ALL] = "all"};
 
-/* Common keys after which keys of a program are inserted. */
+/* Indices of the common keys that are treated in a special way. */
 enum { NAME, KIND, FROM, WEIGHTS, MESH, PLACEMENT };
 
 static const ad_key common[] = {
     [NAME] = {"name", AD_KEY_TEXT, .offset = AT(name), .fallback = "",
               .help = "names the folder runs/NAME; left out: the file's name"},
 
-    [KIND] = {"model.kind", AD_KEY_TEXT, .offset = AT(kind)}, /* its help lists the kinds that exist */
+    [KIND] = {"model.kind", AD_KEY_TEXT, .offset = AT(kind)}, /* --help takes its text from the list of kinds */
     [FROM] = {"model.from", AD_KEY_TEXT, .offset = AT(from), .fallback = "",
               .help = "the folder of a model as Hugging Face Transformers saves it: its config.json gives the keys of "
                       "model that are left out, its safetensors the initial values"},
@@ -136,7 +137,7 @@ enum { COMMON_COUNT = sizeof common / sizeof *common };
 
 /* ---- merging all recipes' keys with a program's own ---- */
 
-/* The length of the path's section; 0: the path has no section. */
+/* Returns the length of the path's section, or 0 if the path has no section. */
 static size_t section_length(const char *path) { return strchr(path, '.') ? strcspn(path, ".") : 0; }
 
 static int is_in_section_of(const char *path, const char *other) {
@@ -144,8 +145,8 @@ static int is_in_section_of(const char *path, const char *other) {
   return length && section_length(path) == length && !strncmp(path, other, length);
 }
 
-/* The common key after which a program's key is inserted: the last key of its section. Keys of `model` come before
- * model.weights, and the program's own sections before `mesh`. */
+/* Returns the index of the common key after which a program's key is inserted: the last key of its section. Keys of
+ * `model` come before model.weights, and the program's own sections come before `mesh`. */
 static size_t predecessor_of(const ad_key *key) {
   size_t found = WEIGHTS;
   if (is_in_section_of(key->path, common[KIND].path)) return KIND;
@@ -158,7 +159,7 @@ static void add_entry(ad_schema *schema, const ad_key *key, ad_key_home home) {
   schema->entries[schema->count++] = (ad_schema_entry){.key = *key, .home = home};
 }
 
-/* Adds "mesh", or "mesh.MODULE" for each module if there are several. */
+/* Adds the key "mesh" or, if there are several modules, a key "mesh.MODULE" for each of them. */
 static ad_status add_meshes(ad_schema *schema) {
   size_t count = ad_schema_mesh_count(schema->program);
   for (size_t i = 0; i < count; i++) {
@@ -175,7 +176,7 @@ static ad_status add_meshes(ad_schema *schema) {
   return AD_OK;
 }
 
-/* Adds the program's keys that are inserted after common key number `predecessor`. */
+/* Adds those keys of the program that come after common key number `predecessor`. */
 static ad_status add_own(ad_schema *schema, size_t predecessor) {
   const ad_program_kind *program = schema->program;
   for (size_t i = 0; program && i < program->key_count; i++) {
@@ -192,7 +193,7 @@ static ad_status add_own(ad_schema *schema, size_t predecessor) {
 
 static int is_of_prompts(const char *path) { return !strncmp(path, "evaluate.prompt", strlen("evaluate.prompt")); }
 
-/* Returns 1 if recipes of this program have common key number i. If no program is known, they have all of them. */
+/* Returns 1 if recipes of this program have common key number i. If no program is known, they have every common key. */
 static int is_wanted(const ad_schema *schema, size_t i) {
   if (i == PLACEMENT) return ad_schema_mesh_count(schema->program) > 1;
   if (is_of_prompts(common[i].path)) return !schema->program || schema->program->sampling.next;
@@ -342,7 +343,8 @@ void ad_path_add(ad_text *path, const char *name) {
 
 enum { NAME_MAX_COMPARED = AD_NAME_COMPARED_MAX };
 
-/* Part `level` (0: the section, 1: the key in it) of a path; "" if the path has no such part. */
+/* Writes to `out` the part of a path at `level`: 0 is the section, 1 the key in it. Writes "" if the path has no such
+ * part. */
 static void part_of(const char *path, int level, char out[NAME_MAX_COMPARED]) {
   const char *dot = strchr(path, '.');
   size_t length = dot ? (size_t)(dot - path) : strlen(path);
@@ -352,7 +354,7 @@ static void part_of(const char *path, int level, char out[NAME_MAX_COMPARED]) {
     snprintf(out, NAME_MAX_COMPARED, "%.*s", (int)length, path);
 }
 
-/* Finds the next name of a path below a section: "coefficient" of losses.stochastic.coefficient below
+/* Finds the next name of a path below a section: "coefficient" for the path losses.stochastic.coefficient below
  * losses.stochastic. Returns 0 if the path is not below the section. */
 static int name_below(const char *path, const char *section, char out[NAME_MAX_COMPARED]) {
   size_t length = strlen(section);
@@ -362,7 +364,7 @@ static int name_below(const char *path, const char *section, char out[NAME_MAX_C
   return 1;
 }
 
-/* The best guess so far at the meaning of a wrong name. */
+/* The best guess so far of the key that a wrong name means. */
 typedef struct guess {
   char path[2 * NAME_MAX_COMPARED];
   int cost;
@@ -374,7 +376,7 @@ static void consider(guess *best, const char *path, int cost) {
   best->cost = cost;
 }
 
-/* The nearest name: a key of the same section; a key of another section, which counts one letter more; or a section. */
+/* Returns the key or the section with the nearest name. A key of another section counts as one letter further away. */
 static guess nearest(const ad_schema *schema, const char *section, const char *unknown) {
   guess best = {"", ad_name_distance_max(unknown) + 1};
   for (size_t i = 0; i < schema->count; i++) {
@@ -390,7 +392,7 @@ static guess nearest(const ad_schema *schema, const char *section, const char *u
   return best;
 }
 
-/* Adds the names of the keys and sections in `section`. */
+/* Adds to `out` the names of the keys and of the sections in `section`. */
 static void list_known(const ad_schema *schema, const char *section, ad_text *out) {
   char name[NAME_MAX_COMPARED], before[NAME_MAX_COMPARED] = "";
   for (size_t i = 0; i < schema->count; i++) {
@@ -401,7 +403,7 @@ static void list_known(const ad_schema *schema, const char *section, ad_text *ou
   if (!*before) ad_text_add(out, "`%s` has no keys below it", section);
 }
 
-/* The path in `section` of the key that earlier versions called `unknown`; "": there is none. */
+/* Writes to `out` the path of the key in `section` that earlier versions called `unknown`, or "" if there is none. */
 static void find_renamed(const ad_schema *schema, const char *section, const char *unknown, char *out, size_t size) {
   static const char *const names[][2] = {
       {"held_out", "validation"}, {"held_out_font", "validation_font"}, {"wire", "comm_dtype"}};

@@ -1,4 +1,4 @@
-/* --set PATH=VALUE: puts a value from the command line into the tree, in the place of a node. */
+/* --set PATH=VALUE: puts a value from the command line into the tree, in place of the node at that path. */
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -12,7 +12,7 @@ typedef struct set_path {
   int count;
 } set_path;
 
-/* Reads one part of a path, up to a dot or the end. Returns the text after the part, or NULL if the part is too long
+/* Reads one part of a path, up to a dot or the end. Returns the text after this part, or NULL if the part is too long
  * or a quote is not closed. */
 static const char *take_part(const char *text, const char *end, char out[PART_SIZE]) {
   int quoted = text < end && *text == '"';
@@ -36,7 +36,7 @@ static int take_path(const char *text, const char *end, set_path *out) {
   return 0;
 }
 
-/* Returns 1 if the schema has the path of the first `count` parts, or it is below precision.overrides. */
+/* Returns 1 if the first `count` parts are a path of the schema, or if that path is below precision.overrides. */
 static int is_known(const ad_reading *r, const set_path *path, int count) {
   char joined[PATH_SIZE];
   ad_text text = ad_text_on(joined, sizeof joined);
@@ -49,7 +49,7 @@ static int is_known(const ad_reading *r, const set_path *path, int count) {
   return count <= 2 || entry->key.kind == AD_KEY_OVERRIDES;
 }
 
-/* Adds an error for a path that the schema does not have; the hint lists names below the path's last known part. */
+/* Adds an error about a path that is not in the schema. Its hint lists names below the last part that is known. */
 static void report_unknown(ad_reading *r, ad_recipe_place place, const set_path *path) {
   char hint[512], whole[PATH_SIZE], section[PATH_SIZE] = "";
   ad_text text = ad_text_on(hint, sizeof hint), joined = ad_text_on(whole, sizeof whole),
@@ -66,8 +66,8 @@ static void report_unknown(ad_reading *r, ad_recipe_place place, const set_path 
   ad_recipe_errors_add(&r->errors, place, "", "unknown key; %s", hint);
 }
 
-/* Returns in *out the map under `key`; makes one if the key has no value. NULL: the key has another value, about
- * which the reader will complain. */
+/* Sets *out to the map at `key`, which is made if the key has no value. Sets *out to NULL if the key has another value;
+ * the reader adds an error about that. */
 static ad_status map_under(ad_node *map, const char *key, ad_recipe_place place, ad_node **out) {
   ad_node *child = ad_node_find(map, key);
   *out = NULL;
@@ -84,7 +84,7 @@ static ad_status map_under(ad_node *map, const char *key, ad_recipe_place place,
   return status;
 }
 
-/* Puts a value into the tree. Sets *taken to 1 if the tree owns the value now. */
+/* Puts a value into the tree. Sets *taken to 1 if the tree owns the value afterwards. */
 static ad_status put_in_tree(ad_reading *r, const set_path *path, ad_recipe_place place, ad_node *value, int *taken) {
   ad_node *map = r->root;
   for (int i = 0; map && i + 1 < path->count; i++) AD_TRY(map_under(map, path->part[i], place, &map));
@@ -97,7 +97,7 @@ static ad_status put_in_tree(ad_reading *r, const set_path *path, ad_recipe_plac
   return AD_OK;
 }
 
-/* The first '=' outside of quotes. */
+/* Returns the first '=' that is not in quotes. */
 static const char *equals_sign(const char *set) {
   int quoted = 0;
   for (; *set && (quoted || *set != '='); set++) quoted ^= *set == '"';
@@ -113,7 +113,7 @@ static ad_status put_value(ad_reading *r, const set_path *path, ad_recipe_place 
   return status;
 }
 
-/* Returns 1 if the path is model, model.kind or model.from, so that it may name the program. */
+/* Returns 1 if the path is model, model.kind or model.from, the paths that may decide the program. */
 static int names_kind(const set_path *path) {
   const char *key = path->count == 2 ? path->part[1] : "kind";
   return !strcmp(path->part[0], "model") && path->count <= 2 && (!strcmp(key, "kind") || !strcmp(key, "from"));

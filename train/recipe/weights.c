@@ -1,5 +1,5 @@
 /* Checks a recipe's weights before any rank starts: that the files are well-formed, fit the model and have finite
- * values. Ranks read the weights in train/. */
+ * values. train/step reads the weights on ranks. */
 #include "recipe/weights.h"
 
 #include "architecture/folder.h"
@@ -28,7 +28,8 @@ void ad_recipe_check_weights(const ad_recipe *recipe, const ad_architecture *arc
                              const ad_complaints *to) {
   ad_weights *weights = NULL;
   const ad_safetensors *file;
-  if (!recipe->from == !recipe->weights) return; /* neither, or both, which has an error already */
+  /* Nothing to check: neither key is given, or both are, which is an error already. */
+  if (!recipe->from == !recipe->weights) return;
   complain_of_weights(recipe, open_files(recipe, &weights), to);
   if (weights && asked.fit) complain_of_weights(recipe, check_fit(recipe, architecture, weights), to);
   for (size_t i = 0; asked.values && (file = ad_weights_file(weights, i)); i++)

@@ -1,4 +1,4 @@
-/* Reads the files of a run's folder into one document. timeline.c reads the trace. */
+/* Reads the files in a run's folder into one document. timeline.c reads the trace. */
 #include "report/document.h"
 
 #include <string.h>
@@ -21,13 +21,14 @@ static size_t count_lines(const char *text) {
   return count;
 }
 
-/* Whether a line is kept: every n-th, the last, and those with numbers that are not measured at every step. */
+/* Returns 1 if a line is kept: every n-th line, the last line, and lines with numbers that are not measured at every
+ * step. */
 static int is_kept(const json_t *line, size_t number, size_t count, size_t every) {
   return number % every == 0 || number + 1 == count || json_object_get(line, "validation_loss") ||
          json_object_get(line, "pss_all_bytes") || json_object_get(line, "skipped");
 }
 
-/* Takes the kept lines. Stops at a line that is cut short, because its writer is still at work or died. */
+/* Appends the lines to keep. Stops at a line that is cut off, because its writer is still at work or has died. */
 static ad_status take_lines(const char *text, size_t every, json_t *lines) {
   size_t number = 0, count = count_lines(text);
   const char *line = text, *end;
@@ -73,7 +74,7 @@ static ad_status read_metrics(const char *folder, json_t *run) {
 
 /* ---- reading samples.jsonl ---- */
 
-/* Takes the newest LINES_MAX lines. */
+/* Appends the newest LINES_MAX lines. */
 static ad_status take_samples(const char *text, json_t *lines) {
   size_t number = 0, count = count_lines(text);
   const char *line = text, *end;
@@ -96,7 +97,7 @@ static ad_status read_lines(const char *path, const char *folder, json_t *lines)
   return status ? no_memory(folder) : AD_OK;
 }
 
-/* Reads samples.jsonl. A run without prompts does not have this file. */
+/* Reads samples.jsonl, which a run without prompts does not have. */
 static ad_status read_samples(const char *folder, json_t *run) {
   char *path;
   json_t *lines = json_array();
@@ -109,7 +110,7 @@ static ad_status read_samples(const char *folder, json_t *run) {
 
 /* ---- reading the other files ---- */
 
-/* Turns a file's document into the part of it that the report shows. Takes ownership of the document. */
+/* Takes ownership of a file's document, and makes from it the part that the report shows. */
 typedef ad_status file_taker(json_t *document, json_t **out);
 
 static ad_status take_whole(json_t *document, json_t **out) {
@@ -139,7 +140,7 @@ static ad_status read_part(size_t part, const char *path, json_t **out) {
   return parts[part].take(document, out);
 }
 
-/* Adds one file's part to the document. Notes a file that cannot be used as broken, and does not stop. */
+/* Adds one file's part to the document. If the file cannot be used, adds a sentence to "broken" and continues. */
 static int put_part(size_t part, const char *path, json_t *run) {
   json_t *found = NULL;
   ad_status status = read_part(part, path, &found);

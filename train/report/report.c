@@ -1,4 +1,4 @@
-/* Writes the report: a page with the runs' documents in it. */
+/* Writes the report: an HTML page that contains the documents of the runs. */
 #include "addend/report.h"
 
 #include "base/error.h"
@@ -7,7 +7,7 @@
 #include "report/document.h"
 #include "files/page.h"
 
-extern const ad_page ad_report_page; /* made by cmake/Pages.cmake */
+extern const ad_page ad_report_page; /* cmake/Pages.cmake makes its source */
 
 static ad_status add_run(json_t *runs, const char *folder) {
   json_t *run;

@@ -1,5 +1,5 @@
-/* Takes two steps from a trace, with the spans of all ranks in seconds, and computes from all steps the share of time
- * in which each rank waits for others. */
+/* Takes the spans of all ranks in two steps from a trace, in seconds, and computes from all steps the share of time in
+ * which each rank waits for others. */
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -22,7 +22,7 @@ static json_int_t step_of(const json_t *event) { return integer_at(json_object_g
 
 /* ---- choosing the steps that are shown ---- */
 
-/* The first, second and last step that ended on the first rank; -1: there is none. */
+/* The first, the second and the last step that ended on the first rank; -1 if there is none. */
 typedef struct shown {
   json_int_t first, second, last;
 } shown;
@@ -44,7 +44,8 @@ static shown find_steps(const json_t *events) {
   return found;
 }
 
-/* The early step is the second, since the first touches new memory, or the first if there is no second. */
+/* Returns the early step that is shown: the second, because the first one touches new memory, or the first if there is
+ * no second. */
 static json_int_t early(const shown *steps) { return steps->second < 0 ? steps->first : steps->second; }
 
 static int is_shown(const shown *steps, const json_t *event) {
@@ -63,8 +64,8 @@ static json_t *span_of(const json_t *event, double end) {
   return span;
 }
 
-/* The span that event i begins. Spans that overlap are two events in succession. NULL: the event begins no span, or its
- * other half is missing. */
+/* Returns the span that begins with event i, or NULL if none does or the span's end is missing. A span that overlaps
+ * others is two consecutive events. */
 static json_t *span_at(const json_t *events, size_t i) {
   const json_t *event = json_array_get(events, i), *next = json_array_get(events, i + 1);
   const char *phase = text_at(event, "ph");
@@ -86,13 +87,13 @@ static json_t *spans_of(const json_t *events, const shown *steps, json_int_t *ra
 
 /* ---- the share of time in which ranks wait for each other ---- */
 
-/* Microseconds that a rank spent in steps, and idle in them. */
+/* Microseconds that a rank spent in steps, and those of them in which it was idle. */
 typedef struct rank_time {
   double steps, idle;
 } rank_time;
 
-/* Whether a rank in a span of this kind only waits: for a module on other ranks, or, at a step's end, for sums over all
- * ranks. */
+/* Returns 1 if a rank in a span of this kind only waits: for a module on other ranks or, at the end of a step, for sums
+ * over all ranks. */
 static int is_idle(const char *kind) {
   static const char *const kinds[] = {"wait for value", "wait for gradient", "wait for room", "loss and norm"};
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -111,7 +112,7 @@ static void add_times(const json_t *events, rank_time *times, json_int_t ranks) 
   }
 }
 
-/* Returns, for each rank, the idle share of its steps; null if the rank has no step. */
+/* Returns for each rank the idle share of its steps, or null if the rank has no step. */
 static json_t *idle_of(const json_t *events, json_int_t ranks) {
   rank_time *times;
   if (ad_new((size_t)ranks, &times)) return NULL;

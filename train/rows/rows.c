@@ -1,4 +1,5 @@
-/* Chooses the variant of the row kernels: the variant that the core's kernels use. The kernels are in rows_dtype.h. */
+/* Chooses the variant of the row kernels: the one that the core's vector kernels use, too. The kernels are in
+ * rows_dtype.h. */
 #include "rows/rows.h"
 
 #include "rows/rows_table.h"

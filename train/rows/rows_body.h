@@ -1,5 +1,5 @@
-/* The row kernels, compiled once for each variant, with the variant's name ROWS: rows_dtype.h for each dtype, and
- * the exponentials of f32 and f64 and the rounding to bf16. rows.c chooses the variant. */
+/* The row kernels, compiled once for each variant: ROWS is the name of the variant. Includes rows_dtype.h for each
+ * dtype, and has the exponentials of f32 and f64 and the rounding to bf16. rows.c chooses the variant. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -10,16 +10,17 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* exp(x) = 2^n exp(r) with |r| <= log(2)/2, where exp(r) is its series up to the term below half a unit in the last
- * place. 2^n is computed as 2 * 2^(n-1), so that n = 128 (1024) overflows to infinity. Results below four times the
- * smallest normal number are 0; NaN stays NaN. */
+/* Computes exp(x) = 2^n exp(r) with |r| <= log(2)/2. exp(r) is its series up to the term below half a unit in the last
+ * place. 2^n is computed as 2 * 2^(n-1), so that n = 128 (1024 in f64) overflows to infinity. Results below four times
+ * the smallest normal number become 0; NaN stays NaN. */
 INLINE float exp_f32(float x) {
   float bounded = x < -88.0f ? -88.0f : x;
   bounded = bounded > 89.0f ? 89.0f : bounded;
-  float shifted = bounded * 0x1.715476p+0f + 0x1.8p23f;  // n is in the low bits, in units of 1
+  float shifted = bounded * 0x1.715476p+0f + 0x1.8p23f;  // the low bits of `shifted` are n, in units of 1
   float n = shifted - 0x1.8p23f;
   float r = bounded - n * 0.693359375f;
-  r = r - n * -2.12194440e-4f;  // log(2) in two parts, the first short enough for an exact product
+  r = r - n * -2.12194440e-4f;  // subtracts log(2) in two parts, of which the first is so short that its product is
+                                // exact
   float q = 1.0f / 5040;
   q = q * r + 1.0f / 720;
   q = q * r + 1.0f / 120;
@@ -65,7 +66,7 @@ INLINE double exp_f64(double x) {
   return x < -707.0 ? 0.0 : y;
 }
 
-/* Rounds to nearest even. Adding 0x7fff rounds up values above the middle. If the last kept place is odd, 1 more is
+/* Rounds to nearest even. Adding 0x7fff rounds up every value above the middle. If the last kept bit is 1, 1 more is
  * added, so that the middle is rounded to the even neighbour. */
 INLINE uint16_t bf16_of(float value) {
   uint32_t bits;
@@ -74,15 +75,15 @@ INLINE uint16_t bf16_of(float value) {
   return (uint16_t)(bits >> 16);
 }
 
-/* Rounds whole registers by an instruction. The instruction treats subnormals as zeros and keeps NaNs' payloads, so
- * registers with such values are rounded element by element. */
+/* Returns 1 if a register has subnormals or NaNs. The instruction that rounds whole registers treats subnormals as
+ * zeros and keeps the payloads of NaNs, so such registers are rounded element by element. */
 #if defined(__AVX512BF16__)
 INLINE int are_rare(__m512 a, __m512 b) {
   enum { QUIET_NAN = 0x01, SUBNORMAL = 0x20, SIGNALLING_NAN = 0x80, RARE = QUIET_NAN | SUBNORMAL | SIGNALLING_NAN };
   return !_kortestz_mask16_u8(_mm512_fpclass_ps_mask(a, RARE), _mm512_fpclass_ps_mask(b, RARE));
 }
 
-/* Rounds as many elements as fill whole registers; returns the number of rounded elements. */
+/* Rounds as many elements as fill whole registers, and returns how many. */
 INLINE size_t round_registers(uint16_t *restrict to, const float *restrict from, size_t n) {
   enum { ROUNDED = 32 };
   size_t i = 0;

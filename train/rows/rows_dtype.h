@@ -1,15 +1,17 @@
-/* The row kernels for one dtype. Elements are ELEMENT in memory and REAL in registers; LOAD and STORE convert
- * between them. If ROUNDS is 1, STORE rounds, and STORE_REGISTERS(to, from, n) rounds whole registers. EXP is the
- * exponential of a REAL; NAME(x) appends the dtype's suffix to x. rows_body.h includes this file once for each
- * dtype; the macros are undefined at the end. The code gives the same bits for any vector width. */
+/* The row kernels for one dtype. Elements are ELEMENT in memory and REAL in registers; LOAD and STORE convert between
+ * them. If ROUNDS is 1, STORE rounds, and STORE_REGISTERS(to, from, n) rounds whole registers. EXP is the exponential
+ * of a REAL. NAME(x) appends the dtype's suffix to x. rows_body.h includes this file once for each dtype; the macros
+ * are undefined at the end. The code gives the same bits for any vector width. */
 
-/* A sum has LANES interleaved partial sums, which are folded in halves. PIECE elements fit in the first-level cache. */
+/* LANES: a sum has this many interleaved partial sums, which are folded in halves. PIECE: so many elements fit in the
+ * first-level cache. */
 #ifndef LANES
 #define LANES 32
 #define PIECE 256
 
-/* out[i] = value, or out[i] += value, for all i < n; `value` is a REAL expression in i. If the result must be
- * rounded, it is computed piece by piece into other memory first, so that loops over exponentials stay in registers. */
+/* Computes out[i] = value, or out[i] += value, for all i < n; `value` is a REAL expression in i. If the result must
+ * be rounded, it is first computed into other memory, piece by piece, so that loops over exponentials stay in
+ * registers. */
 #define PUT(out, n, adds, value)                                                   \
   do {                                                                             \
     REAL unrounded[PIECE];                                                         \
@@ -26,13 +28,14 @@
   } while (0)
 #endif
 
-/* Writes or adds a piece to out, rounded. If it adds, the contents of `piece` are lost. */
+/* Rounds a piece and writes it to out. If `adds`, out is added before, and the contents of `piece` are lost. */
 INLINE void NAME(put_piece)(ELEMENT *restrict out, REAL *restrict piece, size_t n, int adds) {
   for (size_t i = 0; adds && i < n; i++) piece[i] = LOAD(out[i]) + piece[i];
   for (size_t i = STORE_REGISTERS(out, piece, n); i < n; i++) out[i] = STORE(piece[i]);
 }
 
-/* Element i of a row, in the wide dtype if `is_wide`; the compiler knows `is_wide` wherever this is inlined. */
+/* Returns element i of a row, which has the wide dtype if `is_wide`. Wherever this is inlined, the compiler knows
+ * `is_wide`. */
 INLINE REAL NAME(get)(const void *row, size_t i, int is_wide) {
   return is_wide ? ((const REAL *)row)[i] : LOAD(((const ELEMENT *)row)[i]);
 }
@@ -140,7 +143,8 @@ static void NAME(fill)(void *dst, double value, size_t n, int adds) {
   PUT(out, n, adds, (REAL)value);
 }
 
-/* exp_sum for src in T or in R. If nothing is rounded, the exponentials are computed directly in dst. */
+/* exp_sum for a src in T or in the wide dtype. If nothing must be rounded, the exponentials are computed directly in
+ * dst. */
 INLINE double NAME(exp_sum_of)(void *dst, const void *src, int src_is_wide, double shift, size_t n) {
   const REAL s = (REAL)shift;
   REAL unrounded[PIECE], lane[LANES] = {0};

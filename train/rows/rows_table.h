@@ -1,4 +1,4 @@
-/* The export of each variant of the row kernels: a table of the functions in rows.h for each dtype. */
+/* The table of each variant of the row kernels: the functions in rows.h for each dtype. */
 #ifndef ROWS_ROWS_TABLE_H
 #define ROWS_ROWS_TABLE_H
 #include "rows/rows.h"

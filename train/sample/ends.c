@@ -1,4 +1,4 @@
-/* Reads which tokens end a text. */
+/* Reads which tokens end a text of a model. */
 #include "sample/ends.h"
 
 #include <jansson.h>

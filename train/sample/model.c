@@ -1,4 +1,4 @@
-/* Makes the program that is sampled, for one process, and memory for its values. */
+/* Creates the program that is sampled, in one process, and memory for its values. */
 #include "sample/model.h"
 
 #include <string.h>
@@ -15,8 +15,8 @@ static ad_status check_kind(const ad_program_kind *kind) {
                  ad_program_kinds_sampled(known, sizeof known));
 }
 
-/* Replaces all meshes by dp_shard=1. Even an axis cp of size 1 would shard sequences, but kept keys and values must
- * not be sharded. */
+/* Replaces all meshes by dp_shard=1. An axis cp, even of size 1, would shard the sequence, but keys and values that are
+ * kept between calls must not be sharded. */
 static ad_status shard_nothing(ad_recipe *alone) {
   for (size_t i = 0; i < alone->mesh_count; i++) {
     ad_release(alone->meshes[i].text);

@@ -7,15 +7,16 @@
 
 typedef struct ad_sample_model {
   ad_comm *comm;
-  ad_recipe alone; /* the recipe, changed to run in one process */
+  ad_recipe alone; /* the recipe, changed so that it runs in one process */
   ad_program *program;
   ad_program_params params;
-  ad_array *arrays; /* one for each parameter, in the dtype that it is computed with */
+  ad_array *arrays; /* one for each parameter, in the dtype with which it is computed */
   ad_array *states; /* the states of the program's module */
   size_t state_count;
 } ad_sample_model;
 
-/* Borrows the recipe. All values are 0 until the caller writes them. AD_INVALID: the program is no decoder of text. */
+/* Creates the model with all values 0; the caller writes them. Borrows the recipe. Returns AD_INVALID if the program is
+ * no decoder of text. */
 ad_status ad_sample_model_create(const ad_recipe *recipe, ad_dtype dtype, ad_sample_model *out) AD_CHECKED;
 void ad_sample_model_release(ad_sample_model *model);
 

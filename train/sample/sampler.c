@@ -1,4 +1,4 @@
-/* Reads tokens and chooses the next one. */
+/* Reads tokens and chooses the next token. */
 #include "sample/sampler.h"
 
 #include <math.h>
@@ -42,7 +42,7 @@ static ad_status create_kept(ad_sampler *sampler) {
   return AD_OK;
 }
 
-/* Allocates the list of tensors for the program, and the logits. */
+/* Allocates the list of the program's tensors, and the logits. */
 static ad_status create_lists(ad_sampler *sampler) {
   const ad_sample_model *model = &sampler->model;
   AD_TRY(ad_new(model->params.count, &sampler->params));
@@ -108,7 +108,7 @@ static ad_status check_tokens(const ad_sampler *sampler, const int32_t *tokens, 
   return AD_OK;
 }
 
-/* The layout of tokens [1, count] on one rank: samples are sharded over the data-parallel axes. */
+/* Returns the layout of tokens [1, count] on one rank: samples are sharded over the data-parallel axes. */
 static ad_layout layout_of_tokens(const ad_mesh *mesh) {
   ad_layout layout = ad_layout_all(mesh, AD_R);
   ad_layout_set(&layout, AD_AXES(AD_DP_REPLICATE), AD_S(0));
@@ -170,7 +170,8 @@ static int32_t largest(const double *logits, int64_t count) {
   return (int32_t)best;
 }
 
-/* Draws from the softmax: the first token at which the cumulative probability exceeds `part` (0 to 1). */
+/* Draws from the softmax: returns the first token at which the cumulative probability exceeds `part`, a number from 0
+ * to 1. */
 static int32_t drawn(const double *logits, int64_t count, double temperature, double part) {
   double most = logits[largest(logits, count)], sum = 0, so_far = 0;
   for (int64_t i = 0; i < count; i++) sum += exp((logits[i] - most) / temperature);

@@ -1,4 +1,4 @@
-/* The data of a run that a checkpoint stores. checkpoint/ writes and reads the files. */
+/* What a checkpoint stores of a run. train/checkpoint writes and reads the files. */
 #include <stdio.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -14,7 +14,7 @@ typedef struct run_state {
   ad_checkpoint_state state;
   ad_checkpoint_value *values;
   char (*names)[NAME_SIZE];
-  ad_checkpoint_number numbers[NUMBERS]; /* optimizer steps, seed, loss scale, steps since it changed */
+  ad_checkpoint_number numbers[NUMBERS]; /* optimizer steps, seed, loss scale, and steps since the loss scale changed */
   char *recipe;
   ad_fingerprint fingerprint;
   const ad_run *run;
@@ -26,8 +26,8 @@ static void add_value(run_state *s, const char *prefix, const char *name, ad_arr
   s->values[at] = (ad_checkpoint_value){s->names[at], array};
 }
 
-/* Lists a parameter's arrays for the checkpoint: value, master and moments, if it has them. If the master is the value
- * itself, the array is listed once. */
+/* Lists a parameter's arrays for the checkpoint: value, master and moments, as far as it has them. If the master is the
+ * value itself, the array is listed once. */
 static void list_param(ad_run *run, size_t index, run_state *s) {
   ad_run_param at = ad_run_param_at(run, index);
   char name[AD_PROGRAM_NAME_SIZE];
@@ -121,8 +121,8 @@ ad_status ad_run_checkpoint_bytes(ad_run *run, size_t *out) {
   return status;
 }
 
-/* Checks the numbers of a checkpoint: the optimizer has taken at most the training's steps, and the loss scale's
- * exponent lies within its limits. */
+/* Checks the numbers of a checkpoint: the optimizer may not have taken more steps than the training has, and the loss
+ * scale's exponent must be inside its limits. */
 static ad_status check_numbers(const run_state *s) {
   const struct {
     int64_t least, most;

@@ -1,4 +1,5 @@
-/* Copies files that belong to a run into its folder, and tells such a copy from another file of the same name. */
+/* Copies files that belong to a run (its companions) into its folder, and distinguishes such a copy from another file
+ * of the same name. */
 #include "step/companions.h"
 
 #include <stdio.h>
@@ -15,7 +16,7 @@
 
 enum { COMPANION_BYTES_MAX = 1 << 30 };
 
-/* A function that is called with the path of each file that belongs to the run. */
+/* A function that is called with the path of each companion of the run. */
 typedef ad_status each_companion(void *context, const char *path);
 
 static ad_status each_of_model(const ad_run *run, each_companion *function, void *context) {
@@ -29,7 +30,7 @@ static ad_status each_of_model(const ad_run *run, each_companion *function, void
   return AD_OK;
 }
 
-/* Visits the files of the model that the run begins with, then the files of its data. */
+/* Calls the function for files of the model that the run starts from, and then for files of its data. */
 static ad_status each(const ad_run *run, each_companion *function, void *context) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   const char *companion;
@@ -46,7 +47,7 @@ static const char *name_of(const char *path) {
   return slash ? slash + 1 : path;
 }
 
-/* The folder's entry with a companion's name: none, the companion itself, a copy of it, or another file. */
+/* What the folder has under a companion's name: nothing, the companion itself, a copy of it, or another file. */
 typedef enum standing { NOTHING, ITSELF, A_COPY, ANOTHER } standing;
 
 static int are_identical(const char *path, const char *other) {

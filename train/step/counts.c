@@ -1,5 +1,5 @@
-/* The counts of a run's program (law 5): each is summed once a step over all microbatches and the ranks that count
- * their own rows, and every loss is divided by one. */
+/* The counts of a run's program (law 5). Each count is summed once in a step, over all microbatches and over the ranks
+ * that count their own rows, and every loss is divided by a count. */
 #include "base/memory.h"
 #include "program/program.h"
 #include "step/execute.h"

@@ -1,4 +1,4 @@
-/* Executes a rank's list of the run's table. */
+/* Executes a rank's list of actions in the run's table. */
 #include "step/execute.h"
 
 #include "base/error.h"
@@ -29,7 +29,8 @@ static ad_status weights(ad_run *run, ad_step_state *state, const ad_action *act
   return state->goes_back ? ad_phase_weights(run, (size_t)action->stage, (size_t)action->microbatch) : AD_OK;
 }
 
-/* Ends a phase's microbatch and drops its tape; values that other phases still read stay. */
+/* Ends a phase's microbatch, so that its gradients can be reduced, and drops its tape. Values that other phases still
+ * read stay. */
 static ad_status reduce(ad_run *run, ad_step_state *state, const ad_action *action) {
   size_t p = (size_t)action->stage, m;
   AD_TRY(ad_progress_reduced(run, p, action->microbatch, &m));
@@ -75,14 +76,14 @@ static ad_status (*const acts[AD_ACTION_COUNT])(ad_run *run, ad_step_state *stat
 
 /* ---- executing a rank's list of actions ---- */
 
-/* Forgets the state of the last pass, and returns the tapes' memory to the pool. */
+/* Forgets the state of the pass before, and returns the memory of tapes to the pool. */
 static void begin_pass(ad_run *run) {
   ad_microbatches_begin_pass(run);
   ad_transfers_begin_pass(run);
   ad_progress_begin_pass(run);
 }
 
-/* Reduces modules that no phase runs on: their reducers also expect microbatches, without addends. */
+/* Calls the reducers of modules on which no phase runs. They expect the microbatches, too, with no addends. */
 static ad_status reduce_nothing(const ad_run *run) {
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
     ad_module *module = ad_run_module(run, i);

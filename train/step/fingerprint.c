@@ -1,4 +1,4 @@
-/* Makes a run's fingerprint and compares a checkpoint's with it. checkpoint/ keeps it. */
+/* Makes a run's fingerprint, and compares that of a checkpoint with it. train/checkpoint stores fingerprints. */
 #include "step/fingerprint.h"
 
 #include <fnmatch.h>
@@ -14,7 +14,8 @@
 
 enum { CONTENT_SIZE = 128, WORDS = AD_MESSAGE_MAX / 2, VALUE_SHOWN = 120 };
 
-/* Finds the contents of the files that the key at `path` names, for use as its value. Returns 0 if it names none. */
+/* Finds the contents of the files that the key at `path` names, which replace the value of the key. Returns 0 if the
+ * key names no files. */
 static int find_content(const ad_run *run, const char *path, char content[CONTENT_SIZE]) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   const char *key;
@@ -36,7 +37,7 @@ static ad_status add_fact(const ad_run *run, const ad_schema_entry *entry, ad_fi
   return AD_OK;
 }
 
-/* The name of the one fact that is no key of the recipe: the library that makes matrix products, on which bits
+/* Adds the only fact that is not a key of the recipe: the library that computes matrix products, on which bits
  * depend. */
 #define PRODUCTS "products"
 
@@ -76,9 +77,9 @@ void ad_fingerprint_release(ad_fingerprint *fingerprint) {
 
 /* ---- comparing a run's fingerprint with a checkpoint's ---- */
 
-/* Whether the key may change when a run resumes: where it is computed, what it writes, how long it trains, values that
- * the checkpoint has, and where weights come from (the fingerprint has their content). A key that is not listed changes
- * what the numbers mean. */
+/* Returns 1 if the key may change when a run resumes: where the run computes, what it writes, how long it trains,
+ * values that the checkpoint has, and where weights come from (their content is in the fingerprint). Any other key
+ * changes what the numbers mean. */
 static int is_free(const char *key) {
   static const char *const patterns[] = {"name",
                                          "model.from",
@@ -135,15 +136,15 @@ static const char *fact_value(const ad_checkpoint_fact *facts, size_t count, con
   return NULL;
 }
 
-/* Whether the checkpoint agrees with the value that prints as `own`. A key missing in the checkpoint is newer than it:
- * addend then did what the key's default says now. */
+/* Returns 1 if the checkpoint's value means the same as `own`, this run's value as text. A key that the checkpoint does
+ * not have was introduced after it; addend then did what the key's default means now. */
 static int agrees(const ad_schema *schema, const char *path, const char *own, const char *other) {
   const ad_schema_entry *entry = ad_schema_find(schema, path);
   if (!entry) return !other || !strcmp(own, other);
   return other ? !strcmp(own, other) || ad_key_means(&entry->key, other, own) : ad_key_is_default(&entry->key, own);
 }
 
-/* Lists the keys that differ: in `bound` those that change what the numbers mean, in `unbound` the others. */
+/* Lists the keys that differ: in `bound` those that change what the numbers mean, in `unbound` the other ones. */
 static void compare_facts(const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count, ad_text *bound,
                           ad_text *unbound) {
   for (size_t i = 0; i < here->count; i++) {
@@ -160,7 +161,7 @@ static const char *why_fixed(const ad_run *run, const char *key) {
   return kind->course.fixed ? AD_GUEST(kind, "fixed", kind->course.fixed(ad_program_own(run->program), key)) : NULL;
 }
 
-/* Fails if a key differs that the program never allows to change, not even with --force. */
+/* Fails if a key differs that the program does not allow to change even with --force. */
 static ad_status check_fixed(const ad_run *run, const ad_fingerprint *here, const ad_checkpoint_fact *there,
                              size_t count) {
   for (size_t i = 0; i < here->count; i++) {

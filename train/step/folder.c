@@ -1,4 +1,4 @@
-/* Looks into a run's folder, and clears it. train.c decides what a run writes there. */
+/* Finds out what a run's folder has, and clears it. train.c decides what a run writes there. */
 #include "step/folder.h"
 
 #include <dirent.h>
@@ -21,19 +21,19 @@ static const char *const results[] = {"weights.safetensors", "report.html",   "t
                                       "result.json",         "metrics.jsonl", "samples.jsonl", "validation.jsonl"};
 enum { RESULTS = sizeof results / sizeof *results };
 
-/* An earlier run, as the folder's files show it. */
+/* What the files in the folder say about an earlier run. */
 typedef struct earlier {
-  int64_t steps;      /* lines of its metrics.jsonl */
-  int64_t total;      /* the steps that the run was to take */
-  int64_t checkpoint; /* steps of its newest checkpoint; -1: it has none */
+  int64_t steps;      /* number of lines in its metrics.jsonl */
+  int64_t total;      /* number of steps that the run was to take */
+  int64_t checkpoint; /* step of its newest checkpoint; -1 if it has none */
   int has_weights;
-  int takes_weights; /* 1: weights can be named as model.weights, since the recipe has no model.from */
+  int takes_weights; /* 1: a recipe can name weights as model.weights, because it has no model.from */
   int is_finished;   /* 1: run.json says that the run is finished */
   int is_same;       /* 1: the run was made from this recipe, or from one that gives the same numbers */
 } earlier;
 
-/* Sets *out to 1 if run.json's recipe gives the same numbers as `recipe`, to 0 if not or if it can no longer be
- * read. */
+/* Sets *out to 1 if the recipe in run.json gives the same numbers as `recipe`; to 0 if it does not, or if it cannot be
+ * read any more. */
 static ad_status compare_recipe(const ad_recipe *recipe, const char *text, int *out) {
   ad_recipe *its_own;
   *out = 0;
@@ -43,7 +43,7 @@ static ad_status compare_recipe(const ad_recipe *recipe, const char *text, int *
   return status;
 }
 
-/* Reads run.json. If it is missing or damaged, the run's steps are taken from the recipe. */
+/* Reads run.json. If it is missing or damaged, the number of steps is taken from `recipe`. */
 static ad_status look_at_provenance(const ad_recipe *recipe, const char *folder, earlier *out) {
   json_t *document;
   if (ad_provenance_read(folder, &document)) document = NULL;
@@ -69,21 +69,22 @@ static ad_status look_at(const ad_recipe *recipe, const char *folder, earlier *o
   return AD_OK;
 }
 
-/* Whether the folder has the weights of a run that took all steps of this recipe. If there is a checkpoint, weights and
- * metrics may come from two trainings, the second of which was killed, so run.json must say that the run finished. With
- * a checkpoint of the last step, resuming is the better test: it also compares contents of files. */
+/* Returns 1 if the folder has the weights of a run that took all steps of this recipe. If there is a checkpoint,
+ * weights and metrics may be from two trainings, of which the second was killed, so run.json must say that the run
+ * finished. If the checkpoint is of the last step, returns 0, because resuming from it also compares the contents of
+ * files. */
 static int is_over(const earlier *found, int64_t steps) {
   int is_finished = found->is_finished || found->checkpoint < 0;
   return found->has_weights && is_finished && found->is_same && found->steps == steps && found->checkpoint < steps;
 }
 
-/* Whether resuming with this recipe would end before the finished run in the folder did. */
+/* Returns 1 if resuming with this recipe would end before the step at which the finished run in the folder ended. */
 static int would_shrink(const earlier *found, int64_t steps) {
   return found->has_weights && found->is_finished && found->checkpoint >= 0 && found->checkpoint <= steps &&
          found->steps > steps;
 }
 
-/* "a finished run of 300 steps", "a run that took 120 of 300 steps" */
+/* Writes "a finished run of 300 steps" or "a run that took 120 of 300 steps". */
 static void describe_earlier(const earlier *found, char *words, size_t size) {
   int64_t taken = found->steps > found->checkpoint ? found->steps : found->checkpoint;
   if (found->has_weights && taken >= found->total)
@@ -93,7 +94,7 @@ static void describe_earlier(const earlier *found, char *words, size_t size) {
              ad_plural(found->total));
 }
 
-/* Writes what --resume would do with the folder's earlier run; train.c decides by the same conditions. */
+/* Describes what --resume would do with the earlier run in the folder. train.c decides by the same conditions. */
 static void describe_resume(const earlier *found, int64_t steps, char *words, size_t size) {
   if (found->checkpoint >= 0)
     snprintf(words, size, "--resume continues from its checkpoint after %lld step%s%s", (long long)found->checkpoint,
@@ -117,7 +118,7 @@ static ad_status refuse_earlier(const earlier *found, int64_t steps, const char 
                  words, resume, weights);
 }
 
-/* Refuses to resume from an older checkpoint if training would end before the finished run did. */
+/* Refuses to resume if training would end before the step at which the finished run ended. */
 static ad_status refuse_fewer(const earlier *found, int64_t steps, const char *folder) {
   return ad_fail(AD_INVALID,
                  "%s holds a finished run of %lld step%s, and the recipe asks for %lld: set train.steps to %lld or "
@@ -147,7 +148,7 @@ static int is_folder(const char *path) {
 
 static const char digits[] = "0123456789";
 
-/* Whether `rest` is what follows "rank" in the name of a dump's file, finished or unfinished. */
+/* Returns 1 if `rest` may follow "rank" in the name of a file of a dump, finished or unfinished. */
 static int ends_as_dumped(const char *rest) {
   static const char sum[] = ".sum", addend[] = ".addend.m", file[] = ".safetensors";
   size_t rank = strspn(rest, digits);
@@ -159,8 +160,8 @@ static int ends_as_dumped(const char *rest) {
   return rank >= 5 && (!strcmp(rest, file) || ad_is_unfinished(rest, file));
 }
 
-/* Whether the name is one that the reducer gives to files of a dump: "rank00003.sum.safetensors", or the same after a
- * module's name and a dot. */
+/* Returns 1 if the name is one that the reducer gives to a file of a dump: "rank00003.sum.safetensors", or the same
+ * after a module's name and a dot. */
 static int is_dumped(const char *name) {
   static const char before[] = "rank";
   for (const char *at = strstr(name, before); at; at = strstr(at + 1, before))
@@ -178,8 +179,7 @@ static ad_status check_dumped(const char *folder, const char *name) {
   return status;
 }
 
-/* Refuses folders that have the name of a dump's file: they are not removed, and no file can be written in their
- * place. */
+/* Refuses a folder that has the name of a file of a dump: it is not removed, so the file could not be written. */
 static ad_status check_all_dumped(const char *path) {
   ad_status status = AD_OK;
   DIR *folder = opendir(path);
@@ -198,7 +198,7 @@ static ad_status check_earlier_dump(const ad_train_options *options, const char 
                  options->overwrite ? "" : ", or --overwrite replaces the run with its dumps");
 }
 
-/* Refuses a dump in a place that --overwrite does not clear. */
+/* Refuses a dump whose folder --overwrite does not clear. */
 static ad_status check_dump(const ad_train_options *options) {
   char *path;
   if (!options->dumps) return AD_OK;
@@ -215,8 +215,8 @@ static ad_status check_is_folder(const char *path) {
                  path);
 }
 
-/* Refuses links in place of the run's folder and of "checkpoints": files there are removed, so the folders must be the
- * run's own. */
+/* Refuses symbolic links as the run's folder and as "checkpoints". Files in these folders are removed, so the folders
+ * must be the run's own. */
 static ad_status check_folders(const ad_train_options *options) {
   char *checkpoints;
   if (options->overwrite) AD_TRY(ad_folder_check_no_link(options->folder));
@@ -227,8 +227,8 @@ static ad_status check_folders(const ad_train_options *options) {
   return status;
 }
 
-/* Before anything is trained or removed: refuses folders in place of result files, which --overwrite does not
- * remove. */
+/* Refuses folders that have the names of result files, because --overwrite does not remove them. Called before anything
+ * is trained or removed. */
 static ad_status check_results(const ad_train_options *options) {
   ad_status status = AD_OK;
   for (size_t i = 0; i < RESULTS && !status; i++) {
@@ -240,8 +240,8 @@ static ad_status check_results(const ad_train_options *options) {
   return status;
 }
 
-/* With `resume`, a run that was killed before its first checkpoint begins again. A run that has written its weights is
- * refused instead, so that they are not lost. */
+/* With `resume`, a run that was killed before its first checkpoint begins again. But a run that has written its weights
+ * is refused, so that they are not lost. */
 ad_status ad_run_folder_check(const ad_recipe *recipe, const ad_train_options *options) {
   earlier found = {0};
   int64_t steps = recipe->train.steps;
@@ -270,7 +270,7 @@ static ad_status remove_checkpoints(const char *folder) {
   AD_TRY(ad_path_in(folder, "checkpoints", &path));
   ad_status status = AD_OK;
   while (!status && ad_checkpoint_newest(path) >= 0) status = ad_checkpoint_remove_older(path, INT64_MAX, 0);
-  rmdir(path);  // stays if somebody keeps other things there
+  rmdir(path);  // fails if the folder has other files, which stay
   ad_release(path);
   return status;
 }
@@ -279,7 +279,7 @@ static int is_dump(const char *name) {
   return !strncmp(name, "dump-", 5) && name[5] && !name[5 + strspn(name + 5, digits)];
 }
 
-/* Removes the dump's files. A link or a file of that name is not addend's and stays. */
+/* Removes the files of a dump. A symbolic link of that name, or another file, is not addend's and stays. */
 static ad_status remove_dump(const char *folder, const char *name) {
   char *path;
   int left = 0;
@@ -302,12 +302,12 @@ static ad_status remove_dumps(const char *path) {
 
 ad_status ad_run_folder_tidy(const char *folder) { return ad_unfinished_remove(folder, results, RESULTS); }
 
-/* Removes the copies of files of the model and of the data that the earlier run's run.json names. */
+/* Removes the copies of files of model and data that the run.json of the earlier run lists. */
 static ad_status remove_copied(const char *folder) {
   json_t *document, *name;
   size_t i;
   ad_status status = AD_OK;
-  if (ad_provenance_read(folder, &document)) return AD_OK; /* damaged: nobody knows what was copied */
+  if (ad_provenance_read(folder, &document)) return AD_OK; /* run.json is damaged, so it is not known what was copied */
   json_array_foreach(json_object_get(document, "copied"), i, name) {
     const char *text = json_string_value(name);
     if (!status && text && ad_name_is_plain(text)) status = remove_file(folder, text);

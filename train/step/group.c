@@ -1,4 +1,5 @@
-/* All ranks of a run as one group: who is the first, what they send each other when one fails, and sums over them. */
+/* All ranks of a run as one group: which rank is the first, how a rank that fails informs the others, and sums over all
+ * ranks. */
 #include <stdio.h>
 #include "base/error.h"
 #include "step/run.h"

@@ -1,4 +1,4 @@
-/* The known bugs around a step, made at injection points. Nothing here is part of what a step does. */
+/* The known bugs around a step, which act at injection points. Nothing in this file is part of what a step does. */
 #include "step/known_bugs.h"
 
 #include <math.h>
@@ -9,13 +9,14 @@
 #include "program/program.h"
 #include "step/run.h"
 
-enum { SPOILED_RANK = 1 }; /* the one rank that has the bug */
+enum { SPOILED_RANK = 1 }; /* the rank that has the bug */
 
 static int is_spoiled(const ad_known_bug_scene *scene) { return scene->rank == SPOILED_RANK; }
 
-/* Rank 0 reads its slice from another step's batch. Steps 0 and 1 are swapped, 2 and 3, and so on, so that no program
- * is asked for a step that the right run does not have. Other ranks may read text without any effect if matrices are
- * sharded: all its characters are in the first part of the vocabulary. */
+/* The bug: rank 0 reads its slice from the batch of another step. Steps 0 and 1 are exchanged, 2 and 3, and so on, so
+ * that the program is asked only for steps that the right run has, too. Rank 0 is chosen because, if matrices are
+ * sharded, other ranks' parts of the vocabulary may not contain any character of the text, so that the bug would have
+ * no effect there. */
 static void shift_slice(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   if (scene->rank) return;
@@ -23,7 +24,7 @@ static void shift_slice(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* Changes, after the reduction, one rank's replica of the last gradient that has elements on this rank. */
+/* The bug: changes, after the reduction, one rank's replica of the last gradient that has elements on this rank. */
 static void perturb(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   const ad_run *run = passing;
@@ -38,8 +39,8 @@ static void perturb(void *context, void *passing) {
   }
 }
 
-/* Averages each gradient over the ranks whose tokens it comes from, but experts' gradients only over the replicas of
- * the expert. */
+/* The bug: averages each gradient over the ranks from whose tokens it is computed, but gradients of experts only over
+ * the replicas of the expert. */
 static void divide_by_own_group(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   const ad_run *run = passing;
@@ -57,7 +58,8 @@ static void divide_by_own_group(void *context, void *passing) {
 
 /* ---- known bug: counting a module's norm on another module's mesh ---- */
 
-/* Another module's mesh on the same ranks as `own`; NULL: there is none, or `own` is only a view of a module's mesh. */
+/* Returns the mesh of another module on the same ranks as `own`, or NULL if there is none or `own` is only a view of a
+ * module's mesh. */
 static const ad_mesh *other_mesh(const ad_run *run, const ad_mesh *own) {
   const ad_mesh *other = NULL;
   int is_a_modules = 0;
@@ -76,7 +78,8 @@ static int is_first(const ad_mesh *mesh, ad_axes axes, int64_t rank) {
   return ad_group_rank(&group, 0) == rank;
 }
 
-/* Whether, of the ranks with the same elements as `rank`, the other mesh counts none or several instead of one. */
+/* Returns 1 if positions on the other mesh select none or several, instead of one, of the ranks that have the same
+ * elements as `rank`. */
 static int counts_otherwise(const ad_mesh *own, const ad_mesh *other, ad_axes replicas, int64_t rank) {
   ad_group same = ad_mesh_group(own, replicas, rank);
   int counted = 0;
@@ -99,15 +102,15 @@ int ad_replicas_differ_on_other_mesh(const ad_run *run) {
 
 static void keep_run(void *context, void *passing) { ((ad_known_bug_scene *)context)->kept = passing; }
 
-/* Whether this is the transition that selects one of several replicas of a parameter's sum of squares: one f64, not on
- * a tape. */
+/* Returns 1 if this transition selects one of several replicas of a parameter's sum of squares: it is one f64, and not
+ * on a tape. */
 static int counts_for_the_norm(const ad_transit_passing *pass) {
   const ad_array *in = pass->in;
   return pass->transit->move == AD_MOVE_ONCE && pass->transit->what && strcmp(pass->transit->what, "norm") != 0 &&
          in->dtype == AD_F64 && in->shape.ndim == 1 && in->shape.dim[0] == 1;
 }
 
-/* Selects the replica that counts by its position on another module's mesh. */
+/* The bug: selects the replica that counts for the norm by its position on the mesh of another module. */
 static void count_on_other_mesh(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   ad_transit_passing *pass = passing;
@@ -120,7 +123,7 @@ static void count_on_other_mesh(void *context, void *passing) {
   pass->handled = 1;
 }
 
-/* Makes the norm infinite on one rank, which then decides alone to skip the step. */
+/* The bug: makes the norm infinite on one rank, which then decides alone to skip the step. */
 static void overflow(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   if (!is_spoiled(scene)) return;
@@ -128,7 +131,7 @@ static void overflow(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* Rounds the masters to bf16, so that each update starts from rounded values. */
+/* The bug: rounds the master weights to bf16, so that each update starts from rounded values. */
 static void round_master(void *context, void *passing) {
   const ad_array *master = passing;
   if (!master->data) return;

@@ -10,7 +10,7 @@
 #include "base/unfinished.h"
 #include "files/file.h"
 
-static const size_t probe_bytes = 1 << 16;  // about what a run writes in its first minute
+static const size_t probe_bytes = 1 << 16;  // about as much as a run writes in its first minute
 
 ad_status ad_cannot_write(const char *path, int reason) {
   return ad_fail(AD_IO, "%s: cannot be written: %s", path, strerror(reason));
@@ -33,7 +33,7 @@ static int is_before(const char *line, size_t length, int64_t first_step) {
   return before;
 }
 
-// Finds the lines to keep. They are in the order of steps; a line that was cut short when its writer died ends them.
+// Finds the lines to keep, which are in the order of steps. Stops at a line that was cut off because its writer died.
 static void find_lines(earlier_lines *found, int64_t first_step) {
   const char *line = found->text, *end;
   while ((end = strchr(line, '\n')) && is_before(line, (size_t)(end - line), first_step)) {
@@ -45,7 +45,8 @@ static void find_lines(earlier_lines *found, int64_t first_step) {
 
 static ad_status read_earlier(const char *path, int64_t first_step, earlier_lines *out) {
   int64_t size;
-  if (!first_step || access(path, F_OK)) return AD_OK;  // no earlier file: somebody kept the checkpoint alone
+  // There is nothing to keep. If the file does not exist, only the checkpoint was kept.
+  if (!first_step || access(path, F_OK)) return AD_OK;
   AD_TRY(ad_file_read(path, INT64_MAX - 1, &out->text, &size));
   find_lines(out, first_step);
   return AD_OK;
@@ -61,7 +62,7 @@ ad_status ad_lines_count(const char *path, int64_t *out) {
 
 /* ---- opening the file ---- */
 
-// Writes this much and rewinds, so that a full disk is reported before training and not after it.
+// Writes probe_bytes bytes and rewinds, so that a full disk is reported before training and not after it.
 ad_status ad_lines_probe(FILE *file, const char *path) {
   for (size_t i = 0; i < probe_bytes; i++) putc('\n', file);
   if (fflush(file) || ferror(file)) return ad_cannot_write(path, errno);
@@ -77,7 +78,7 @@ static ad_status begin_file(FILE *file, void *context) {
   return AD_OK;
 }
 
-/* Writes a new file beside the earlier one and replaces it only when all kept lines are in the new one. */
+/* Writes a new file beside the earlier one, which it replaces only when all lines that are kept are in the new file. */
 ad_status ad_lines_open(const char *path, int64_t first_step, FILE **out) {
   earlier_lines found = {.path = path};
   AD_TRY(read_earlier(path, first_step, &found));

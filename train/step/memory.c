@@ -1,4 +1,4 @@
-/* Measures the memory of a run's ranks, as the kernel counts it. plan/ computes what they should have. */
+/* Measures the memory of a run's ranks, as the kernel counts it. train/plan computes what they should have. */
 #include "base/error.h"
 #include "base/process.h"
 #include "step/run.h"

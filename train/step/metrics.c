@@ -19,7 +19,7 @@ static double tokens_per_second(const ad_step_report *report) {
   return report->seconds > 0 ? (double)report->count / report->seconds : 0;
 }
 
-/* Writes each loss by itself, if there are several. */
+/* Writes the single losses, if there are several. */
 static void write_losses(FILE *file, const ad_metric *metric) {
   size_t count = ad_program_loss_count(metric->program);
   for (size_t i = 0; i < count && count > 1; i++)
@@ -60,7 +60,7 @@ static void write_change(FILE *file, const char *name, const ad_validation_chang
           (long long)change->since, change->change, change->standard_error, verdicts[change->verdict + 1]);
 }
 
-/* The evaluation before the first step, which has no line. */
+/* Writes the evaluation before the first step into the line of the first step. */
 static void write_before(FILE *file, const ad_evaluation *before) {
   if (!before->samples || isnan(before->loss)) return;
   fprintf(file, ",\"validation_before\":{\"loss\":%.9g,\"samples\":%lld", before->loss, (long long)before->samples);
@@ -140,7 +140,8 @@ ad_status ad_metrics_open(const char *folder, int64_t first_step, ad_metrics *ou
   return status;
 }
 
-// The first step is left out: it touches new memory and is slower than the others.
+// Returns `earlier` smoothed with `value`. The first step is left out, because it touches new memory and is slower than
+// the others.
 static double smooth(const ad_metrics *metrics, double earlier, double value) {
   return metrics->count > 2 ? smoothing * earlier + (1 - smoothing) * value : value;
 }

@@ -1,4 +1,4 @@
-/* The microbatches that are in flight together on this rank: their values and losses, and the tapes of its phases. */
+/* The microbatches that are in flight on this rank: their values and losses, and the tapes of their phases. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "module/module.h"
@@ -8,13 +8,13 @@
 
 /* ---- counting the microbatches that are in flight together ---- */
 
-/* A phase of the program by its number. */
+/* A phase of the program, by its number. */
 typedef struct numbered_phase {
   const ad_program *program;
   size_t number;
 } numbered_phase;
 
-/* Whether the backward of phase `giver` starts from gradients that this phase leaves. */
+/* Returns 1 if the backward of phase number `giver` starts from gradients that this phase computes. */
 static int gives_to(const numbered_phase *phase, size_t giver) {
   const char *const *needs = ad_program_phase(phase->program, phase->number)->needs;
   for (; needs && *needs; needs++)
@@ -22,7 +22,7 @@ static int gives_to(const numbered_phase *phase, size_t giver) {
   return 0;
 }
 
-/* Whether an action needs the phase's tape: the phase's own actions need it, and so does the backward of phases that
+/* Returns 1 if an action needs the phase's tape. The phase's own actions do, and so does the backward of phases that
  * gave this phase a value. */
 static int uses_tape(const void *context, const ad_action *action) {
   const numbered_phase *phase = context;
@@ -72,7 +72,7 @@ static ad_status create_phase_tapes(ad_run *run, size_t p, const ad_tape_options
   return AD_OK;
 }
 
-/* The dtype of the residual stream; 0: the tape's default. */
+/* Returns the dtype of the residual stream; 0 means the tape's default. */
 static ad_dtype residual_dtype(const ad_run *run) { return run->options.dtype ? 0 : run->recipe->precision.residual; }
 
 static ad_status create_tapes(ad_run *run) {
@@ -167,7 +167,7 @@ ad_microbatch_run *ad_run_microbatch(const ad_run *run, size_t m) {
 size_t ad_run_own_phases(const ad_run *run) { return run->in_flight.own_phases; }
 const ad_phase_share *ad_run_phase(const ad_run *run, size_t p) { return &run->in_flight.phases[p]; }
 
-/* Tape number `index` of all that this rank has; NULL after the last. */
+/* Returns number `index` of all tapes on this rank, or NULL after the last. */
 static const ad_tape *tape_at(const ad_run *run, size_t index) {
   for (size_t p = 0; p < ad_program_phase_count(run->program); p++) {
     const ad_phase_share *phase = &run->in_flight.phases[p];

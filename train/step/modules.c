@@ -1,5 +1,5 @@
-/* The modules of a run: those that lie on this rank, what is known of the others, and all their parameters, numbered
- * through the program. */
+/* The modules of a run: those on this rank, what is known about the others, and all their parameters, numbered in the
+ * order of the program. */
 #include <stdio.h>
 #include "array/array.h"
 #include "base/error.h"
@@ -11,7 +11,8 @@
 
 /* ---- creating a run's modules ---- */
 
-/* Whether buckets share memory in turn: from ZeRO 2 on, unless some microbatch's gradients are kept instead of sent. */
+/* Returns 1 if buckets use the same memory one after another. They do from ZeRO 2 on, unless the gradients of some
+ * microbatch are kept instead of sent. */
 static int reuses_buckets(const ad_recipe *recipe) {
   int reuses = recipe->shard.zero >= 2;
   for (size_t m = 0; m < recipe->train.sync_count; m++) reuses &= recipe->train.sync[m] != AD_SYNC_NONE;

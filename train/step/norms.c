@@ -1,4 +1,4 @@
-/* The norm groups of a run: modules whose gradients have one norm and are clipped by it. */
+/* The norm groups of a run: modules whose gradients have one common norm and are clipped by it. */
 #include <math.h>
 #include <string.h>
 #include "array/array.h"
@@ -36,7 +36,8 @@ static ad_status list_gradients(const ad_run *run, ad_norm_group *group, size_t 
   return AD_OK;
 }
 
-/* A mirror module's gradients are sent to another module and update nothing here, so they are in no norm. */
+/* A module that is a mirror sends its gradients to another module and updates nothing, so its gradients are in no
+ * norm. */
 ad_status ad_norms_create(ad_run *run) {
   size_t count = ad_program_module_count(run->program);
   AD_TRY(ad_new(count, &run->norms.group_of));
@@ -72,8 +73,8 @@ size_t ad_run_norm_group_count(const ad_run *run) { return run->norms.count; }
 size_t ad_run_norm_group_of(const ad_run *run, size_t module) { return run->norms.group_of[module]; }
 const char *ad_run_norm_group_name(const ad_run *run, size_t group) { return run->norms.groups[group].name; }
 
-/* Finds one norm for each group, and one of all groups together. Squares are summed parameter by parameter, in the
- * program's order, so that no bit depends on how the model is divided into pipeline stages. */
+/* Finds the norm of each group, and that of all groups together. Squares are summed parameter by parameter in the
+ * program's order, so no bit depends on how the model is divided into pipeline stages. */
 ad_status ad_norms_find(ad_run *run, double scale, ad_step_report *report) {
   double squares = 0;
   for (size_t i = 0; i < run->norms.count; i++) {
@@ -93,7 +94,8 @@ static int is_normed(const ad_run *run, size_t module, size_t group) {
   return !ad_program_module(run->program, module)->is_mirror && run->norms.group_of[module] == group;
 }
 
-/* Passes the module's reducer its norm for a dump, if the group has this module alone. Gradients are times `scale`. */
+/* For a dump, passes the norm to the module's reducer if the norm group has no other module. Gradients are multiplied
+ * by `scale`. */
 static ad_status report_norm(const ad_run *run, size_t module, double scale, const ad_step_report *report) {
   size_t group = run->norms.group_of[module], members = 0;
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) members += is_normed(run, i, group);

@@ -1,4 +1,4 @@
-/* Makes a run's table, and derives from its lists how much memory is needed. */
+/* Makes a run's table of actions, and finds out how much memory its lists need. */
 #include "step/order.h"
 
 #include <stdlib.h>
@@ -46,8 +46,8 @@ static ad_status add_edge(edges *to, size_t from, size_t phase, ad_stage_way way
   return AD_OK;
 }
 
-/* Adds the edge by which phase `p` gets the value of phase `giver`. From other ranks the value comes only once: the
- * first phase of the module that needs it receives it, and passes it to later phases. */
+/* Adds the edge on which phase `p` gets a value of phase `giver`. A value from other ranks comes only once: the
+ * module's first phase that needs the value receives it, and passes it to later phases of the module. */
 static ad_status add_need(edges *to, size_t giver, size_t value, size_t p) {
   const ad_program *program = to->program;
   size_t module = program->phases[p].module, first = ad_order_first_to_need(program, value, module);
@@ -71,7 +71,7 @@ static ad_status find_edges(edges *to) {
   return AD_OK;
 }
 
-/* Sorts edges by their phases; if two edges join the same phases, the edge in both directions comes first. */
+/* Compares edges by their phases. If two edges join the same phases, the one in both directions comes first. */
 static int by_phases(const void *a, const void *b) {
   const edge *x = a, *y = b;
   if (x->from != y->from) return x->from < y->from ? -1 : 1;
@@ -99,14 +99,14 @@ static ad_status connect(const ad_program *program, ad_table *table) {
 
 /* ---- sets of ranks ---- */
 
-/* The number of the set of ranks on which a phase runs; sets are numbered by their first phase. */
+/* Returns the number of the set of ranks on which a phase runs. Sets are numbered by their first phase. */
 static int32_t set_of(const ad_program *program, const int32_t *sets, size_t phase, int32_t *count) {
   for (size_t p = 0; p < phase; p++)
     if (have_same_ranks(program, p, phase)) return sets[p];
   return (*count)++;
 }
 
-/* Finds the set of each phase, and the number of sets. *sets is to be released. */
+/* Finds the set of ranks of each phase, and the number of sets. *sets must be released. */
 static ad_status find_sets(const ad_program *program, int32_t **sets, int32_t *count) {
   *count = 0;
   AD_TRY(ad_new(program->phase_count, sets));
@@ -144,7 +144,7 @@ static ad_status make_leads(const ad_program *program, const int32_t *sets, int3
   return lower(*out);
 }
 
-/* Makes a pipeline's table: phase s is stage s, on set s modulo the number of sets. */
+/* Makes the table of a pipeline: phase s is stage s, and runs on set s modulo the number of sets. */
 static ad_status make_schedule(const ad_program *program, const char *schedule, int32_t count, size_t microbatches,
                                ad_table **out) {
   ad_table_shape shape = {sizeof shape, (int32_t)program->phase_count, (int32_t)microbatches, count};
@@ -203,7 +203,7 @@ const ad_action *ad_order_at(const ad_order *order, size_t index) {
   return ad_table_action(order->table, order->place, index);
 }
 
-/* Sets ends[m] to one past the index of the last action that uses the memory for microbatch m. */
+/* Sets ends[m] to the index after the last action that uses the memory of microbatch m. */
 static void find_ends(const ad_order *order, ad_order_use use, size_t *ends) {
   for (size_t i = 0; i < ad_order_count(order); i++) {
     const ad_action *action = ad_order_at(order, i);

@@ -1,4 +1,4 @@
-/* One phase of one microbatch, forward and backward: its tape, the values that it takes and gives, its losses. */
+/* One phase of one microbatch, forward and backward: its tape, the values that it needs and gives, and its losses. */
 #include <math.h>
 #include "array/array.h"
 #include "base/error.h"
@@ -12,12 +12,12 @@ static size_t phases(const ad_run *run) { return ad_program_phase_count(run->pro
 
 /* ---- one phase forward ---- */
 
-/* The losses that phase `p` of this rank submits for microbatch m; one entry for each loss of the program. */
+/* Returns the losses that phase `p` of this rank submits for microbatch m, one entry for each loss of the program. */
 static ad_submitted_loss *losses_of(const ad_run *run, size_t p, size_t m) {
   return ad_run_microbatch(run, m)->losses + ad_run_phase(run, p)->place * losses(run);
 }
 
-/* Reports the first error of a phase immediately: later errors that follow from it would hide it. */
+/* Reports the first error of a phase immediately, because errors that follow from it would hide it. */
 static ad_status check_phase(const ad_run *run, size_t p, size_t m) {
   const ad_phase *phase = ad_program_phase(run->program, p);
   AD_TRY(ad_tape_status(ad_run_tape(run, p, m)));
@@ -56,7 +56,7 @@ static void note_samples(const ad_run *run, ad_tape *t, size_t m) {
   ad_tape_note_samples(t, run->samples);
 }
 
-/* Refuses to forget a tape whose gradients of weights are still to be added. */
+/* Refuses to reset a tape on which gradients of weights are still to be computed. */
 static ad_status check_over(const ad_run *run, size_t p, size_t m) {
   if (!ad_run_tape(run, p, m)->defers_weights) return AD_OK;
   return ad_fail(
@@ -66,7 +66,8 @@ static ad_status check_over(const ad_run *run, size_t p, size_t m) {
       ad_program_phase(run->program, p)->name, m);
 }
 
-/* Refuses a second run of a phase in one microbatch: the first run's values are on the tape that would begin anew. */
+/* Refuses to run a phase twice in one microbatch, because the second run would reset the tape with the values of the
+ * first. */
 static ad_status check_first_run(const ad_run *run, size_t p, size_t m) {
   const ad_passed_value *values = ad_run_microbatch(run, m)->values;
   for (size_t v = 0; v < run->program->value_count; v++)
@@ -103,7 +104,7 @@ static int is_submitted(const ad_run *run, size_t loss, size_t m) {
   return 0;
 }
 
-/* Checks that some phase submitted each loss, on ranks that run every phase; others cannot know. */
+/* Checks that some phase submitted each loss. Only ranks that run every phase can check this. */
 static ad_status check_losses(const ad_run *run, size_t m) {
   if (ad_run_own_phases(run) < phases(run)) return AD_OK;
   for (size_t i = 0; i < losses(run); i++) {
@@ -119,8 +120,8 @@ double ad_loss_coefficient(const ad_run *run, size_t loss) {
   return spec->coefficient == 0 ? 1 : spec->coefficient;
 }
 
-/* Divides loss number `i` by its count, or shares it by microbatch (per_microbatch). Backward starts from the result
- * times the loss's coefficient and the loss scale. */
+/* Divides loss number `i` by its count or, with per_microbatch, multiplies it by the microbatch's share of the count.
+ * Backward starts from the result times the loss's coefficient and the loss scale. */
 static void divide_loss(ad_run *run, const ad_step_state *state, size_t p, size_t i, size_t m) {
   const ad_loss_spec *spec = ad_program_loss(run->program, i);
   ad_submitted_loss *submitted = &losses_of(run, p, m)[i];
@@ -133,8 +134,8 @@ static void divide_loss(ad_run *run, const ad_step_state *state, size_t p, size_
   submitted->start = factor == 1 ? loss : ad_scale(t, loss, factor);
 }
 
-/* Returns this rank's addend of the loss. Of several ranks with the same loss, the first returns the loss, and the
- * others return 0 * loss, so that a NaN shows. */
+/* Returns this rank's addend of the loss. If several ranks have the same loss, the first returns it and the others
+ * return 0 * loss, so that a NaN on any of them shows. */
 static double own_addend(const ad_run *run, const ad_tensor *loss) {
   const ad_layout *layout = &ad_tensor_array(loss)->layout;
   int64_t rank = ad_comm_rank(run->comm);
@@ -142,7 +143,7 @@ static double own_addend(const ad_run *run, const ad_tensor *loss) {
   return (ad_group_index(&replicas, rank) == 0 ? 1 : 0) * ad_tensor_scalar(loss);
 }
 
-/* Divides the losses that the phase submitted and adds them to the state's. */
+/* Divides the losses that the phase submitted, and adds them to the state's losses. */
 static ad_status take_losses(ad_run *run, ad_step_state *state, size_t p, size_t m) {
   const ad_submitted_loss *submitted = losses_of(run, p, m);
   for (size_t i = 0; i < losses(run); i++) {
@@ -150,7 +151,8 @@ static ad_status take_losses(ad_run *run, ad_step_state *state, size_t p, size_t
     AD_TRY(ad_step_wait_for_counts(run, state));
     divide_loss(run, state, p, i, m);
     const ad_array *loss = ad_tensor_array(submitted[i].numerator);
-    if (loss && loss->data) state->losses[i] += own_addend(run, submitted[i].numerator);  // backend dry has no values
+    // On backend dry the loss has no value.
+    if (loss && loss->data) state->losses[i] += own_addend(run, submitted[i].numerator);
   }
   return ad_tape_status(ad_run_tape(run, p, m));
 }
@@ -163,10 +165,10 @@ ad_status ad_phase_forward(ad_run *run, ad_step_state *state, size_t p, size_t m
 
 /* ---- one phase backward ---- */
 
-/* The tensors that a phase's backward starts from, with their gradients. */
+/* The tensors from which a phase's backward starts, with their gradients. */
 typedef struct starts {
   ad_tensor *outputs[AD_LOSSES_MAX + AD_VALUES_MAX];
-  const ad_array *gradients[AD_LOSSES_MAX + AD_VALUES_MAX]; /* NULL: the output is a loss */
+  const ad_array *gradients[AD_LOSSES_MAX + AD_VALUES_MAX]; /* NULL if the output is a loss */
   ad_array sums[AD_VALUES_MAX];
   size_t count;
 } starts;
@@ -180,8 +182,8 @@ static void start_from_losses(const ad_run *run, size_t p, size_t m, starts *fro
   }
 }
 
-/* Adds value v to the outputs that backward starts from. Its gradient is the sum of those that the phases which needed
- * it left, and of those that came from other ranks (law 6, like adds to like). */
+/* Adds value v to the outputs from which backward starts. Its gradient is the sum of those of the phases that needed
+ * the value, and of those that came from other ranks (law 6, like adds to like). */
 static ad_status start_from_value(const ad_run *run, size_t v, size_t m, starts *from) {
   const ad_passed_value *value = &ad_run_microbatch(run, m)->values[v];
   ad_array *sum = &from->sums[v];
@@ -203,8 +205,8 @@ static ad_status find_starts(const ad_run *run, size_t p, size_t m, starts *from
   return AD_OK;
 }
 
-/* Runs a backward pass of a phase's tape from the starts in `from`; if `from` is NULL, computes the gradients of
- * weights that an earlier pass left for later. */
+/* Runs backward on a phase's tape from the outputs in `from`. If `from` is NULL, computes the gradients of weights that
+ * an earlier backward deferred. */
 static ad_status run_pass(ad_run *run, size_t p, size_t m, const starts *from, ad_start start) {
   ad_tape *t = ad_run_tape(run, p, m);
   ad_store *store = ad_module_store(ad_run_module(run, ad_program_phase(run->program, p)->module));

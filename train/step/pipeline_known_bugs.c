@@ -1,6 +1,6 @@
-/* The known bugs of pipelines that no table of actions shows. They concern the embedding that two stages use, the norm
- * over all stages, and divisors of losses and gradients (core/docs/pipeline.md says who published them). Nothing here
- * is part of what a step does. */
+/* The known bugs of pipelines that cannot be seen in a table of actions. They concern the embedding that two stages
+ * use, the norm over all stages, and the divisors of losses and gradients (core/docs/pipeline.md says who published
+ * them). Nothing in this file is part of what a step does. */
 #include <string.h>
 
 #include "array/array.h"
@@ -26,7 +26,7 @@ static void note_microbatch(void *context, void *passing) {
 
 static int is_pipeline(const ad_run *run) { return ad_program_stage_count(run->program) > 1; }
 
-/* The mesh on which this rank's stages lie. */
+/* Returns the mesh that has this rank's stages. */
 static const ad_mesh *own_mesh(const ad_run *run) {
   size_t m = 0;
   while (!ad_run_module(run, m)) m++;
@@ -35,7 +35,7 @@ static const ad_mesh *own_mesh(const ad_run *run) {
 
 /* ---- known bugs of the embedding that the first and last stages share ---- */
 
-/* Leaves out the head's gradient of the embedding, where it comes back to the first stage. */
+/* The bug: leaves out the head's gradient of the tied embedding when it comes back to the first stage. */
 static void leave_head_out(void *context, void *passing) {
   const ad_transfer_passing *at = passing;
   if (!is_pipeline(at->run) || !at->transfer->spec->is_parameter || !at->array->data) return;
@@ -49,7 +49,8 @@ static ad_tensor *constant_copy(ad_tape *t, ad_tensor *of) {
   return ad_constant(t, ad_tensor_array(copy));
 }
 
-/* Looks tokens up in a copy of the embedding that takes no gradient, so that only the head's gradient is left. */
+/* The bug: looks tokens up in a copy of the embedding that gets no gradient, so that the embedding has only the head's
+ * gradient. */
 static void look_up_in_constant(void *context, void *passing) {
   static ad_tensor *with[AD_OPERANDS_MAX];
   ad_operation_passing *at = passing;
@@ -60,12 +61,12 @@ static void look_up_in_constant(void *context, void *passing) {
   fire(context);
 }
 
-/* Whether the transition sums or selects parameters' sums of squares for the norm: f64 numbers, not on a tape. */
+/* Returns 1 if the transition sums or selects sums of squares for the norm: these are f64, and not on a tape. */
 static int counts_for_the_norm(const ad_transit_passing *pass, ad_move move) {
   return pass->transit->move == move && pass->transit->what && pass->in->shape.ndim == 1 && pass->in->dtype == AD_F64;
 }
 
-/* Counts the embedding twice in the norm: in the first stage and in the last. */
+/* The bug: counts the tied embedding twice in the norm, in the first stage and in the last. */
 static void count_twice(void *context, void *passing) {
   const ad_known_bug_scene *scene = context;
   ad_transit_passing *pass = passing;
@@ -77,7 +78,7 @@ static void count_twice(void *context, void *passing) {
 
 /* ---- known bugs of norms and divisors ---- */
 
-/* Sums squares over the ranks of one stage only, so that each stage has its own norm. */
+/* The bug: sums squares only over the ranks of one stage, so that each stage has its own norm. */
 static void sum_over_stage(void *context, void *passing) {
   const ad_known_bug_scene *scene = context;
   ad_transit_passing *pass = passing;
@@ -92,7 +93,7 @@ static void sum_over_stage(void *context, void *passing) {
   fire(context);
 }
 
-/* Averages gradients over all ranks, including those of other stages. */
+/* The bug: averages gradients over all ranks, including those of other stages. */
 static void average_over_stages(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   const ad_run *run = passing;
@@ -106,7 +107,7 @@ static void average_over_stages(void *context, void *passing) {
   }
 }
 
-/* Divides the loss, on the last stage, by the tokens of its own microbatch instead of all microbatches'. */
+/* The bug: divides the loss on the last stage by the tokens of its microbatch, instead of those of all microbatches. */
 static void divide_by_microbatch(void *context, void *passing) {
   const ad_known_bug_scene *scene = context;
   ad_divisor_passing *divisor = passing;
@@ -115,21 +116,22 @@ static void divide_by_microbatch(void *context, void *passing) {
   fire(context);
 }
 
-/* Notes the expected ratio on every rank, since only ranks of the last stage divide the loss. */
+/* Stores on every rank the ratio that the bug should cause, because only ranks of the last stage divide the loss. */
 static void expect_share(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   (void)passing;
   scene->ratio = 1 / (double)scene->microbatches;
 }
 
-/* Divides the loss by the number of microbatches, besides the count of all microbatches. */
+/* The bug: divides the loss by the number of microbatches, in addition to the count of all microbatches. */
 static void divide_by_microbatches_too(void *context, void *passing) {
   const ad_known_bug_scene *scene = context;
   ((ad_divisor_passing *)passing)->total *= (double)scene->microbatches;
   fire(context);
 }
 
-/* Divides gradients that come back to a stage by the number of microbatches, although the last stage did so already. */
+/* The bug: divides gradients that come back to a stage by the number of microbatches, although the last stage has done
+ * so already. */
 static void divide_returned(void *context, void *passing) {
   const ad_known_bug_scene *scene = context;
   const ad_transfer_passing *at = passing;
@@ -140,8 +142,8 @@ static void divide_returned(void *context, void *passing) {
   fire(context);
 }
 
-/* Divides, at each microbatch, everything accumulated so far by the number of microbatches, instead of that
- * microbatch's addend. */
+/* The bug: divides, at each microbatch, everything accumulated so far by the number of microbatches, instead of only
+ * that microbatch's addend. */
 static void divide_accumulated(void *context, void *passing) {
   const ad_known_bug_scene *scene = context;
   const ad_added_passing *added = passing;
@@ -161,7 +163,8 @@ static int64_t total_of(const ad_count *count, int64_t microbatches) {
   return total;
 }
 
-/* Multiplies gradients by the count: backward starts from the undivided loss, and only the reported loss is divided. */
+/* The bug: multiplies gradients by the count, as if backward started from the undivided loss and only the reported loss
+ * were divided. */
 static void multiply_by_count(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   const ad_run *run = passing;
@@ -177,7 +180,7 @@ static void multiply_by_count(void *context, void *passing) {
 
 /* ---- which runs can show the known bugs, and their list ---- */
 
-/* Whether some microbatch's gradients are added to an earlier one's before a reduction. */
+/* Returns 1 if the gradients of some microbatch are added to those of an earlier one before they are reduced. */
 static int adds_before_reductions(const ad_recipe *recipe) {
   int adds = 0;
   for (size_t m = 0; m + 1 < recipe->train.sync_count; m++) adds |= recipe->train.sync[m] == AD_SYNC_NONE;

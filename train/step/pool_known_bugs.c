@@ -1,5 +1,6 @@
 /* The known bugs between modules: in values that one module gets from another, in gradients that come back, in
- * communication dtypes, and in the number of ranks by which gradients are divided. Nothing here is part of a step. */
+ * communication dtypes, and in the number of ranks by which gradients are divided. Nothing in this file is part of a
+ * step. */
 #include <string.h>
 
 #include "array/array.h"
@@ -23,7 +24,7 @@ static ad_axes sharding_axes_of(const ad_bridge *bridge) {
 
 /* ---- known bugs of values that are a step old ---- */
 
-/* One transfer's value in this step and in the one before. Kept until the process ends. */
+/* The value of one transfer in this step and in the step before. Kept until the process ends. */
 typedef struct earlier_value {
   const ad_value_transfer *of;
   char *before, *now;
@@ -49,7 +50,7 @@ static void begin_step(earlier_value *kept, const ad_array *array) {
   memcpy(kept->now, array->data, ad_array_bytes(array));
 }
 
-/* Replaces parameters' values on other ranks by those of the step before, as if no update were sent. */
+/* The bug: replaces the values of parameters on other ranks by those of the step before, as if no update were sent. */
 static void keep_those_before(void *context, void *passing) {
   const ad_known_bug_scene *scene = context;
   const ad_transfer_passing *at = passing;
@@ -64,12 +65,13 @@ static void keep_those_before(void *context, void *passing) {
 
 /* ---- known bugs of a gradient that comes back ---- */
 
-/* The axes along which several ranks have a replica, only one of which gets the gradient that comes back. */
+/* Returns the axes along which several ranks have a replica, of which only one gets the gradient that comes back. */
 static ad_axes replicas_of(const ad_array *gradient) {
   return ad_layout_axes_of(&gradient->layout, AD_P) & ad_mesh_large(gradient->layout.mesh);
 }
 
-/* Gives the first replica's gradient to all replicas, so that their later sum counts it once for each replica. */
+/* The bug: gives the gradient of the first replica to all replicas, so that the sum over them counts it once for each
+ * replica. */
 static void broadcast_leaders(void *context, void *passing) {
   const ad_transfer_passing *at = passing;
   const ad_array *gradient = at->array;
@@ -108,8 +110,8 @@ static int is_clamped_alone(const ad_transfer_passing *at) {
   return 0;
 }
 
-/* Applies the clamp's backward to each module's returned gradient instead of to their sum. This backward drops
- * gradients that would push a value further beyond the clamp. */
+/* The bug: applies the clamp's backward to each module's returned gradient instead of to the sum of them. This backward
+ * drops gradients that would move a value further beyond the clamp. */
 static void clamp_before_adding(void *context, void *passing) {
   const ad_transfer_passing *at = passing;
   if (!is_clamped_alone(at)) return;
@@ -126,7 +128,7 @@ ad_needs ad_pool_known_bugs_show(const ad_transfer_passing *at) {
 
 /* ---- known bug: scaling by another module's average ---- */
 
-/* The data parallel size of the module from which this module gets its values, over this module's own. */
+/* Returns the data-parallel size of the module from which this module gets its values, divided by this module's own. */
 static double ratio_of_averages(const ad_run *run, size_t module) {
   int64_t own = ad_mesh_ranks_over(ad_program_module(run->program, module)->mesh, AD_AXES_DP);
   for (size_t i = 0; i < ad_program_transfer_count(run->program); i++) {
@@ -138,8 +140,8 @@ static double ratio_of_averages(const ad_run *run, size_t module) {
   return 1;
 }
 
-/* Averages gradients over their module's ranks, and multiplies the loss by one factor: it undoes the average of the
- * module that gives the values, and is wrong for the loss's own module. */
+/* The bug: averages gradients over the ranks of their module, and multiplies the loss by one factor. The factor undoes
+ * the average of the module that gives the values, and is wrong for the module that computes the loss. */
 static void scale_for_other_average(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   const ad_run *run = passing;
@@ -181,7 +183,7 @@ static int has_gradient(const ad_run *run, size_t param) {
   return 0;
 }
 
-/* Whether other ranks compute with values of the module's parameters. */
+/* Returns 1 if other ranks compute with values of this module's parameters. */
 static int gives_values_away(const ad_run *run, size_t module) {
   for (size_t i = 0; i < ad_program_transfer_count(run->program); i++) {
     const ad_transfer_spec *spec = ad_program_transfer(run->program, i);
@@ -192,7 +194,8 @@ static int gives_values_away(const ad_run *run, size_t module) {
   return 0;
 }
 
-/* The facts of a transfer in the recipe's own dtypes, whatever the run computes in. */
+/* Returns what known bugs need of a transfer, for the dtypes of the recipe, whatever the dtype in which the run
+ * computes. */
 static ad_needs facts_of_comm_dtype(const ad_transfer_spec *transfer) {
   if (!ad_bridge_is_disjoint(transfer->bridge)) return 0;
   ad_needs facts = transfer->comm_dtype == AD_F16 ? AD_NEED_F16_VALUES : 0;

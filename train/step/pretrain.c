@@ -1,5 +1,5 @@
-/* Derives the recipe that is trained first and the recipe that continues from its weights. train.c decides when they
- * are trained. */
+/* Derives the recipe that is trained first (the pretraining), and the recipe that starts from its weights. train.c
+ * decides when they are trained. */
 #include "step/pretrain.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "files/file.h"
 
-/* Makes the run's recipe with a copy of the options, in which the path of the first training's weights is set. */
+/* Copies the run's recipe and its options, and sets in the copy the path of the weights that the pretraining writes. */
 static ad_status know_weights(const ad_recipe *recipe, ad_pretrain *to) {
   const ad_program_kind *program = recipe->program;
   const char *weights = to->weights;

@@ -1,4 +1,4 @@
-/* How far a step is on this rank: which microbatch the reducer of each module takes now, and which gradients phases
+/* How far a step has come on this rank: whose microbatch each module's reducer takes now, and which gradients phases
  * have not submitted yet. */
 #include "base/error.h"
 #include "base/memory.h"
@@ -45,8 +45,8 @@ int ad_progress_has_phases(const ad_run *run, size_t module) { return run->progr
 
 /* ---- a module's gradients of one microbatch ---- */
 
-/* Returns the number that all losses of the step are divided by, for a dump; 0: there are several numbers, or this rank
- * does not know it. */
+/* Returns, for a dump, the number by which all losses of the step are divided, or 0 if there are several such numbers
+ * or this rank does not know it. */
 static double divisor_of(const ad_run *run) {
   size_t none = ad_program_count_count(run->program), count = none;
   double total = 0;
@@ -69,7 +69,8 @@ static ad_reducer *reducer_of(const ad_run *run, size_t p) {
   return ad_module_reducer(ad_run_module(run, ad_program_phase(run->program, p)->module));
 }
 
-/* How far the microbatch that the module begins now is reduced. A parsed recipe has an entry for each microbatch. */
+/* Returns how far the microbatch that the module begins now is reduced. A recipe that was read has an entry for each
+ * microbatch. */
 static ad_sync next_sync(const ad_run *run, const ad_module_run *module) {
   return run->recipe->train.sync[module->ended];
 }
@@ -93,7 +94,7 @@ ad_status ad_progress_begin_addend(ad_run *run, size_t p, size_t m, int updates)
   return updates ? open_microbatch(run, p, m) : AD_OK;
 }
 
-/* After the last addend of the microbatch's last phase on the module: the reducer may sum the gradients. */
+/* Called after the last addend of the last phase on the module: the reducer may now sum the microbatch's gradients. */
 static ad_status close_microbatch(ad_run *run, size_t p) {
   ad_module_run *module = module_of(run, p);
   if (--module->phases_left) return AD_OK;

@@ -1,4 +1,4 @@
-/* Continues prompts: gathers the full parameters on the first rank, whose process samples them. */
+/* Continues prompts: gathers the full parameters on the first rank, and samples there. */
 #include "step/prompts.h"
 
 #include <errno.h>
@@ -41,7 +41,7 @@ static ad_status read_prompt(const ad_recipe *recipe, const ad_train_options *op
   return encode(recipe, options, tokenizer, recipe->evaluate.prompts[index], out);
 }
 
-/* Checks that a prompt and its continuation together fit in the model's sliding window. */
+/* Checks that a prompt and its continuation fit in the model's sliding window. */
 static ad_status check_window(const ad_recipe *recipe, const ad_prompt *prompt) {
   int64_t tokens = prompt->count + recipe->evaluate.prompt_tokens;
   if (!recipe->window || tokens <= recipe->window) return AD_OK;
@@ -160,7 +160,7 @@ static ad_status gather_state(ad_run *run, size_t module, size_t i, const ad_sam
 }
 
 /* Gathers the parameters and states of all modules. In a pipeline each stage is a module, but states have the names
- * that they have in an unsplit model. */
+ * that they have in the model without stages. */
 static ad_status gather(ad_run *run, const ad_sampler *sampler) {
   taking t = {run, sampler ? &sampler->model : NULL};
   AD_TRY(ad_run_visit_full(run, sampler ? take_param : NULL, &t));
@@ -204,7 +204,8 @@ static json_t *list(const int32_t *tokens, int64_t count) {
   return out;
 }
 
-/* The bytes as text. A character that is cut off at the end is left out; bytes that are no text at all are replaced. */
+/* Returns the bytes as text. If a character is cut off at the end, it is left out; bytes that are no UTF-8 are
+ * replaced. */
 static json_t *text_of_bytes(const int32_t *tokens, int64_t count) {
   char *text;
   json_t *out = NULL;
@@ -240,7 +241,7 @@ static ad_status write_line(const ad_prompts *prompts, int64_t step, const char 
 
 /* ---- sampling what follows the prompts ---- */
 
-/* Continues the prompt greedily, with at most `most` tokens, up to a token that ends the text. */
+/* Continues the prompt greedily, by at most `most` tokens, and stops at a token that ends the text. */
 static ad_status go_on(ad_sampler *sampler, const ad_prompt *prompt, int64_t most, int32_t *tokens, int64_t *count) {
   ad_sampler_begin(sampler);
   AD_TRY(ad_sampler_read(sampler, prompt->tokens, prompt->count));
@@ -266,7 +267,7 @@ static ad_status sample(const ad_prompts *prompts, const ad_run *run, int64_t st
   return AD_OK;
 }
 
-/* The first rank samples while the other ranks wait in ad_agree. */
+/* Samples on the first rank; the other ranks wait in ad_agree. */
 ad_status ad_prompts_sample(ad_prompts *prompts, ad_run *run, int64_t step) {
   AD_TRY(gather(run, prompts->sampler));
   ad_status status = prompts->sampler ? sample(prompts, run, step) : AD_OK;

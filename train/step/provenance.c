@@ -27,8 +27,8 @@
 
 static ad_status no_memory(void) { return ad_fail(AD_MEMORY, "no memory to write run.json"); }
 
-/* Every function of this file that sets a member returns 0, or nonzero if memory is out; jansson accepts a NULL value
- * and fails. */
+/* Functions of this file that set a member return 0, or nonzero if there is no memory. A value that could not be made
+ * is NULL, with which jansson fails, too. */
 static int put_member(json_t *object, const char *key, json_t *value) {
   return json_object_set_new(object, key, value);
 }
@@ -49,7 +49,7 @@ static json_t *date_now(void) {
   return json_string(text);
 }
 
-/* The words of the process's command line, as they were typed. */
+/* Returns the words of the process's command line, as they were typed. */
 static json_t *command_of(void) {
   enum { COMMAND_BYTES_MAX = 1 << 15 };
   char words[COMMAND_BYTES_MAX];
@@ -76,7 +76,7 @@ static int64_t element_count(const ad_run *run) {
   return numel;
 }
 
-/* The recipe's mesh: a text, or an object with one text for each module. */
+/* Returns the recipe's mesh: a text, or an object with a text for each module. */
 static json_t *mesh_of(const ad_recipe *recipe) {
   if (!recipe->meshes[0].module) return json_string(recipe->meshes[0].text);
   json_t *meshes = json_object();
@@ -84,7 +84,7 @@ static json_t *mesh_of(const ad_recipe *recipe) {
   return meshes;
 }
 
-/* The ranks of each module's pool. */
+/* Lists the ranks of each module's pool. */
 static json_t *pools_of(const ad_run *run) {
   json_t *pools = json_array();
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
@@ -102,7 +102,7 @@ static int put_placement(json_t *document, const ad_run *run) {
   return ad_recipe_is_disjoint(run->recipe) ? failed | put_member(document, "pools", pools_of(run)) : failed;
 }
 
-/* The facts that the program reports about its data. */
+/* Lists the facts that the program reports about its data. */
 static json_t *facts_of(const ad_run *run) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   json_t *facts = json_array();
@@ -116,7 +116,8 @@ static json_t *facts_of(const ad_run *run) {
   return facts;
 }
 
-/* Adds the loss of guessing every choice with equal probability, if the program has a loss to compare with it. */
+/* Adds the loss that a guess with equal probabilities would have, if the program has a loss with which it can be
+ * compared. */
 static int put_uniform_loss(json_t *document, const ad_run *run) {
   for (size_t i = 0; i < ad_program_loss_count(run->program); i++) {
     double uniform = ad_program_loss(run->program, i)->uniform;
@@ -145,7 +146,8 @@ static int put_run(json_t *document, const ad_run *run) {
 
 /* ---- writing the model that the run starts from ---- */
 
-/* Adds the dtype of most tensors, and the names of those with other dtypes, so that an export writes the same. */
+/* Adds the dtype of most tensors, and the names of those that have another dtype, so that an export can write the same
+ * dtypes. */
 static int put_dtypes(json_t *document, const ad_weights *weights) {
   size_t counts[AD_I64 + 1] = {0};
   const ad_safetensors *file;
@@ -214,7 +216,7 @@ ad_status ad_provenance_read(const char *folder, json_t **out) {
   return status;
 }
 
-/* The starts in the folder's run.json; empty if it has none or is damaged. */
+/* Returns the "starts" in the folder's run.json; an empty list if there is no run.json or it is damaged. */
 static json_t *earlier_starts(const char *folder) {
   json_t *document;
   if (ad_provenance_read(folder, &document)) ad_log(AD_LOG_WARNING, "%s", ad_last_error());

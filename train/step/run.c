@@ -1,4 +1,4 @@
-/* Makes and destroys a rank's share of a run, part by part. step.c takes the steps. */
+/* Creates and destroys a rank's share of a run, part by part. step.c takes the steps. */
 #include "step/run.h"
 
 #include "base/error.h"
@@ -38,7 +38,7 @@ static ad_status create_order(ad_run *run) {
                          &run->order);
 }
 
-/* Makes all parts of the run that depend on the order of a step's actions. */
+/* Creates those parts of the run that depend on the order of a step's actions. */
 static ad_status create_by_order(ad_run *run, int shares_memory) {
   AD_TRY(ad_microbatches_create(run, shares_memory));
   AD_TRY(ad_progress_create(run));
@@ -59,7 +59,7 @@ static ad_status create_program(ad_run *run) {
   return kind->open ? AD_GUEST(kind, "open", kind->open(ad_program_own(run->program))) : AD_OK;
 }
 
-// Makes all parts of a run. After a failure ad_run_destroy frees the parts that were made.
+// Creates all parts of a run. After a failure ad_run_destroy frees the parts that were created.
 static ad_status create_parts(ad_run *run, const ad_run_options *options) {
   AD_TRY(ad_options_take(&run->options, sizeof run->options, options, "ad_run_options"));
   AD_TRY(create_program(run));
@@ -70,7 +70,7 @@ static ad_status create_parts(ad_run *run, const ad_run_options *options) {
   AD_TRY(ad_norms_create(run));
   AD_TRY(ad_run_counts_create(run));
   AD_TRY(create_order(run));
-  return create_by_order(run, is_pipeline(run));  // tapes of a pipeline share memory
+  return create_by_order(run, is_pipeline(run));  // the tapes of a pipeline share memory
 }
 
 ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_options *options, ad_run **out) {
@@ -89,7 +89,7 @@ ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_opt
   return AD_OK;
 }
 
-/* Makes the parts that depend on the order of a step's actions again, after another table replaced the order. */
+/* Creates again the parts that depend on the order of a step's actions, after another table has replaced the order. */
 static ad_status renew_by_order(ad_run *run) {
   destroy_by_order(run);
   return create_by_order(run, 1);

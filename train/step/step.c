@@ -1,5 +1,5 @@
-/* The step: training and checks take it here. It knows the laws (counts, microbatches, phases forward and
- * backward, sums, norms, updates) but no model. Also computes the loss alone, by the same forward pass. */
+/* The step, which training and checks take here. It knows the laws (counts, microbatches, phases forward and backward,
+ * sums, norms, updates) but no model. Also computes the loss alone, with the same forward pass. */
 #include <math.h>
 #include <stdatomic.h>
 #include "array/array.h"
@@ -42,7 +42,8 @@ static int is_finite_here(const ad_run *run, const ad_step_state *state) {
   return 1;
 }
 
-// The sum of losses is not finite: finds the first rank whose own addend is not, and names it.
+// Called if the sum of losses is not finite: finds the first rank whose own addend is not finite, and names it in the
+// error.
 static ad_status fail_number(ad_run *run, const ad_step_state *state, double sum) {
   double world = (double)ad_comm_size(run->comm);
   AD_TRY(ad_transfer_overflow_agree(run));
@@ -57,8 +58,8 @@ static ad_status fail_number(ad_run *run, const ad_step_state *state, double sum
                  (long long)state->step, (int)run->sums[0]);
 }
 
-/* The requests to this process, as one addend of a sum over fewer than 2^32 ranks: 1 to stop, 2^-32 to save a
- * checkpoint. */
+/* Returns the requests to this process as an addend of a sum over fewer than 2^32 ranks: 1 is a request to stop, 2^-32
+ * one to save a checkpoint. */
 static double own_requests(void) { return interrupt_asked() + 0x1p-32 * atomic_exchange(&checkpoint_flag, 0); }
 
 static void take_requests(ad_run *run, double sum) {
@@ -66,7 +67,7 @@ static void take_requests(ad_run *run, double sum) {
   run->asked_to_save = sum > floor(sum);
 }
 
-// The times of this rank's finished reductions, to be summed with the losses.
+// Writes the times of this rank's finished reductions to `sums`, so that they are summed together with the losses.
 static void put_times(const ad_run *run, double *sums) {
   sums[0] = 1e-9 * (double)run->trace.waited;
   sums[1] = 1e-9 * (double)run->trace.reducing;
@@ -78,7 +79,8 @@ static void take_times(const ad_run *run, const double *sums, ad_step_report *re
   report->reduction_seconds = sums[1] / ranks;
 }
 
-// The first count summed over microbatches, as the addend of one rank that knows it; 0 on other ranks.
+// Returns the first count, summed over microbatches, on one of the ranks that know it, and 0 on the others, so that the
+// sum over ranks is right.
 static int64_t own_count(const ad_run *run) {
   int64_t total = 0, rank = ad_comm_rank(run->comm);
   if (!ad_run_count(run, 0)) return 0;
@@ -109,7 +111,7 @@ static ad_status sum_losses(ad_run *run, const ad_step_state *state, ad_step_rep
 
 /* ---- after the last microbatch: norm and update ---- */
 
-/* Warns of a step without tokens, once; the training reports at its end how many there were. */
+/* Warns once about a step without tokens. At its end the training reports how many such steps there were. */
 static void warn_without_tokens(ad_run *run, const ad_step_report *report) {
   if (report->count || ad_comm_is_dry(run->comm)) return;  // on backend dry the other ranks' counts are not known
   if (run->uncounted++ || !ad_run_warns(run)) return;
@@ -130,9 +132,9 @@ static ad_status finish_gradients(ad_run *run, ad_step_state *state, ad_step_rep
   return AD_OK;
 }
 
-/* Decides whether the step is skipped, because a gradient overflowed. All ranks have the same norm, so they skip
- * together, all modules or none. A value (not a gradient) that overflows in a transfer is an error, since no loss scale
- * makes it smaller. */
+/* Decides whether the step is skipped because a gradient overflowed. All ranks have the same norm, so they skip it
+ * together, in all modules or in none. If a value (not a gradient) overflows in a transfer, this is an error, because
+ * no loss scale makes it smaller. */
 static ad_status judge_norm(ad_run *run, ad_step_report *report) {
   double norm = report->norm;
   if (!isfinite(norm)) AD_TRY(ad_transfer_overflow_agree(run));
@@ -258,7 +260,7 @@ ad_status ad_run_show(ad_run *run, char **out) {
 
 /* ---- visiting gradients before any reduction ---- */
 
-/* One module's parameters, for a tape that passes each gradient to the visitor instead of a reducer. */
+/* One module's parameters, for a tape that passes each gradient to the visitor instead of to a reducer. */
 typedef struct visited_module {
   ad_parameters parameters;
   ad_addend_visitor visit;

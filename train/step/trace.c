@@ -1,4 +1,4 @@
-/* Records spans of time and gathers those of all ranks. The file format is in trace_file.c. */
+/* Records spans of time and gathers those of all ranks. trace_file.c has the file format. */
 #include "step/trace.h"
 
 #include "base/clock.h"
@@ -35,7 +35,8 @@ void ad_trace_destroy(ad_trace *trace) {
 
 /* ---- the common time 0 of all ranks' clocks ---- */
 
-/* CLOCK_MONOTONIC counts from each machine's start, so machines cannot compare it. They compare wall clocks instead. */
+/* CLOCK_MONOTONIC counts from the start of each machine, so machines cannot compare it. They compare their wall clocks
+ * instead. */
 ad_status ad_trace_start(ad_trace *trace, ad_comm *comm, const ad_group *group) {
   int64_t ahead = ad_wall_clock_ahead(), origin = ad_now() + ahead;
   AD_TRY(ad_share_first(comm, group, &origin, 1, AD_HERE));
@@ -67,7 +68,7 @@ static ad_trace_event *late_event(const ad_trace *trace, size_t number) {
   return &trace->late[number % AD_TRACE_EVENTS_MAX];
 }
 
-/* The place of the next event; NULL: the memory for the first steps is full. */
+/* Returns the slot for the next event, or NULL if the memory for the first steps is full. */
 static ad_trace_event *next_event(ad_trace *trace) {
   if (!is_early(trace)) return late_event(trace, trace->late_count++);
   return trace->count < AD_TRACE_EVENTS_MAX ? &trace->events[trace->count++] : NULL;
@@ -80,7 +81,7 @@ static void begin_event(ad_trace *trace, ad_trace_event event) {
   to->step = trace->step;
 }
 
-/* The event that was recorded `back` events ago; NULL: there is none, or it is of an earlier step. */
+/* Returns the event that was recorded `back` events ago, or NULL if there is none or it is of an earlier step. */
 static ad_trace_event *earlier_event(const ad_trace *trace, size_t back) {
   size_t count = is_early(trace) ? trace->count : trace->late_count;
   if (back > count || back > AD_TRACE_EVENTS_MAX) return NULL;
@@ -152,7 +153,7 @@ void ad_trace_bucket(void *context, ad_bucket_event event, const ad_bucket_step 
 
 /* ---- keeping the events of the last steps ---- */
 
-/* The number of the first event to keep of the ring: the begin of the earliest of the last steps. */
+/* Returns the number of the first event in the ring that is kept: the begin of the earliest of the last steps. */
 static size_t first_late(const ad_trace *trace) {
   size_t first = trace->late_count;
   int steps = 0;

@@ -1,5 +1,5 @@
-/* Writes traces in the Chrome trace format: each rank is a process; its work is on thread 0; reductions are
- * asynchronous spans, because they overlap. */
+/* Writes traces in the Chrome trace format. Each rank is a process, whose work is on thread 0. Reductions overlap, so
+ * they are asynchronous spans. */
 #include "base/unfinished.h"
 #include "base/locale.h"
 #include "step/trace.h"

@@ -1,5 +1,5 @@
-/* Trains from the first step to the last: where to begin, the loop, when checkpoints are due, and what the first rank
- * writes. */
+/* Trains from the first step to the last: from where to begin, the loop over steps, when checkpoints are written, and
+ * what the first rank writes. */
 #include "addend/report.h"
 
 #include <errno.h>
@@ -41,22 +41,22 @@ typedef struct training {
   ad_metrics metrics;            /* only on the first rank */
   ad_prompts prompts;            /* only on the first rank */
   ad_validation validation;      /* only on the first rank */
-  ad_evaluation before;          /* the validation set before the first step; samples 0: not measured */
-  json_t *provenance;            /* only on the first rank: the contents of run.json */
-  char *checkpoints;             /* the folder of checkpoints */
-  ad_checkpointer *checkpointer; /* NULL: no checkpoint was due yet, and the recipe asks for none */
-  int64_t first_step;            /* steps that earlier trainings have taken */
-  int keeps_weights;             /* 1: the folder has the last step's weights already, from an earlier run */
-  int lock;                      /* the first rank's lock on the folder */
-  int has_folder;                /* 1: the run has taken its folder already */
+  ad_evaluation before;          /* the evaluation before the first step; samples is 0 if there was none */
+  json_t *provenance;            /* the contents of run.json; only on the first rank */
+  char *checkpoints;             /* path of the folder of checkpoints */
+  ad_checkpointer *checkpointer; /* NULL if no checkpoint was due yet and the recipe asks for none */
+  int64_t first_step;            /* number of steps that earlier trainings have taken */
+  int keeps_weights;             /* 1: the folder already has the weights of the last step, from an earlier run */
+  int lock;                      /* the lock on the folder, which the first rank has */
+  int has_folder;                /* 1: the run has locked its folder already */
 } training;
 
 static ad_status agree(ad_run *run, ad_status own, const char *site) {
   return ad_agree(run->comm, &run->everyone, own, site);
 }
 
-/* Whether to measure at this step: the memory (which takes longer than writing a line), and, if the recipe does not say
- * when, the validation loss. */
+/* Returns 1 if this step is measured: its memory (which takes longer than writing a line) and, if the recipe does not
+ * say when, the validation loss. */
 static int measures(const ad_recipe *recipe, int64_t step) {
   int64_t interval = recipe->train.steps / MEASUREMENTS + 1;
   return step + 1 == recipe->train.steps || step % interval == 0;
@@ -68,7 +68,7 @@ static int evaluates(const ad_recipe *recipe, int64_t step) {
   return step + 1 == recipe->train.steps || (step + 1) % every == 0;
 }
 
-/* Evaluates the validation set, and on the first rank compares each sample's loss with that of earlier evaluations. */
+/* Evaluates the validation set. The first rank compares each sample's loss with that of earlier evaluations. */
 static ad_status evaluate(training *t, int64_t step, ad_evaluation *out, ad_validation_changes *changes) {
   ad_sample_losses samples;
   AD_TRY(ad_run_evaluate_samples(t->run, &samples, out));
@@ -133,7 +133,7 @@ static int is_due(const training *t, int64_t taken) {
   return recipe->checkpoint.every && (taken % recipe->checkpoint.every == 0 || taken >= recipe->train.steps);
 }
 
-// Saves a checkpoint when one is due; after the last step always.
+// Saves a checkpoint if one is due; after the last step it always is.
 static ad_status save_when_due(training *t, int64_t taken) {
   if (t->checkpointer) AD_TRY(ad_checkpointer_poll(t->checkpointer));
   if (!is_due(t, taken)) return AD_OK;
@@ -193,7 +193,7 @@ static ad_status write_text(const training *t, const char *name, char *text) {
   return status;
 }
 
-/* Writes result.json, the program's own results. Only for a run that has the values of the last step. */
+/* Writes result.json, the program's own results, if the run has the values of the last step. */
 static ad_status write_result(training *t) {
   char *text;
   AD_TRY(ad_run_show(t->run, &text));
@@ -210,10 +210,11 @@ static ad_status write_weights(const training *t) {
   return status;
 }
 
-/* Whether earlier trainings took all steps. */
+/* Returns 1 if earlier trainings took all steps. */
 static int is_complete(const training *t) { return t->first_step == t->run->recipe->train.steps; }
 
-/* Whether to write this result: steps were taken now, or after the file was written, or the file does not exist. */
+/* Returns 1 if this result must be written: the file does not exist, or steps were taken now or after it was
+ * written. */
 static int is_missing(const training *t, const char *name) {
   char *result = NULL, *metrics = NULL;
   if (!is_complete(t)) return 1;
@@ -263,7 +264,7 @@ static ad_status look_for(const training *t, ad_resumption *out) {
   return ad_run_is_first(t->run) ? ad_run_folder_resumption(t->run->recipe, t->options.folder, out) : AD_OK;
 }
 
-/* The first rank looks into the folder and informs all ranks. */
+/* Finds out on the first rank from what the training can resume, and informs all ranks. */
 static ad_status find_resumption(training *t, ad_resumption *out) {
   *out = (ad_resumption){.newest = -1};
   AD_TRY(agree(t->run, look_for(t, out), AD_HERE));
@@ -276,7 +277,7 @@ static void report_it_begins(const training *t) {
            t->checkpoints);
 }
 
-/* Logs that steps are repeated if the newest checkpoint is older than the end of the finished run. */
+/* Logs that steps are repeated, if the finished run in the folder went further than its newest checkpoint. */
 static void report_what_is_repeated(const training *t, const ad_resumption *found) {
   if (found->finished > t->first_step && ad_run_is_first(t->run))
     ad_log(
@@ -319,7 +320,7 @@ static ad_status begin_files(training *t) {
   return begin_provenance(t);
 }
 
-/* Takes the folder on the first rank: until the training ends, no other process writes there. */
+/* Locks the folder on the first rank, so that no other process writes there until the training ends. */
 static ad_status take_folder(training *t, const ad_recipe *recipe) {
   AD_TRY(ad_folder_make(t->options.folder));
   AD_TRY(ad_lock_take(t->options.folder, &t->lock));
@@ -371,7 +372,7 @@ static ad_status begin_training(training *t) {
   return make_checkpointer(t);
 }
 
-// An interrupted training writes its files too, since all ranks stopped after the same step.
+// An interrupted training writes its files, too, because all ranks stopped after the same step.
 static ad_status run_training(training *t) {
   AD_TRY(begin_training(t));
   ad_status trained = train_steps(t);
@@ -384,7 +385,7 @@ static ad_status run_training(training *t) {
 
 enum { FOLDER_MAX = 512 };
 
-/* Checks that a dump is asked for once, by the options or the environment, and of a step that will be taken. */
+/* Checks that a dump is asked for only once, by the options or by the environment, and that its step will be taken. */
 static ad_status check_dumped(const ad_recipe *recipe, const ad_train_options *options) {
   const char *folder = ad_environment_text("ADDEND_DUMP");
   int64_t own = (int64_t)ad_environment_number("ADDEND_DUMP_STEP", 0), step = folder ? own : options->dump_step;
@@ -397,7 +398,7 @@ static ad_status check_dumped(const ad_recipe *recipe, const ad_train_options *o
                  (long long)recipe->train.steps - 1);
 }
 
-/* Takes over the options; `folder` gets the name of the default folder. */
+/* Copies the options to *out, with the name of the default folder if they name none. */
 static ad_status take_options(const ad_recipe *recipe, const ad_train_options *options, char folder[FOLDER_MAX],
                               ad_train_options *out) {
   AD_TRY(ad_options_take(out, sizeof *out, options, "ad_train_options"));
@@ -409,7 +410,8 @@ static ad_status take_options(const ad_recipe *recipe, const ad_train_options *o
   return AD_OK;
 }
 
-/* The options of the first training: its own folder, which is resumed, overwritten or refused like the run's folder. */
+/* Returns the options of the training that runs first. Its folder is resumed, overwritten or refused like the run's
+ * folder. */
 static ad_train_options options_before(const ad_train_options *own, const ad_pretrain *pretrain) {
   ad_train_options options = *own;
   options.folder = pretrain->folder;
@@ -418,7 +420,7 @@ static ad_train_options options_before(const ad_train_options *own, const ad_pre
   return options;
 }
 
-/* Adds to an error that it concerns the keys train.* of the recipe derived from this one. */
+/* Adds to an error that it is about the keys train.* of the recipe that was derived from this one. */
 static ad_status report_earlier(const ad_recipe *recipe, ad_status status) {
   const char *name = recipe->program->course.pretraining->name;
   return status == AD_INVALID
@@ -440,7 +442,7 @@ ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *
   AD_NEED(recipe);
   char folder[FOLDER_MAX];
   ad_train_options own;
-  AD_TRY(ad_settings_check());  // ranks check too, but then the folder exists
+  AD_TRY(ad_settings_check());  // ranks check this, too, but at that time the folder exists already
   AD_TRY(take_options(recipe, options, folder, &own));
   AD_TRY(ad_prompts_try(recipe, &own));
   AD_TRY(ad_folder_make(own.folder));
@@ -448,12 +450,13 @@ ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *
     return ad_fail(AD_IO, "%s: nothing can be written to this folder: %s", own.folder, strerror(errno));
   int lock;
   AD_TRY(ad_lock_take(own.folder, &lock));
-  ad_lock_give(lock);  // the first rank takes it again
+  ad_lock_give(lock);  // the first rank locks the folder again
   AD_TRY(ad_run_folder_check(recipe, &own));
   return make_folder_before(recipe, &own);
 }
 
-/* Logs once in a process (there may be two trainings in it) that bf16 saves memory here, but no time. */
+/* Logs that bf16 saves memory on this processor, but no time. Logs this once in a process, which may run two
+ * trainings. */
 static void report_what_bf16_is_worth(const training *t) {
   static atomic_flag is_reported = ATOMIC_FLAG_INIT;
   ad_products products = ad_products_in_use();
@@ -488,8 +491,8 @@ static void turn_to(const training *t, const ad_comm *comm, const char *what, co
     t->options.turns_to(t->options.context, what, folder, recipe->train.steps);
 }
 
-/* Runs the training that comes first. Takes the run's folder already now, so that no other process writes there
- * meanwhile, and that no file of an overwritten run stays beside the new weights. */
+/* Runs the training that comes first. Locks the run's folder already, so that no other process writes there meanwhile
+ * and no file of an overwritten run stays beside the new weights. */
 static ad_status train_before(training *t, ad_comm *comm, const ad_recipe *recipe) {
   ad_mesh *world;
   char text[48];

@@ -1,4 +1,4 @@
-/* Finds out which transfer between modules had a value too large for f16. */
+/* Finds out which transfer between modules had a value that is too large for f16. */
 #include "step/transfer_overflow.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 
 static size_t transfers(const ad_run *run) { return ad_program_transfer_count(run->program); }
 
-/* The largest overflow that was noted of transfer `i`, or of its gradient; 0: none. */
+/* Returns the largest recorded overflow of transfer `i` or, with `backward`, of its gradient; 0 if there was none. */
 static double *noted(const ad_run *run, size_t i, int backward) {
   return &run->overflows.noted[2 * i + (size_t)backward];
 }
@@ -39,8 +39,8 @@ void ad_transfer_overflow_note(ad_run *run, const ad_transfer_spec *spec, int ba
   *noted(run, i, backward) = fmax(*noted(run, i, backward), found);
 }
 
-/* Returns the number of the first overflow noted on this rank, or twice the number of transfers if there is none. All
- * transfers' values are numbered before their gradients. */
+/* Returns the number of the first overflow that this rank recorded, or twice the number of transfers if there is none.
+ * The values of all transfers are numbered before their gradients. */
 static size_t first_noted(const ad_run *run) {
   size_t count = transfers(run), at = 0;
   while (at < count && *noted(run, at, 0) == 0) at++;
@@ -67,7 +67,7 @@ static const char *module_name(const ad_run *run, size_t module) {
   return ad_program_module(run->program, module)->name;
 }
 
-/* The module of the phase that gives the value. */
+/* Returns the module of the phase that gives the value. */
 static size_t source_of(const ad_run *run, const ad_transfer_spec *spec) {
   size_t p = 0;
   while (!ad_phase_lists(ad_program_phase(run->program, p)->gives, spec->value)) p++;

@@ -1,5 +1,5 @@
-/* Posts and waits for values, and their gradients, that travel between modules on different ranks. A sending rank
- * keeps the value on its tape until it has been sent; a receiving rank has memory for each microbatch in flight. */
+/* Transfers values and their gradients between modules on different ranks. A sending rank keeps the value on its tape
+ * until it is sent. A receiving rank has memory for each microbatch in flight. */
 #include "step/transfers.h"
 
 #include "array/array.h"
@@ -24,8 +24,8 @@ static int needs(const ad_run *run, size_t p, const ad_value_transfer *c) {
   return phase_at(run, p)->module == c->spec->module && ad_phase_lists(phase_at(run, p)->needs, c->spec->value);
 }
 
-/* Whether the transfer joins these phases: `from` gives the value, and `to` is the first phase of its module that
- * needs it (later phases of the module use the value that came for `to`). */
+/* Returns 1 if the transfer joins these phases: `from` gives the value, and `to` is the first phase of its module that
+ * needs it. (Later phases of the module use the value that came for `to`.) */
 static int joins(const ad_run *run, const ad_value_transfer *c, size_t from, size_t to) {
   return gives(run, from, c) && to == ad_order_first_to_need(run->program, c->value, c->spec->module);
 }
@@ -51,7 +51,7 @@ static ad_dtype dtype_of(const ad_run *run, const ad_value_transfer *c, int back
   return ad_transfer_dtype(run->program, c->spec, backward);
 }
 
-/* The value of microbatch m, or its gradient, as it lies on this rank's side of the bridge. */
+/* Describes the value of microbatch m, or its gradient, on this rank's side of the bridge. */
 static ad_array described(const ad_run *run, const ad_value_transfer *c, size_t m, int backward) {
   ad_layout layout = is_source(c) ? ad_bridge_from(c->spec->bridge) : ad_bridge_arrives(c->spec->bridge);
   ad_shape shape = shape_of(run, c, (int64_t)m);
@@ -59,7 +59,8 @@ static ad_array described(const ad_run *run, const ad_value_transfer *c, size_t 
   return ad_array_describe(run->comm, dtype_of(run, c, backward), &shape, &layout);
 }
 
-/* Returns the dtype in which the value travels if it is not its own dtype, else 0. A check in f64 rounds nothing. */
+/* Returns the communication dtype of the value if it differs from the value's own dtype, else 0. A check in f64 rounds
+ * nothing. */
 static ad_dtype comm_dtype_of(const ad_run *run, const ad_value_transfer *c, int backward) {
   ad_comm_dtype_passing at = {backward ? c->spec->gradient_comm_dtype : c->spec->comm_dtype, backward};
   if (!run->transfers.rounds || at.dtype == dtype_of(run, c, backward)) return 0;
@@ -67,7 +68,7 @@ static ad_dtype comm_dtype_of(const ad_run *run, const ad_value_transfer *c, int
   return at.dtype;
 }
 
-/* Elements of the largest microbatch on this rank. */
+/* Returns the elements of the largest microbatch on this rank. */
 static size_t most_elements(const ad_run *run, const ad_value_transfer *c) {
   size_t most = 0;
   for (size_t m = 0; m < (size_t)run->recipe->train.microbatches; m++) {
@@ -77,7 +78,7 @@ static size_t most_elements(const ad_run *run, const ad_value_transfer *c) {
   return most;
 }
 
-/* Allocates a buffer of so many elements. */
+/* Allocates a buffer of `elements` elements. */
 static ad_status take_buffer(const ad_run *run, ad_value_transfer *c, size_t elements, ad_dtype dtype, ad_array *out) {
   size_t bytes = elements * ad_dtype_size(dtype);
   c->bytes += bytes;
@@ -90,14 +91,14 @@ static void describe_value(const ad_run *run, const ad_value_transfer *c, size_t
   out->data = data;
 }
 
-/* A transfer on the rank where its value, or gradient, arrives. Selects the actions that use its buffer. */
+/* A transfer on the rank that receives its value, or its gradient. Selects the actions that use the buffer. */
 typedef struct arriving {
   const ad_run *run;
   const ad_value_transfer *transfer;
 } arriving;
 
-/* Whether an action uses the buffer of an arriving value: from its RECV_F until the backward of the last phase that
- * needs it. */
+/* Returns 1 if an action uses the buffer of a received value: from its RECV_F to the backward of the last phase that
+ * needs the value. */
 static int uses_value(const void *context, const ad_action *action) {
   const arriving *at = context;
   if (action->kind == AD_ACTION_RECV_F)
@@ -105,7 +106,7 @@ static int uses_value(const void *context, const ad_action *action) {
   return needs(at->run, (size_t)action->stage, at->transfer);
 }
 
-/* Whether an action uses the buffer of an arriving gradient: from its RECV_B until the backward of the phase that gave
+/* Returns 1 if an action uses the buffer of a received gradient: from its RECV_B to the backward of the phase that gave
  * the value. */
 static int uses_gradient(const void *context, const ad_action *action) {
   const arriving *at = context;
@@ -198,7 +199,7 @@ void ad_transfers_begin_pass(ad_run *run) {
     }
 }
 
-/* Notes that the transfer of microbatch m is posted. AD_INVALID: it was posted before. */
+/* Records that the transfer of microbatch m is posted. Returns AD_INVALID if it was posted before. */
 static ad_status note_posted(const ad_value_transfer *c, size_t m, int backward) {
   int64_t *posted = &c->ways[backward].posted[slot_of(&c->ways[backward], m)];
   if (*posted == (int64_t)m)
@@ -208,7 +209,7 @@ static ad_status note_posted(const ad_value_transfer *c, size_t m, int backward)
   return AD_OK;
 }
 
-/* AD_INVALID if microbatch m, which is about to be used here, was not received. */
+/* Returns AD_INVALID if microbatch m, which is about to be used, was not received. */
 static ad_status check_posted(const ad_value_transfer *c, size_t m, int backward) {
   if (c->ways[backward].posted[slot_of(&c->ways[backward], m)] == (int64_t)m) return AD_OK;
   return ad_fail(AD_INVALID, "the schedule uses %s`%s` of microbatch %zu before its %s action",
@@ -218,7 +219,8 @@ static ad_status check_posted(const ad_value_transfer *c, size_t m, int backward
 
 /* ---- casting to and from the dtype in which values travel ---- */
 
-/* The array that is sent: `value` itself or, for another communication dtype, `travels` described like it. */
+/* Returns the array that is sent: `value` itself or, if the communication dtype is another one, the memory of `travels`
+ * with the description of `value`. */
 static ad_array in_comm_dtype(const ad_array *value, ad_array *travels, ad_dtype comm_dtype) {
   void *data = travels->data;
   if (!comm_dtype) return *value;
@@ -254,7 +256,8 @@ static ad_status wait(ad_run *run, ad_request *request, ad_trace_kind kind, size
   return AD_OK;
 }
 
-/* Waits until microbatch m's place is free. A one-way transfer has nothing to wait for backward. */
+/* Waits until the slot of microbatch m is free. Backward of a one-way transfer sends nothing, so nothing is waited
+ * for. */
 static ad_status wait_way(ad_run *run, ad_transfer_way *way, ad_trace_kind kind, size_t m) {
   return way->count ? wait(run, &way->requests[slot_of(way, m)], kind, m) : AD_OK;
 }
@@ -315,7 +318,7 @@ static ad_status check_given(const ad_value_transfer *c, const ad_passed_value *
                  c->spec->value, m);
 }
 
-/* Posts one transfer: this rank sends `in` (then `out` is NULL), or receives `out` (then `in` is NULL). */
+/* Posts one transfer: this rank sends `in` (and `out` is NULL), or receives `out` (and `in` is NULL). */
 static ad_status post(ad_run *run, const ad_value_transfer *c, int backward, const ad_array *in, ad_array *out,
                       ad_request *request) {
   ad_bridge *bridge = c->spec->bridge;
@@ -352,7 +355,8 @@ ad_status ad_transfers_post_values(ad_run *run, size_t from, size_t to, size_t m
   return AD_OK;
 }
 
-/* Adds the gradients of all phases that needed the value (law 6, like adds to like), to send their sum back. */
+/* Sums the gradients of all phases that needed the value (law 6, like adds to like), so that the sum can be sent
+ * back. */
 static ad_status add_gradients(const ad_run *run, const ad_value_transfer *c, size_t m, ad_array *sum) {
   const ad_passed_value *passed = &ad_run_microbatch(run, m)->values[c->value];
   int arrived = 0;

@@ -1,4 +1,4 @@
-/* Writes each sample's loss at each evaluation of a run to a file, which a resumed training reads again. */
+/* Writes each sample's loss at each evaluation of a run to a file. A resumed training reads this file again. */
 #include "step/validation.h"
 
 #include <errno.h>
@@ -14,8 +14,9 @@
 
 /* ---- judging a change ---- */
 
-/* Student's t: if there is no true change, the measured one lies within this many standard errors in 95 of 100 cases. A
- * series in 1 / (n - 1) around the normal distribution's 1.96; it is right to 2 % from five samples on. */
+/* Returns the quantile of Student's t: if nothing changed, the measured change is within this many standard errors in
+ * 95 of 100 cases. A series in 1 / (n - 1) around the 1.96 of the normal distribution, right to 2 % from five samples
+ * on. */
 static double student(double n) { return 1.96 + 2.4 / (n - 1) + 3 / ((n - 1) * (n - 1)); }
 
 static int verdict_of(double change, double standard_error, double n) {
@@ -24,8 +25,8 @@ static int verdict_of(double change, double standard_error, double n) {
   return change < 0 ? -1 : 1;
 }
 
-/* The sample's loss now minus its loss before, in nats summed over its positions. The counts may differ by a factor,
- * since another mesh has other replicas. */
+/* Returns the change of a sample's loss, in nats summed over its positions. The two counts may differ by a factor,
+ * because another mesh has another number of replicas. */
 static double difference(const ad_sample_losses *before, const ad_sample_losses *now, size_t i) {
   return now->sums[i] - before->sums[i] / before->counts[i] * now->counts[i];
 }
@@ -76,7 +77,8 @@ static ad_status keep_point(const ad_validation_point *from, ad_validation_point
   return AD_OK;
 }
 
-/* Keeps the evaluation if it is the first or the best. If the number of samples changed, it counts as the first. */
+/* Keeps the evaluation if it is the first or the best so far. If the number of samples has changed, it counts as the
+ * first. */
 static ad_status keep_evaluation(ad_validation *validation, const ad_validation_point *point) {
   int is_first = validation->first.noted.size != point->noted.size;
   if (is_first) AD_TRY(keep_point(point, &validation->first));
@@ -101,7 +103,7 @@ static int read_numbers(const json_t *list, double *out) {
   return 1;
 }
 
-/* Takes one line of an earlier training. An invalid line is skipped. */
+/* Adds one line that an earlier training wrote. An invalid line is skipped. */
 static ad_status take_line(ad_validation *validation, const json_t *line) {
   const json_t *sums = json_object_get(line, "sums"), *counts = json_object_get(line, "counts");
   size_t size = json_array_size(sums);

@@ -1,4 +1,4 @@
-/* Writing all full parameters as one safetensors file, and reading them from one or several files. */
+/* Writes all full parameters as one safetensors file, and reads them from one or several files. */
 #include <stdio.h>
 #include "addend/safetensors.h"
 #include "architecture/folder.h"
@@ -39,7 +39,7 @@ static ad_status describe_params(const ad_run *run, described *all) {
   return AD_OK;
 }
 
-// Opens the file on the first rank; other ranks write nothing.
+// Opens the file on the first rank. Other ranks write nothing.
 static ad_status open_writer(const ad_run *run, const char *path, ad_safetensors_writer **out) {
   static const char *const metadata[] = {"format", "pt", "written_by", "addend", NULL};
   described all = {0};
@@ -85,7 +85,8 @@ typedef struct writing {
   ad_status status;
 } writing;
 
-// After a failed write the rank continues gathering: the other ranks wait in the next gather.
+// If a write failed, the rank still gathers the other parameters, because the other ranks wait for it in the next
+// gather.
 static void write_param(void *context, size_t index, const ad_array *full) {
   writing *w = context;
   if (!w->status) w->status = ad_safetensors_add(w->writer, full->data);
@@ -112,7 +113,8 @@ static const char *name_of(const ad_run *run, size_t index, char *buffer) {
   return ad_program_param_name(run->program, at.module, at.param, buffer, NAME_SIZE);
 }
 
-/* Reads this rank's part of a parameter, cast to the dtype of `value`. NULL or no memory: the rank has no part. */
+/* Reads this rank's part of a parameter, cast to the dtype of `value`. If the rank has no part, there is no memory to
+ * read into. */
 static ad_status read_param(const ad_run *run, const ad_tensor_source *source, const ad_weights *weights,
                             ad_array *value) {
   ad_part mine;
