@@ -27,7 +27,7 @@ typedef enum ad_bias {
  *                  k and v those of head floor(h * kv_heads / heads); where head_dim is 0 it is d_model / heads
  *                  with qk_norm: q = rotary(norm(x wq; q_norm)), k = rotary(norm(x wk; k_norm)), the norm over each
  *                  head's head_dim elements
- *   rotary       turns the pair (j, j + head_dim / 2) of a head by position * f_j, f_j = rotary_base^(-2 j / head_dim),
+ *   rotary       rotates pairs (j, j + head_dim / 2) of a head by position * f_j, f_j = rotary_base^(-2 j / head_dim),
  *                positions from 0: (a, b) becomes (a cos - b sin, a sin + b cos)
  *                with rotary_scaling [factor, low, high, original], f_j makes n = original * f_j / (2 pi) turns in
  *                `original` positions; f_j stays if n > high, becomes f_j / factor if n < low, and in between

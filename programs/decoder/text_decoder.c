@@ -45,7 +45,7 @@ static ad_status forward(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* ---- the parts of the program: batch, stages, values that travel, phases ---- */
+/* ---- the parts of the program: batch, stages, transferred values, phases ---- */
 
 static ad_status create_batch(ad_text_decoder *text, const ad_program *program) {
   size_t last = text->decoder.stage_count - 1;

@@ -161,7 +161,7 @@ static ad_status add_losses(const ad_decomposition *d, ad_program *to) {
   return AD_OK;
 }
 
-/* ---- adding phases, and values that travel between modules ---- */
+/* ---- adding phases, and the transfers of values between modules ---- */
 
 static ad_status name_values(ad_decomposition *d) {
   AD_TRY(ad_new(d->block_count, &d->importances));

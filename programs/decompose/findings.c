@@ -262,7 +262,7 @@ static ad_status measure_place(search *s, const place *at) {
   return AD_OK;
 }
 
-/* ---- how far components are from the weights ---- */
+/* ---- measuring the distance of components from the weights ---- */
 
 /* Computes error [in, out] = W - V U. */
 static ad_status put_error(const ad_site *site, const double *w, const double *v, const double *u, double *error) {

@@ -38,7 +38,7 @@ const ad_key ad_moe_keys[AD_MOE_KEY_COUNT] = {AD_TEXT_DECODER_KEYS(
              "not named has size 1); left out: "
              "ep=1 and etp=tp"})};
 
-/* Makes the view with all axes named: an axis ep or etp that the text leaves out is added with size 1. */
+/* Makes the view with both axes ep and etp: an axis that the text leaves out is added with size 1. */
 static ad_status name_axes(const char *given, const ad_mesh *mesh, ad_mesh **out) {
   char text[128];
   ad_mesh *view;

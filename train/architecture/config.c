@@ -16,7 +16,7 @@
 
 enum { WORDS = 512, SHOWN = 120, KEY_SIZE = 128 };
 
-/* ---- giving a key its value, or refusing it ---- */
+/* ---- setting a recipe key from a key of config.json, or refusing that key ---- */
 
 ad_status ad_config_give(ad_config *to, const char *key, const char *from, const char *text) {
   if (to->count == AD_CONFIG_VALUES_MAX)
@@ -141,7 +141,7 @@ static ad_status take_rows(const json_t *config, ad_config *to) {
   return AD_OK;
 }
 
-/* ---- reading what several keys say together; refusing unknown keys ---- */
+/* ---- reading keys that belong together; refusing unknown keys ---- */
 
 static ad_status take_facts(ad_config *to) {
   for (const ad_architecture_fact *fact = to->architecture->facts; fact->key; fact++)

@@ -6,7 +6,7 @@
 #include <sys/types.h>
 
 typedef struct ad_cli_tokenizer {
-  pid_t process; /* 0: there is no process */
+  pid_t process; /* 0 if there is no process */
   /* `asked` carries lines to the process, `answers` carries lines from it */
   FILE *asked, *answers;
 } ad_cli_tokenizer;

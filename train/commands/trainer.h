@@ -50,7 +50,7 @@ int ad_cli_join(const ad_recipe *recipe, ad_comm **out);
 /* Sets the handler of SIGINT (Ctrl-C) and SIGTERM, even if they are ignored because a shell started this command in the
  * background; and that of SIGHUP, unless it is ignored (nohup). */
 void ad_cli_on_request(void (*handler)(int signal_number));
-/* Sets the handler of SIGUSR1. */
+/* Sets the handler of SIGUSR1, with which a person asks for a checkpoint. */
 void ad_cli_on_checkpoint(void (*handler)(int signal_number));
 
 /* Returns the document as text for ad_cli_print, and releases the document; the caller frees the text. Characters that

@@ -10,9 +10,9 @@
 #include <unistd.h>
 #include "base/error.h"
 
-enum { MAGIC = 6, VERSION = 2, HEADER_MAX = 10000, WORD = 32, DIMS = 32 }; /* HEADER_MAX: the limit of numpy.load */
+enum { MAGIC = 6, VERSION = 2, HEADER_MAX = 10000, WORD = 32, DIMS = 32 }; /* HEADER_MAX is the limit of numpy.load */
 
-/* The text of a header with its place of reading, and the values read from it. */
+/* The text of a header, how far it has been read, and the values in it. */
 typedef struct header {
   const char *path, *at, *end;
   char descr[WORD];
@@ -31,7 +31,7 @@ static void skip_spaces(header *h) {
   while (h->at < h->end && (*h->at == ' ' || *h->at == '\n' || *h->at == '\t' || *h->at == '\r')) h->at++;
 }
 
-/* Skips spaces, then `text` if it comes next. Returns 1 if it came. */
+/* Skips spaces, and then `text` if it follows. Returns 1 if it followed. */
 static int skip_text(header *h, const char *text) {
   size_t length = strlen(text);
   skip_spaces(h);
@@ -40,7 +40,7 @@ static int skip_text(header *h, const char *text) {
   return 1;
 }
 
-/* Reads a string in quotes. Returns 0 if there is none, or it is too long. */
+/* Reads a string in quotes. Returns 0 if none follows, or if it is too long. */
 static int take_text(header *h, char word[WORD]) {
   skip_spaces(h);
   if (h->at == h->end || (*h->at != '\'' && *h->at != '"')) return 0;
@@ -61,15 +61,14 @@ static int take_number(header *h, int64_t *out) {
   return h->at > first && *first != 'L';
 }
 
-/* Takes a tuple of numbers, "(3,)" or "(2, 3)". */
+/* Reads a tuple of numbers, "(3,)" or "(2, 3)". */
 static int take_shape(header *h) {
   if (!skip_text(h, "(")) return 0;
   while (!skip_text(h, ")")) {
     if (h->dim_count == DIMS || !take_number(h, &h->dims[h->dim_count])) return 0;
     h->dim_count++;
     if (!skip_text(h, ",") && !(h->dim_count > 1 && h->at < h->end && *h->at == ')'))
-      return 0;  // (3) is a number, not a
-                 // tuple
+      return 0;  // (3) is a number, not a tuple
   }
   return 1;
 }
@@ -79,7 +78,7 @@ static int take_order(header *h) {
   return h->is_fortran || skip_text(h, "False");
 }
 
-/* Reads one entry of the dictionary. *seen has a bit for each key read so far. */
+/* Reads one entry of the dictionary. *seen has a bit for each key that was read before. */
 static int take_entry(header *h, unsigned *seen) {
   static const char *const keys[] = {"descr", "fortran_order", "shape"};
   char key[WORD];
@@ -91,7 +90,7 @@ static int take_entry(header *h, unsigned *seen) {
   return k == 0 ? take_text(h, h->descr) : k == 1 ? take_order(h) : take_shape(h);
 }
 
-/* Reads the complete dictionary. Returns 1 if it has each of the three keys once and nothing follows it. */
+/* Reads the dictionary. Returns 1 if it has each of the three keys once, and nothing follows it. */
 static int take_all(header *h) {
   unsigned seen = 0;
   if (!skip_text(h, "{")) return 0;
@@ -110,8 +109,8 @@ static const char *types_of(int widths) {
   return widths == 1 ? "uint8 or bool" : widths == 6 ? "uint16 or uint32" : "unsigned";
 }
 
-/* The advice on what to write in place of elements of another type, such as "i8". Nothing that it advises changes an
- * id: a cast to 32 unsigned bits keeps ids and turns a negative number into an id outside every vocabulary. */
+/* Returns advice on what to write in place of elements of another type, such as "i8". Following the advice changes no
+ * id: a cast to 32 unsigned bits keeps ids, and turns a negative number into an id outside every vocabulary. */
 static const char *advice(const char *type, int widths) {
   int is_whole = *type && strchr("iub", *type), bytes = is_whole ? type[1] - '0' : 0;
   if (widths == 1)
@@ -126,7 +125,7 @@ static const char *advice(const char *type, int widths) {
                       : "write the tokenizer's ids, as numpy.uint32";
 }
 
-/* Checks that the elements are unsigned, of a permitted width, and little endian. A bool is a byte of 0 or 1. */
+/* Checks that elements are unsigned, little endian, and of a width that is allowed. A bool is a byte of 0 or 1. */
 static ad_status check_type(const header *h, int widths, int *width) {
   static const struct {
     const char *type;
@@ -155,7 +154,7 @@ static ad_status check_shape(const header *h) {
                     : ad_fail(AD_INVALID, "%s: the array has no elements: give a longer file or leave it out", h->path);
 }
 
-/* Checks that the file has as many bytes of elements as the header states. */
+/* Checks that the file has as many bytes of elements as its header states. */
 static ad_status check_size(const header *h, int width, size_t bytes) {
   int64_t needed;
   if (!__builtin_mul_overflow(h->dims[0], (int64_t)width, &needed) && (size_t)needed == bytes) return AD_OK;
@@ -167,7 +166,7 @@ static ad_status check_size(const header *h, int width, size_t bytes) {
 
 /* ---- opening and closing .npy files ---- */
 
-/* Finds where the header begins and how long it is. */
+/* Finds where the text of the header begins, and how long it is. */
 static ad_status find_header(const unsigned char *bytes, size_t size, const char *path, header *out) {
   size_t first = MAGIC + VERSION, length = 0;
   if (size < first || memcmp(bytes, "\x93NUMPY", MAGIC) != 0) return no_npy(path, "it does not begin as one");
@@ -203,7 +202,7 @@ static ad_status cannot_read(const char *path, const char *why) {
   return ad_fail(AD_IO, "%s: cannot be read: %s", path, why);
 }
 
-/* Maps an open file and reads its header. */
+/* Maps an open file into memory, and reads its header. */
 static ad_status map_file(const char *path, int opened, int widths, ad_npy *out) {
   struct stat found;
   if (fstat(opened, &found)) return cannot_read(path, strerror(errno));
@@ -260,8 +259,8 @@ uint32_t ad_npy_at(const ad_npy *npy, int64_t i) {
   return npy->width == 1 ? load_1(npy->data, i) : npy->width == 2 ? load_2(npy->data, i) : load_4(npy->data, i);
 }
 
-/* Returns whether some element of a run is `bound` or more. The comparisons' results are or-ed: without an early
- * exit, the loop becomes vector instructions. */
+/* Returns 1 if some element of a run is `bound` or more. All comparisons are or-ed, without an early exit, so that the
+ * compiler can use vector instructions. */
 #define HAS_FROM(width, type)                                                                  \
   static int has_from_##width(const unsigned char *data, int64_t count, uint32_t bound) {      \
     type found = 0, least = (type)bound;                                                       \
@@ -274,7 +273,7 @@ HAS_FROM(4, uint32_t)
 
 static int has_from(const ad_npy *npy, int64_t first, int64_t count, uint32_t bound) {
   const unsigned char *data = npy->data + first * npy->width;
-  if (npy->width < 4 && bound >> 8 * npy->width) return 0; /* no element can be so large */
+  if (npy->width < 4 && bound >> 8 * npy->width) return 0; /* no element of this width can be so large */
   return npy->width == 1   ? has_from_1(data, count, bound)
          : npy->width == 2 ? has_from_2(data, count, bound)
                            : has_from_4(data, count, bound);

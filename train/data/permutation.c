@@ -1,5 +1,6 @@
-/* A permutation without a table: a generalised Feistel network over Z_a x Z_b with cycle walking (Black and Rogaway,
- * "Ciphers with arbitrary finite domains", CT-RSA 2002); its rounds add draws of Philox. data.h has the formula. */
+/* A permutation that needs no table: a generalised Feistel network over Z_a x Z_b with cycle walking (Black and
+ * Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002), whose rounds add random numbers of Philox. data.h has
+ * the formula. */
 #include "data/permutation.h"
 
 #include <math.h>
@@ -7,7 +8,7 @@
 
 enum { ROUNDS = 8 };
 
-/* The smallest number whose square is n or more. */
+/* Returns the smallest number whose square is n or more. */
 static int64_t root_above(int64_t n) {
   int64_t root = (int64_t)sqrt((double)n);  // rounding may make it one too large or too small
   while (root > 1 && (root - 1) * (root - 1) >= n) root--;
@@ -15,7 +16,7 @@ static int64_t root_above(int64_t n) {
   return root;
 }
 
-/* A permutation of [0, a * b): the Feistel network, with x as the pair (x / b, x % b). */
+/* Returns the image of x under a permutation of [0, a * b): the Feistel network on the pair (x / b, x % b). */
 static int64_t network(uint64_t key, int64_t a, int64_t b, int64_t x) {
   int64_t left = x / b, right = x % b;
   for (uint64_t round = 0; round < ROUNDS; round += 2) {
@@ -25,7 +26,7 @@ static int64_t network(uint64_t key, int64_t a, int64_t b, int64_t x) {
   return left * b + right;
 }
 
-/* A number outside [0, n) is permuted again until it is inside. This ends, because i itself is on the same cycle. */
+/* A result outside [0, n) is permuted again until it is inside. This ends, because i itself is on the same cycle. */
 int64_t ad_permuted(uint64_t key, int64_t n, int64_t i) {
   int64_t a = root_above(n), b = (n + a - 1) / a, x = i;
   do x = network(key, a, b, x);

@@ -3,7 +3,7 @@
 #define DATA_PERMUTATION_H
 #include <stdint.h>
 
-/* The number at place i of the key's permutation of [0, n); n is at least 1 and at most 2^62. */
+/* Returns the number at place i of the key's permutation of [0, n); n is at least 1 and at most 2^62. */
 int64_t ad_permuted(uint64_t key, int64_t n, int64_t i);
 
 #endif

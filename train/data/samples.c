@@ -1,4 +1,4 @@
-/* Chooses the samples that a step reads, of bytes or of tokens, and fills the rows of its batch with them. */
+/* Chooses the samples of a step, in data of bytes or of tokens, and fills the rows of its batch with them. */
 #include "data/text.h"
 
 #include <math.h>
@@ -48,8 +48,8 @@ void ad_text_data_close(ad_text_data *text) {
 
 static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
 
-/* The distance in windows between consecutive samples of a fixed set: near the golden ratio of `windows`, and
- * without a common divisor, so that the set reaches all windows. */
+/* Returns the distance, in windows, between consecutive samples of a fixed set. It is near the golden ratio of
+ * `windows` and has no common divisor with it, so that the set reaches all windows. */
 static int64_t stride_of(int64_t windows) {
   int64_t stride = (int64_t)ceil(golden_ratio * (double)windows);
   while (common_divisor(stride, windows) != 1) stride++;
@@ -59,22 +59,23 @@ static int64_t stride_of(int64_t windows) {
 /* The sample in one row of a step's batch. */
 typedef struct sample {
   int64_t place;
-  int64_t valid; /* the first tokens of the sample, which count as targets */
+  int64_t valid; /* so many tokens from the beginning of the sample count as targets */
 } sample;
 
-/* How many tokens of a sample count. */
+/* Returns how many tokens of a sample count. */
 static int64_t valid_of(const ad_batch_options *options, uint64_t index, int64_t seq) {
   if (!options->valid_count) return seq;
   return (int64_t)llround(options->valid[index % options->valid_count] * (double)seq);
 }
 
-/* The sample of a row if samples are drawn: the draw depends on the global index alone. */
+/* Returns the sample of a row if samples are drawn. The draw depends only on the global index. */
 static sample drawn(const ad_text_data *text, const ad_text_part *part, const ad_batch_options *options, uint64_t index,
                     int64_t row) {
   return (sample){text->source->draw(text, part, options->seed, index), valid_of(options, (uint64_t)row, text->seq)};
 }
 
-/* The sample of a row if samples come from a fixed set. Rows beyond the set do not count, unless the set wraps. */
+/* Returns the sample of a row if samples are from a fixed set. Rows after the end of the set do not count, unless the
+ * set wraps around. */
 static sample of_set(const ad_text_data *text, int64_t windows, const ad_batch_options *options, uint64_t index,
                      int64_t stride) {
   uint64_t number = index % (uint64_t)options->set;
@@ -83,7 +84,7 @@ static sample of_set(const ad_text_data *text, int64_t windows, const ad_batch_o
   return (sample){text->source->window(text, window), counts ? valid_of(options, number, text->seq) : 0};
 }
 
-/* The wanted positions: those in the options, or all. */
+/* Returns the positions to fill: those in the options, or all. */
 static ad_wanted wanted_of(const ad_batch_options *options, const ad_span *all) {
   ad_wanted from = {options->spans, options->span_count, 0};
   if (!options->spans) from = (ad_wanted){all, 1, 0};
@@ -107,7 +108,7 @@ static void fill_nothing(int64_t n, int32_t *tokens, int32_t *targets) {
   }
 }
 
-/* Fills `rows` of the step's batch with their samples, at the wanted positions. */
+/* Fills `rows` of the step's batch with the `positions` of their samples. */
 static ad_status fill_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step, ad_span rows,
                            const ad_wanted *positions, int32_t *tokens, int32_t *targets, int64_t *counted) {
   const ad_text_part *part = &text->parts[options->validation != 0];
@@ -133,7 +134,8 @@ ad_status ad_text_data_rows(const ad_text_data *text, const ad_batch_options *gi
   ad_wanted positions = wanted_of(&options, &all);
   if (text->parts[options.validation != 0].windows)
     return fill_rows(text, &options, step, (ad_span){first, count}, &positions, tokens, targets, counted);
-  if (text->bytes || text->files) fill_nothing(count * positions.width, tokens, targets);  // no validation part
+  // There is no validation part.
+  if (text->bytes || text->files) fill_nothing(count * positions.width, tokens, targets);
   return AD_OK;
 }
 

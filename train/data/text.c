@@ -1,4 +1,4 @@
-/* Training data of bytes: samples begin at random places of the files, drawn by the sample's global index. */
+/* Training data of bytes. Samples begin at random places of the files, drawn from the sample's global index. */
 #include "data/text.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ static ad_status check_part(const char *what, int64_t size, int64_t seq) {
       (long long)size, (long long)seq, (long long)seq + 1, (long long)(size > 0 ? size - 1 : 0));
 }
 
-/* AD_INVALID or AD_IO unless the training part and the validation part each have a sample. */
+/* Returns AD_INVALID or AD_IO if the training part or the validation part is too short for a sample. */
 static ad_status check_sizes(const ad_file_list *files, int64_t seq, double validation) {
   int64_t train = 0, validation_size = 0;
   for (size_t i = 0; i < files->count; i++) {
@@ -28,7 +28,7 @@ static ad_status check_sizes(const ad_file_list *files, int64_t seq, double vali
   return validation > 0 ? check_part("the text reserved for validation", validation_size, seq) : AD_OK;
 }
 
-/* Lists the files and checks that each part has enough bytes. */
+/* Lists the files, and checks that each part has enough bytes. */
 static ad_status find_files(const char *const *paths, size_t count, int64_t seq, double validation,
                             ad_file_list *files) {
   if (!count) return ad_fail(AD_INVALID, "no text is given: name a file or a folder");
@@ -59,8 +59,8 @@ ad_status ad_text_path_check(const char *path) {
   return status;
 }
 
-/* Reads a file: its front into the training part, its back into the validation part. Sizes are those found when the
- * files were listed. */
+/* Reads a file: its beginning into the training part, its end into the validation part. The sizes are those found when
+ * the files were listed. */
 static ad_status load_file(const ad_file_entry *file, double validation, uint8_t *train, uint8_t *validation_size,
                            uint64_t *checksum) {
   char *data;
@@ -94,7 +94,7 @@ static void measure_files(const ad_file_list *files, double validation, ad_text_
   text->parts[AD_VALIDATION_PART] = part_of_size(held, text->seq, "data held out");
 }
 
-/* Reads all files into one buffer: their fronts into the training part, their backs into the validation part. */
+/* Reads all files into one buffer, their beginnings into the training part and their ends into the validation part. */
 static ad_status load_files(const ad_file_list *files, double validation, ad_text_data *text) {
   AD_TRY(ad_new((size_t)text->byte_count, &text->bytes));
   uint8_t *train = text->bytes, *validation_size = text->bytes + text->parts[AD_TRAINING_PART].size;
@@ -143,7 +143,7 @@ static void count_values(const ad_text_data *text, const ad_text_part *part, int
   for (int64_t i = 0; part->bytes && i < part->size; i++) counts[part->bytes[i]]++;
 }
 
-static void checksums(ad_text_data *text) {} /* does nothing: checksums are made as the files are read */
+static void checksums(ad_text_data *text) {} /* checksums were made when the files were read */
 
 static const ad_text_source source = {draw_place, window_at, read_window, count_values, checksums};
 

@@ -116,7 +116,7 @@ static ad_status execute_all(rank *r, const ad_table *table) {
   return AD_OK;
 }
 
-/* ---- the check: the pipeline's gradient less the whole batch's, from one tape, must be zero ---- */
+/* ---- the check: the pipeline's gradient minus that of the whole batch on one tape must be zero ---- */
 
 /* Runs backward of -loss on the whole batch, then the pipeline with its loss. Each adds to r->gradient, which must be
  * zero in the end. */

@@ -9,7 +9,7 @@
 #include "base/options.h"
 #include "plan/plan.h"
 
-/* ---- the values that are compared, taken from one plan ---- */
+/* ---- reading the compared numbers from one plan ---- */
 
 /* Returns the entry whose integer at `key` is largest. */
 static json_t *largest_by(const json_t *entries, const char *key) {

@@ -34,7 +34,7 @@ typedef struct ad_collectives {
   /* the latest precision policy that was described; parameters with the same policy share its document */
   ad_precision_policy policy;
   json_t *policy_document;
-  size_t pool; /* index of the pool */
+  size_t pool; /* index of the pool whose ranks call these collectives */
 } ad_collectives;
 
 static void release_collectives(ad_collectives *collectives) {

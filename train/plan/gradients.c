@@ -7,7 +7,7 @@
 #include "reduce/plan.h"
 #include "step/run.h"
 
-/* A row of the table. */
+/* A row of "gradient_memory": the buckets of a module that are reduced in the same way. */
 typedef struct gradient_row {
   const ad_reducer *reducer; /* the reducer of the row's buckets */
   ad_bucket_plan first;      /* the first bucket of the row */

@@ -12,7 +12,7 @@
 
 enum { LISTED_MAX = 4096 }; /* in a world of at most this many ranks each rank is listed */
 
-/* ---- the values that ranks hold parts of ---- */
+/* ---- listing the values of which ranks have parts ---- */
 
 typedef struct ad_held_list {
   ad_held *list;

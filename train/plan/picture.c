@@ -52,7 +52,7 @@ typedef struct picture {
   int y;
 } picture;
 
-/* ---- kinds of collectives that the picture tells apart ---- */
+/* ---- kinds of collectives that the picture distinguishes ---- */
 
 /* Returns 1 if collectives of this kind run on the mesh of `entry`, a module or a collective. */
 static int is_on(const kind *k, const json_t *entry) {
@@ -432,7 +432,7 @@ static ad_status draw_sections(picture *to) {
   return AD_OK;
 }
 
-/* ---- one section for the groups of all modules, beside exchanges ---- */
+/* ---- one section for the groups of all modules, in a picture with exchanges ---- */
 
 /* Returns 1 if kind number i gets a card. If several modules are one party, only the first module gets cards. */
 static int has_card(const picture *p, size_t i) {

@@ -19,7 +19,7 @@ typedef struct ad_plan_pools {
   size_t count;
 } ad_plan_pools;
 
-/* Acts as the first rank of each pool. */
+/* Creates the run of each pool's first rank, and takes one step of it (ad_plan_act). */
 ad_status ad_plan_pools_act(const ad_recipe *recipe, const ad_plan_world *world, ad_plan_pools *out) AD_CHECKED;
 /* Returns `world` with the table of actions that the first rank made, for acting as other ranks. */
 ad_plan_world ad_plan_world_after(const ad_plan_pools *pools, const ad_plan_world *world);

@@ -116,7 +116,7 @@ const char *ad_products_print(char buffer[AD_PRODUCTS_TEXT]) {
   return buffer;
 }
 
-/* ---- the trait: the number that ranks send each other when they join ---- */
+/* ---- the trait (a number that ranks send each other when they join) ---- */
 
 static uint32_t own_trait(void) { return ad_products_packed(ad_products_own()); }
 

@@ -205,7 +205,7 @@ size_t ad_program_find_value(const ad_program *program, const char *name) {
   return value;
 }
 
-/* ---- adding phases, and the values that pass between them ---- */
+/* ---- adding phases, and the values that they give each other ---- */
 
 const ad_transfer_spec *ad_program_transfer_of(const ad_program *program, size_t value, size_t module) {
   for (size_t i = 0; i < program->transfer_count; i++) {

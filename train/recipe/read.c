@@ -28,7 +28,7 @@ static void must_be(ad_reading *r, const ad_node *node, const char *path, const 
   ad_recipe_errors_add(&r->errors, node->place, path, "must be %s, is %s", what, words_of(node, words, sizeof words));
 }
 
-/* ---- values of one kind: each function returns 1, or adds an error and returns 0 ---- */
+/* ---- reading single values: each function returns 1, or adds an error and returns 0 ---- */
 
 static int within(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, double value) {
   char words[AD_KEY_WORDS_SIZE];

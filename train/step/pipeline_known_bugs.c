@@ -178,7 +178,7 @@ static void multiply_by_count(void *context, void *passing) {
   }
 }
 
-/* ---- which runs can show the known bugs, and their list ---- */
+/* ---- the list of known bugs, and which runs can show them ---- */
 
 /* Returns 1 if the gradients of some microbatch are added to those of an earlier one before they are reduced. */
 static int adds_before_reductions(const ad_recipe *recipe) {

@@ -174,7 +174,7 @@ static void narrow_gradients(void *context, void *passing) {
   if (at->backward) narrow(context, at);
 }
 
-/* ---- which runs can show the known bugs, and their list ---- */
+/* ---- the list of known bugs, and which runs can show them ---- */
 
 static int has_gradient(const ad_run *run, size_t param) {
   const ad_array *gradient = ad_run_part(run, param, AD_PART_GRADIENT);

@@ -239,7 +239,7 @@ static ad_status write_line(const ad_prompts *prompts, int64_t step, const char 
   return failed || fflush(prompts->file) || ferror(prompts->file) ? ad_cannot_write(prompts->path, errno) : AD_OK;
 }
 
-/* ---- sampling what follows the prompts ---- */
+/* ---- continuing the prompts ---- */
 
 /* Continues the prompt greedily, by at most `most` tokens, and stops at a token that ends the text. */
 static ad_status go_on(ad_sampler *sampler, const ad_prompt *prompt, int64_t most, int32_t *tokens, int64_t *count) {

@@ -244,9 +244,9 @@ ad_status ad_run_reduce_sums(ad_run *run, size_t count, ad_reduction reduction, 
 ad_status ad_run_batch_losses(ad_run *run, int64_t step, ad_data_split validation, ad_step_report *out) AD_CHECKED;
 /* Returns the reported loss without auxiliary losses, which say nothing about how good the model is. */
 double ad_run_task_loss(const ad_run *run, const ad_step_report *report);
-/* Does the same as ad_run_evaluate, and also returns each sample's loss, on all ranks. `samples` is one block of
- * memory, which the caller releases by its member `sums`; it is NULL if there is no validation set. If the standard
- * error is not NaN, the loss is the mean of those of the samples. Collective. */
+/* Does the same as ad_run_evaluate, and also returns each sample's loss, on all ranks. `samples` gets one block of
+ * memory, which the caller releases by its member `sums`; `sums` is NULL if there is no validation set. If the standard
+ * error is not NaN, the losses of the samples sum to the loss. Collective. */
 ad_status ad_run_evaluate_samples(ad_run *run, ad_sample_losses *samples, ad_evaluation *out) AD_CHECKED;
 int64_t ad_run_evaluated(const ad_run *run); /* returns the number of samples in the validation set; 0 if there is
                                               * none */

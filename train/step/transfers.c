@@ -217,7 +217,7 @@ static ad_status check_posted(const ad_value_transfer *c, size_t m, int backward
                  ad_action_name(backward ? AD_ACTION_RECV_B : AD_ACTION_RECV_F));
 }
 
-/* ---- casting to and from the dtype in which values travel ---- */
+/* ---- casting to and from the dtype in which values are sent ---- */
 
 /* Returns the array that is sent: `value` itself or, if the communication dtype is another one, the memory of `travels`
  * with the description of `value`. */
@@ -234,7 +234,7 @@ static void cast(const ad_array *to, const ad_array *from) {
   if (to->data && to->data != from->data) ad_cast(to->data, to->dtype, from->data, from->dtype, ad_array_numel(to));
 }
 
-/* ---- the injection point that every transferred value passes ---- */
+/* ---- the injection point for every transferred value ---- */
 
 static void pass_injection_point(ad_injection_point point, const ad_run *run, const ad_value_transfer *c, size_t m) {
   const ad_transfer_way *way = &c->ways[is_source(c)];

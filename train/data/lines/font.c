@@ -1,4 +1,4 @@
-/* Reads a font once into outlines, and gives one outline at a size and a weight. */
+/* Reads the outlines of a font's characters once, and returns a character's outline at a size and a weight. */
 #include "data/lines/font.h"
 
 #include <math.h>
@@ -9,15 +9,15 @@
 #include "files/file.h"
 #include "addend/safetensors.h"
 
-/* Loads a character into the face's glyph slot. Returns 0 if the font has no such character. Every character but the
- * space must have an outline. */
+/* Loads a character into the face's glyph slot. Returns 0 if the font does not have the character, or if it has no
+ * outline (only the space may have none). */
 static int load_character(FT_Face face, int character) {
   FT_UInt glyph = FT_Get_Char_Index(face, (FT_ULong)character);
   if (!glyph || FT_Load_Glyph(face, glyph, FT_LOAD_NO_SCALE)) return 0;
   return face->glyph->format == FT_GLYPH_FORMAT_OUTLINE && (character == ' ' || face->glyph->outline.n_points > 0);
 }
 
-/* Copies the outline in the glyph slot to place i of the font. */
+/* Copies the outline in the glyph slot to entry i of the font. */
 static ad_status keep_outline(FT_Library library, FT_GlyphSlot slot, int i, ad_font *font) {
   const FT_Outline *outline = &slot->outline;
   if (FT_Outline_New(library, (FT_UInt)outline->n_points, outline->n_contours, &font->outlines[i]) ||
@@ -28,7 +28,8 @@ static ad_status keep_outline(FT_Library library, FT_GlyphSlot slot, int i, ad_f
   return AD_OK;
 }
 
-/* Copies the outlines of all printable characters; AD_IO names those that are missing from the font. */
+/* Copies the outlines of all printable characters. Returns AD_IO, with their names, if the font does not have some of
+ * them. */
 static ad_status keep_outlines(FT_Library library, FT_Face face, ad_font *font) {
   char missing[64];
   ad_text list = ad_text_on(missing, sizeof missing);
@@ -82,7 +83,7 @@ void ad_font_clear(FT_Library library, ad_font *font) {
   *font = (ad_font){0};
 }
 
-/* Bold strokes grow to the right and upwards, so the next character is moved right by the same amount. */
+/* A bolder stroke grows to the right and upwards, so the next character is moved to the right by the same amount. */
 FT_Outline ad_font_character(const ad_font *font, uint8_t character, const ad_font_style *style, FT_Vector *points,
                              FT_Pos *advance) {
   int i = character - AD_PRINTABLE_FIRST;

@@ -1,4 +1,4 @@
-/* Lines of a text, each drawn in a font: chooses characters, font, size, weight and angle of each line. typeset.c
+/* Lines of a text, each drawn in a font: chooses the characters, font, size, weight and angle of each line. typeset.c
  * draws the outlines. */
 #include "addend/data.h"
 
@@ -10,10 +10,10 @@
 #include "data/lines/font.h"
 #include "data/lines/typeset.h"
 
-/* In FreeType's unit, 1/64 pixel. Coordinates are rounded to that unit; the margin keeps the ink inside the picture. */
+/* In FreeType's unit, 1/64 pixel, to which coordinates are rounded. The margin keeps the ink inside the picture. */
 enum { PIXEL = 64, MARGIN = PIXEL / 2 };
 
-/* A text from which lines are taken: printable ASCII characters, with single spaces. */
+/* A text from which lines are taken: printable ASCII characters with single spaces. */
 typedef struct part {
   uint8_t *characters;
   int64_t size;
@@ -25,7 +25,7 @@ typedef struct range {
 } range;
 
 struct ad_line_data {
-  /* chars: characters in a line; height, width: of a picture, in pixels */
+  /* chars: characters in a line; height, width: pixels of a picture */
   int64_t chars, height, width;
   range sizes, weights;
   double rotation, noise;
@@ -35,7 +35,7 @@ struct ad_line_data {
   uint64_t text_checksum;
   FT_Library library;
   ad_font *fonts;                      /* the validation font is the last one */
-  size_t font_count, train_font_count; /* train_font_count: without the validation font */
+  size_t font_count, train_font_count; /* train_font_count does not count the validation font */
   ad_typeset set;
 };
 
@@ -44,7 +44,7 @@ struct ad_line_data {
 enum { LARGEST_SIDE = 4096 };
 static const range SIZES = {1, LARGEST_SIDE}, WEIGHTS = {-0.1, 0.2};
 
-/* Takes two numbers in ascending order; both must be inside the limits. */
+/* Sets *out to two numbers, which must be in ascending order and inside the limits. */
 static ad_status take_range(const char *name, const double *given, size_t count, const range *limits, range *out) {
   if (count != 2 || !(given[0] >= limits->least && given[0] <= given[1] && given[1] <= limits->most))
     return ad_fail(AD_INVALID, "%s must be two numbers, the least and the most, from %g to %g", name, limits->least,
@@ -63,7 +63,7 @@ static ad_status check_number(const char *name, double value, double most) {
   return ad_fail(AD_INVALID, "%s must be from 0 to %g, is %g", name, most, value);
 }
 
-/* Checks the options and takes those that are numbers. */
+/* Checks the options, and copies those that are numbers. */
 static ad_status take_options(const ad_line_options *options, ad_line_data *lines) {
   AD_TRY(check_integer("chars", options->chars));
   AD_TRY(check_integer("height", options->height));
@@ -86,7 +86,7 @@ static ad_status take_options(const ad_line_options *options, ad_line_data *line
 
 static int is_visible(uint8_t byte) { return byte > ' ' && byte <= AD_PRINTABLE_LAST; }
 
-/* Copies the bytes. Every run of spaces and of bytes that cannot be drawn becomes one space. Returns the number of
+/* Copies the bytes. A run of spaces and of bytes that cannot be drawn becomes one space. Returns the number of
  * characters. */
 static int64_t collapse(const uint8_t *bytes, int64_t size, uint8_t *out) {
   int64_t count = 0;
@@ -99,7 +99,8 @@ static int64_t collapse(const uint8_t *bytes, int64_t size, uint8_t *out) {
   return count;
 }
 
-/* Takes the characters of one part of the text; AD_INVALID if they are too few for a line. */
+/* Copies the characters of one part of the text (training or validation). Returns AD_INVALID if they are too few for a
+ * line. */
 static ad_status take_part(const ad_text_data *text, int validation, const char *what, int64_t chars, part *out) {
   int64_t size;
   const uint8_t *bytes = ad_text_data_part(text, validation ? AD_VALIDATION_PART : AD_TRAINING_PART, &size);
@@ -111,7 +112,7 @@ static ad_status take_part(const ad_text_data *text, int validation, const char 
                  (long long)out->size, (long long)chars, (long long)chars + 1);
 }
 
-/* Reads the text and takes the characters of its training part and its validation part. */
+/* Reads the text, and copies the characters of its training part and of its validation part. */
 static ad_status take_text(const ad_line_options *options, ad_line_data *lines) {
   ad_text_data *text;
   AD_TRY(ad_text_data_open((const char *const *)options->text, options->text_count, options->chars, options->validation,
@@ -128,7 +129,7 @@ static ad_status take_text(const ad_line_options *options, ad_line_data *lines) 
 
 /* ---- opening the fonts ---- */
 
-/* The width that text may have so that a rotated line is still inside the picture. */
+/* Returns the width that text may have, so that a rotated line is inside the picture. */
 static FT_Pos room_along(const ad_line_data *lines) {
   double across = (double)lines->height * sin(lines->rotation * M_PI / 180);
   return (FT_Pos)(((double)lines->width - across) * PIXEL) - 2 * MARGIN;
@@ -136,8 +137,8 @@ static FT_Pos room_along(const ad_line_data *lines) {
 
 static FT_Pos room_across(const ad_line_data *lines) { return (FT_Pos)lines->height * PIXEL - 2 * MARGIN; }
 
-/* Measures a box for the characters at the largest size and weight: as high as all of them together, as wide as the
- * widest. */
+/* Measures a box that is large enough for any character at the largest size and weight: as high as all characters
+ * together, and as wide as the widest. */
 static ad_status measure_font(const ad_line_data *lines, const ad_font *font, FT_Pos *width, FT_Pos *height) {
   const ad_font_style largest = {lines->sizes.most, lines->weights.most};
   ad_typeset set;
@@ -156,7 +157,8 @@ static ad_status measure_font(const ad_line_data *lines, const ad_font *font, FT
   return AD_OK;
 }
 
-/* The largest size at which characters that need `needed` pixels at `size` fit into `room`, rounded down to tenths. */
+/* Returns the largest size at which text fits into `room` pixels, if it needs `needed` pixels at `size`; rounded down
+ * to tenths. */
 static double fitting(double size, FT_Pos needed, FT_Pos room) {
   return floor(10 * size * (double)room / (double)needed) / 10;
 }
@@ -184,7 +186,7 @@ static ad_status take_font(const ad_line_data *lines, const char *path, ad_font 
   return status ? ad_fail_in(status, "%s", path) : AD_OK;
 }
 
-/* Reads the fonts. The validation font must not be one of the training fonts. */
+/* Reads the fonts, and checks that the validation font is not one of the training fonts. */
 static ad_status take_fonts(const ad_line_options *options, ad_line_data *lines) {
   if (!options->font_count) return ad_fail(AD_INVALID, "no font is given: name at least one font file in `fonts`");
   lines->train_font_count = options->font_count;
@@ -273,14 +275,14 @@ uint64_t ad_line_data_font_checksum(const ad_line_data *lines) {
 
 /* ---- drawing a line ---- */
 
-/* The streams of random numbers of a line's own seed. */
+/* The streams of random numbers that a line draws from its seed. */
 enum { START, LENGTH, FONT, SIZE, WEIGHT, ANGLE, LEFT, BOTTOM, NOISE };
 
 static double between(uint64_t seed, uint64_t stream, range from) {
   return from.least + (from.most - from.least) * ad_random_uniform(seed, stream, 0);
 }
 
-/* Chooses where the line begins and how many characters it may have: from half of `chars`, rounded up, to `chars`. */
+/* Chooses where a line begins, and its number of characters: from half of `chars`, rounded up, to `chars`. */
 static const uint8_t *cut_line(const part *from, uint64_t seed, int64_t chars, int64_t *count) {
   int64_t least = (chars + 1) / 2;
   const uint8_t *start = from->characters + ad_random_below(seed, START, 0, from->size - chars);
@@ -288,7 +290,7 @@ static const uint8_t *cut_line(const part *from, uint64_t seed, int64_t chars, i
   return *start == ' ' ? start + 1 : start;
 }
 
-/* Draws an angle at which the line is inside the picture: the angle's sine may be at most across / along. */
+/* Draws an angle at which the line is inside the picture; the sine of the angle may be at most across / along. */
 static double draw_angle(const ad_line_data *lines, uint64_t seed) {
   const FT_BBox *box = &lines->set.box;
   double across = (double)(room_across(lines) - (box->yMax - box->yMin)), along = (double)(box->xMax - box->xMin);
@@ -296,7 +298,7 @@ static double draw_angle(const ad_line_data *lines, uint64_t seed) {
   return between(seed, ANGLE, (range){-most, most});
 }
 
-/* Moves the line to a random place in the picture: at any height, and at most half an em from the left. */
+/* Moves the line to a random place in the picture: at any height, and at most half an em from the left edge. */
 static void draw_place(ad_line_data *lines, uint64_t seed, double size) {
   const FT_BBox *box = &lines->set.box;
   double across = (double)(room_across(lines) - (box->yMax - box->yMin));

@@ -1,4 +1,4 @@
-/* Sets a line of outlines, and rotates, moves and draws it. */
+/* Sets the outlines of a line, rotates and moves them, and draws them. */
 #include "data/lines/typeset.h"
 
 #include <limits.h>
@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-/* An empty box: adding any outline makes it larger. */
+/* An empty box, which any outline makes larger. */
 static const FT_BBox NOTHING = {LONG_MAX, LONG_MAX, LONG_MIN, LONG_MIN};
 
 ad_status ad_typeset_create(size_t room, size_t stride, ad_typeset *out) {
@@ -27,7 +27,7 @@ void ad_typeset_destroy(ad_typeset *set) {
   *set = (ad_typeset){0};
 }
 
-/* The smallest box that holds `box` and the outline. */
+/* Returns the smallest box around `box` and the outline. */
 static FT_BBox around(const FT_BBox *box, const FT_Outline *outline) {
   FT_BBox own;
   if (!outline->n_points) return *box;
@@ -58,7 +58,7 @@ void ad_typeset_line(ad_typeset *set, const ad_font *font, const ad_font_style *
   drop_spaces(set);
 }
 
-/* Rotates with FreeType's own sine and cosine: in fixed point, so they are the same on every machine. */
+/* Rotates with the sine and cosine of FreeType, which are in fixed point and therefore the same on every machine. */
 void ad_typeset_rotate(ad_typeset *set, double degrees) {
   FT_Vector unit;
   FT_Vector_Unit(&unit, lround(degrees * 65536));
@@ -75,13 +75,13 @@ void ad_typeset_move(ad_typeset *set, FT_Pos x, FT_Pos y) {
   set->box = (FT_BBox){set->box.xMin + x, set->box.yMin + y, set->box.xMax + x, set->box.yMax + y};
 }
 
-/* Where add_spans draws. */
+/* The picture in which add_spans draws. */
 typedef struct canvas {
   float *picture;
   int64_t height, width;
 } canvas;
 
-/* Adds the ink of one row. A pixel shared by two characters gets the part covered by each. */
+/* Adds the ink of one row. A pixel that two characters share gets the parts that both cover. */
 static void add_spans(int y, int count, const FT_Span *spans, void *user) {
   const canvas *to = user;
   float *row = to->picture + (to->height - 1 - y) * to->width;
