@@ -59,8 +59,8 @@ static void place(ad_text_batch *batch) {
 static ad_status take_positions(const ad_program_setting *setting, const ad_layout *layout, ad_text_batch *batch) {
   int64_t rank = ad_comm_rank(setting->comm), seq = batch->text->seq;
   int count = ad_layout_spans(layout, 1, seq, rank, NULL, 0);
-  AD_TRY(ad_new((size_t)count + 1, &batch->positions));  // one entry too many, because an empty list may not be
-                                                         // NULL, which would mean all positions
+  // One entry too many, because an empty list may not be NULL, which would mean all positions.
+  AD_TRY(ad_new((size_t)count + 1, &batch->positions));
   ad_layout_spans(layout, 1, seq, rank, batch->positions, count);
   batch->options.spans = batch->positions;
   batch->options.span_count = (size_t)count;

@@ -125,8 +125,8 @@ static ad_status add_phase(ad_text_decoder *text, size_t number, ad_program *to)
 static ad_status add_phases(ad_text_decoder *text, ad_program *to) {
   size_t count = text->decoder.stage_count;
   AD_TRY(ad_new(count, &text->stages));
-  AD_TRY(ad_new(count, &text->bridges));  // one bridge between each two neighbouring stages, and one from the first
-                                          // stage to the last
+  // One bridge between each two neighbouring stages, and one from the first stage to the last.
+  AD_TRY(ad_new(count, &text->bridges));
   name_stages(text);
   for (size_t s = 0; s < count; s++) AD_TRY(add_phase(text, s, to));
   return AD_OK;

@@ -105,8 +105,9 @@ static ad_status create_part(ad_decomposition *d, size_t module, const ad_mesh *
   ad_text_layouts layouts = {.rows = layout, .tokens = layout, .targets = layout};
   const ad_decoder_options *decoder = &d->options->target.decoder;
   AD_TRY(ad_text_batch_create(&d->setting, &layouts, &decoder->data, ad_decoder_vocabulary(decoder), &own->batch));
-  own->batch.options.wraps = 1;  // a batch beyond the end of a set continues at the beginning of the set: the losses
-                                 // of components are over all positions
+  // A batch beyond the end of a set continues at the beginning of the set: the losses of components are over all
+  // positions.
+  own->batch.options.wraps = 1;
   return AD_OK;
 }
 

@@ -323,8 +323,8 @@ static int run_sample(int argc, char **argv) {
   if (status) {
     int result = ad_cli_failed(status);
     int is_forbidden = access(input.from, R_OK | X_OK) && errno == EACCES;
-    return status == AD_IO && !is_forbidden ? CLI_WRONG_CALL : result;  // AD_IO here means that the call does not
-                                                                        // name a model
+    // AD_IO here means that the call does not name a model.
+    return status == AD_IO && !is_forbidden ? CLI_WRONG_CALL : result;
   }
   int failed = sample(&input, sampler, &s);
   ad_cli_tokenizer_end(&s.tokenizer);

@@ -1,7 +1,7 @@
 /* A custom model in one file: two dense layers classify the rows of a CSV file. The last column is the class, and every
  * fifth row is for validation. Built as a program, this file is a command: `classifier check classifier.yaml --mutate`.
- * Built as a shared object, it is loaded by the addend command: `addend check --program ./classifier.so
- * classifier.yaml`. train/docs/own-program.md explains it step by step. */
+ * Built as a shared object, it is loaded by the addend command:
+ * `addend check --program ./classifier.so classifier.yaml`. train/docs/own-program.md explains it step by step. */
 #include <stdio.h>
 #include <stdlib.h>
 #include "addend/addend.h"
@@ -65,7 +65,7 @@ typedef struct classifier {
   ad_batch_field fields[3];
   ad_batch *batch;
   double *table;   /* all numbers of the CSV file, row by row, without the line of column names */
-  int64_t numbers; /* the number of numbers in `table` */
+  int64_t numbers; /* how many numbers `table` has */
 } classifier;
 enum { X, LABELS, HITS, FIELDS, MOST = 1 << 24 };
 
@@ -159,8 +159,8 @@ static ad_status open_rows(void *own) {
 static int has_validation(const void *own) { return 1; }
 static int64_t validation_samples(const void *own) { return (rows_of((const classifier *)own) + 4) / 5; }
 
-/* Chooses the row number `to->number` of the table; every fifth row is for validation. Multiplying by the golden ratio
- * shuffles the rows, so that a batch has all classes. */
+/* Reads sample number to->sample. Every fifth row of the table is for validation. Multiplying by the golden ratio
+ * shuffles the other rows, so that a batch has all classes. */
 static ad_status read_row(void *own, ad_batch_row *to) {
   const classifier *model = (const classifier *)own;
   int64_t width = width_of(model), held = validation_samples(own);

@@ -23,8 +23,8 @@ typedef struct cell {
 
 /* A rank: the microbatches of its stage, both matrices, and the sums of their gradients over microbatches. */
 typedef struct rank {
-  ad_comm *world, *alone;  // `alone` is a comm of this rank only, for values without replicas or shards on other
-                           // ranks
+  // `alone` is a comm of this rank only, for values without replicas or shards on other ranks.
+  ad_comm *world, *alone;
   int stage;
   cell cells[MICROBATCHES];
   ad_array matrix[STAGES];
@@ -41,8 +41,8 @@ static void add_gradient(void *of, size_t stage, const ad_array *gradient) {
 
 static ad_tensor *layer(rank *r, ad_tape *t, ad_tensor *x, int stage) {
   ad_tensor *y = ad_gelu(t, ad_linear(t, x, ad_parameter(t, &r->parameters, (size_t)stage)));
-  return stage < STAGES - 1 ? y : ad_sum(t, ad_multiply(t, y, y));  // the loss is a sum, not a mean, so the losses
-                                                                    // of microbatches add up
+  // The loss is a sum, not a mean, so the losses of microbatches add up.
+  return stage < STAGES - 1 ? y : ad_sum(t, ad_multiply(t, y, y));
 }
 
 /* Creates a matrix whose element number i is sin(first + i). */
@@ -72,8 +72,8 @@ static ad_status create_rank(rank *r) {
 /* ---- executing the actions of the table ---- */
 
 static ad_status forward(rank *r, cell *c) {
-  AD_TRY(ad_comm_wait(r->world, &c->request[AD_ACTION_RECV_F]));  // returns immediately on the first stage, which
-                                                                  // receives nothing
+  // Returns immediately on the first stage, which receives nothing.
+  AD_TRY(ad_comm_wait(r->world, &c->request[AD_ACTION_RECV_F]));
   c->in = r->stage ? ad_input(c->tape, &c->value) : ad_constant(c->tape, &c->value);
   c->out = layer(r, c->tape, c->in, r->stage);
   return ad_tape_status(c->tape);
@@ -110,8 +110,8 @@ static ad_status execute(rank *r, const ad_action *a) {
 static ad_status execute_all(rank *r, const ad_table *table) {
   for (size_t i = 0; i < ad_table_action_count(table, r->stage); i++)
     AD_TRY(execute(r, ad_table_action(table, r->stage, i)));
-  for (int i = 0; i < MICROBATCHES * AD_ACTION_COUNT; i++)  // waits for all sends, because their buffers must live
-                                                            // until then
+  // Waits for all sends, because their buffers must live until then.
+  for (int i = 0; i < MICROBATCHES * AD_ACTION_COUNT; i++)
     AD_TRY(ad_comm_wait(r->world, &r->cells[i / AD_ACTION_COUNT].request[i % AD_ACTION_COUNT]));
   return AD_OK;
 }

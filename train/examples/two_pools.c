@@ -77,8 +77,8 @@ static ad_status create_pools(const void *options, ad_program *to, void **own) {
   ad_layout_set(&counted, AD_AXES_DP, AD_P);  // type P: each rank counts its own rows
   AD_TRY(ad_program_add_count(to, &(ad_count_spec){sizeof(ad_count_spec), "rows", counted}));
   AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "squares"}));
-  ad_bridge_options ragged = {.size = sizeof ragged, .ragged = 1};  // ragged, because 3 slices of the batch do not
-                                                                    // align with 2
+  // Ragged, because 3 slices of the batch do not align with 2.
+  ad_bridge_options ragged = {.size = sizeof ragged, .ragged = 1};
   AD_TRY(ad_bridge_create((ad_comm *)(uintptr_t)p->setting.comm, &p->rows, &there, &ragged, &p->bridge));
   AD_TRY(ad_program_add_phase(
       to,

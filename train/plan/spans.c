@@ -113,8 +113,8 @@ static ad_status number_classes(ad_positions *positions) {
   return AD_OK;
 }
 
-/* Makes a run between each two neighbouring places. Its class is a hash of its parts' sizes, which number_classes
- * replaces. */
+/* Makes a run from each position in the list to the next. Its class is a hash of the sizes of its parts, until
+ * number_classes replaces it. */
 static ad_status take_runs(const places *list, int64_t size, const ad_cut_asked *cuts, size_t count, int apart,
                            ad_positions *out) {
   AD_TRY(ad_new(list->count, &out->runs));

@@ -53,8 +53,8 @@ static void add_error(ad_recipe_errors *errors, ad_status kind, ad_recipe_place 
   if (place.line) ad_text_add(&text, ":%lld", (long long)place.line);
   if (*path && !names_path(place, path)) ad_text_add(&text, ": %s", path);
   ad_text_add(&text, ": %s", message);
-  ad_printable(buffer, printable, sizeof printable);  // a recipe may contain any bytes, but an error must be one
-                                                      // line
+  // A recipe may contain any bytes, but an error must be one line.
+  ad_printable(buffer, printable, sizeof printable);
   if (insert(errors, place, printable)) errors->status = AD_MEMORY;
 }
 

@@ -273,8 +273,8 @@ ad_status ad_recipe_print_key(const ad_recipe *recipe, const ad_schema *schema, 
     ad_release(text.text);
     return ad_fail(AD_MEMORY, "no memory to print %s", entry->key.path);
   }
-  text.text[strcspn(text.text, "\n")] = 0;  // removes the line of dots with which libyaml ends a document of a
-                                            // single value
+  // Removes the line of dots with which libyaml ends a document of a single value.
+  text.text[strcspn(text.text, "\n")] = 0;
   *out = text.text;
   return AD_OK;
 }

@@ -19,8 +19,8 @@ INLINE float exp_f32(float x) {
   float shifted = bounded * 0x1.715476p+0f + 0x1.8p23f;  // the low bits of `shifted` are n, in units of 1
   float n = shifted - 0x1.8p23f;
   float r = bounded - n * 0.693359375f;
-  r = r - n * -2.12194440e-4f;  // subtracts log(2) in two parts, of which the first is so short that its product is
-                                // exact
+  // Subtracts log(2) in two parts, of which the first is so short that its product is exact.
+  r = r - n * -2.12194440e-4f;
   float q = 1.0f / 5040;
   q = q * r + 1.0f / 720;
   q = q * r + 1.0f / 120;
