@@ -12,7 +12,8 @@ int ad_checkpoint_steps(const char *folder, int64_t steps[AD_CHECKPOINTS_LISTED]
 /* Makes the path "FOLDER/step-N" or, with a token, "FOLDER/step-N.TOKEN.tmp" for a checkpoint that is not complete.
  * Release with ad_release. */
 AD_CHECKED ad_status ad_checkpoint_path(const char *folder, int64_t step, const char *token, char **out);
-/* Removes every step-*.tmp in the folder. If it is a symbolic link, only the link is removed. */
+/* Removes every step-*.tmp in the folder. Of a symbolic link with such a name only the link is removed, not its
+ * target. */
 AD_CHECKED ad_status ad_checkpoint_clean(const char *folder);
 /* Renames step-N.TOKEN.tmp to step-N. An earlier checkpoint with that name is renamed to step-N.old.tmp, until
  * ad_checkpoint_remove_older removes it. Returns when the change is on disk. */

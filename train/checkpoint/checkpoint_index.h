@@ -27,7 +27,7 @@ AD_CHECKED ad_status ad_index_write(const json_t *index, const char *path);
 /* Reads an index. Returns AD_IO if the file is missing, damaged or of another version. Release with json_decref. */
 AD_CHECKED ad_status ad_index_read(const char *path, json_t **out);
 size_t ad_index_file_count(const json_t *index);
-/* Finds file number i of the index. Returns AD_IO if its name has a '/' or the like, which could lead out of the
+/* Finds file number i of the index. Returns AD_IO if its name is not plain, because such a name could lead out of the
  * folder. */
 AD_CHECKED ad_status ad_index_file(const json_t *index, size_t i, const char **name, ad_file_sum *out);
 /* Compares the values in the index with those of a state. Returns AD_INVALID, with their names, if values are missing

@@ -203,7 +203,7 @@ const json_t *ad_index_pieces(const json_t *index, const char *name) {
   return json_object_get(index_value(index, name), "pieces");
 }
 
-// Reads the spans of one dimension. Returns 0 if they do not ascend, overlap, or exceed the dimension.
+// Reads the spans of one dimension. Returns 1 if the spans ascend, without overlap and inside the dimension, else 0.
 static int read_spans(const json_t *list, int64_t size, ad_part *part, int dim) {
   int64_t end = 0;
   size_t count = json_array_size(list);

@@ -1,5 +1,5 @@
-/* Computes what the bridges of a program send. The program declares this for all ranks, so one process can compute
- * it. */
+/* Computes what the bridges of a program send. A program declares its bridges for all ranks, so one process can compute
+ * what all ranks send. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "bridge/bridge.h"

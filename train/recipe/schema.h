@@ -25,7 +25,8 @@ typedef struct ad_schema {
 ad_status ad_schema_create(const ad_program_kind *program, ad_schema *out) AD_CHECKED;
 void ad_schema_release(ad_schema *schema);
 
-const ad_schema_entry *ad_schema_find(const ad_schema *schema, const char *path); /* NULL if no key has the path */
+/* Returns the entry of the key with this path, or NULL if there is none. */
+const ad_schema_entry *ad_schema_find(const ad_schema *schema, const char *path);
 /* Returns 1 if some key starts with "path.". */
 int ad_schema_is_section(const ad_schema *schema, const char *path);
 /* Returns the start of the struct that has the key's value. */
