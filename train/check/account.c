@@ -1,5 +1,5 @@
-/* Writes the account of a step (a dump of every rank's addends and sums, one folder for each module), reads the causes
- * of wrong gradients from it and removes it again. */
+/* Writes the account of a step: a dump of every rank's addends and sums, with one folder for each module. Reads the
+ * causes of wrong gradients from the account, and removes it again. */
 #include "check/account.h"
 
 #include <dirent.h>
@@ -35,7 +35,7 @@ static void name_folder(const ad_checker *checker, size_t module, char *out, siz
 static const char memory[] = "/dev/shm";
 enum { STALE_SECONDS = 600 };
 
-/* Returns the process that started the ranks whose account is at `path`; -1: `path` is no account of this user's. */
+/* Returns the process that started the ranks whose account is at `path`; -1 if `path` is no account of this user. */
 static int owner_of(const char *path, const char *name, struct stat *status) {
   int pid;
   if (sscanf(name, "account-%d-", &pid) != 1 || lstat(path, status) || status->st_uid != geteuid()) return -1;
@@ -55,15 +55,15 @@ static void remove_accounts(int pid) {
     snprintf(path, sizeof path, "%s/%s", memory, entry->d_name);
     int owner = owner_of(path, entry->d_name, &status);
     if (owner < 0 || (owner != pid && !is_stale(owner, &status))) continue;
-    if (ad_folder_remove(path)) continue; /* a folder that cannot be removed stays, and harms nobody */
+    if (ad_folder_remove(path)) continue; /* a folder that cannot be removed stays, and does no harm */
   }
   if (folder) closedir(folder);
 }
 
 void ad_account_remove_left(void) { remove_accounts((int)getpid()); }
 
-/* Whether the dump fits in half of the free memory: every rank's gradients of every microbatch, their sums, and the
- * reference's gradients, at most twice as wide as f32. */
+/* Returns 1 if the dump fits into half of the free memory: every rank's gradients of every microbatch, their sums, and
+ * the reference's gradients, each counted as f64, which is at least their size. */
 static int has_room(const ad_checker *checker) {
   struct statvfs room;
   double bytes = 0;
@@ -73,8 +73,8 @@ static int has_room(const ad_checker *checker) {
   return !statvfs(memory, &room) && bytes < (double)room.f_bavail * (double)room.f_frsize / 2;
 }
 
-/* Makes the account's folders in memory (/dev/shm): the files are read once, soon after they are written, and removed.
- * Without room there is no account. */
+/* Makes the account's folders in memory (/dev/shm), because the files are read once, soon after they are written, and
+ * then removed. If there is too little memory, there is no account. */
 static ad_status make_folders(ad_checker *checker) {
   remove_accounts(-1);
   snprintf(checker->account, sizeof checker->account, "%s/account-%d-XXXXXX", memory, (int)getppid());
@@ -90,7 +90,7 @@ static ad_status make_folders(ad_checker *checker) {
   return AD_OK;
 }
 
-/* Sends all ranks the path of the account. If a rank cannot open the folder, since it is on another machine, no rank
+/* Sends all ranks the path of the account. If a rank cannot open the folder, for instance on another machine, no rank
  * has an account. */
 static ad_status share_folder(ad_checker *checker) {
   int64_t words[AD_ACCOUNT_PATH / sizeof(int64_t)];
@@ -133,7 +133,7 @@ ad_status ad_account_begin(ad_checker *checker, int64_t step) {
 
 /* ---- after the step: reading and removing the account ---- */
 
-/* Lists the gradients of module m's parameters for the reference's file. Returns how many there are. */
+/* Lists the gradients of module m's parameters for the file of reference gradients. Returns their number. */
 static size_t list_full(const ad_checker *checker, size_t m, ad_safetensor *list) {
   size_t count = 0;
   for (size_t i = 0; i < checker->param_count; i++) {
@@ -157,8 +157,8 @@ static ad_status write_list(const char *path, const ad_safetensor *list, size_t 
   return status;
 }
 
-/* Writes one process's gradients beside the ranks', so that the diff can say whether the addends would give them with
- * other weights. */
+/* Writes one process's gradients beside those of the ranks, so that `addend diff` can find out whether the addends,
+ * weighted differently, would give them. */
 static ad_status write_reference(const ad_checker *checker, size_t m) {
   char path[AD_ACCOUNT_PATH + 48];
   ad_safetensor *list;

@@ -1,4 +1,4 @@
-/* Turns the account's judgement of a parameter into the causes that a check names. */
+/* Turns the judgement of `addend diff` on a parameter into the causes that a check names. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +27,8 @@ static ad_cause_kind kind_of(const char *name) {
   return AD_CAUSE_UNKNOWN;
 }
 
-/* Returns the axes of mesh `own` that span the same ranks as `axes` of `view`, its other view; 0: none do. */
+/* Returns the axes of mesh `own` that span the same ranks as `axes` of `view`, another view of the same ranks; 0 if
+ * none do. */
 static ad_axes same_in(const ad_mesh *own, const ad_mesh *view, ad_axes axes) {
   ad_axes in_own[AD_AXIS_COUNT], in_view[AD_AXIS_COUNT], same = 0, covered = 0;
   int pairs = ad_mesh_common_sets(own, view, in_own, in_view);
@@ -39,8 +40,8 @@ static ad_axes same_in(const ad_mesh *own, const ad_mesh *view, ad_axes axes) {
   return covered == axes ? same : 0;
 }
 
-/* Finds the list of axes in `text` that names exactly these axes, in any order. Returns its start, and its characters
- * in *length. */
+/* Finds the list of axes in `text` that names exactly these axes, in any order. Returns its start, and sets *length to
+ * its number of characters. */
 static const char *find_axes(const char *text, ad_axes axes, size_t *length) {
   char names[80];
   ad_axes named;
@@ -56,7 +57,7 @@ static const char *find_axes(const char *text, ad_axes axes, size_t *length) {
   return NULL;
 }
 
-/* Replaces the axes of a cause, also where its text names them. */
+/* Replaces the axes of a cause, also in its text. */
 static void rename_axes(ad_cause *cause, ad_axes to) {
   char text[sizeof cause->text], names[80];
   size_t length;
@@ -68,8 +69,8 @@ static void rename_axes(ad_cause *cause, ad_axes to) {
   memcpy(cause->text, text, sizeof text);
 }
 
-/* Renames a cause's axes to those of the parameter's own mesh. A dump names axes as in the first view that has them,
- * and may mix two views. */
+/* Renames a cause's axes to those of the parameter's own mesh. A dump names each axis as the first view that has it, so
+ * the axes of one cause may belong to two views. */
 static void report_in_own_view(const ad_checker *checker, const ad_run_param *at, ad_cause *cause) {
   const ad_mesh *own = at->spec->layout.mesh;
   ad_axes kept = cause->axes & ad_mesh_large(own), others = cause->axes & ~kept;
@@ -102,8 +103,8 @@ static void add_cause(const json_t *judged, const json_t *document, ad_causes *o
   if (!over && strcmp(cause->place, AD_MICROBATCHES) != 0) cause->no_axis = ad_no_axis_of_counts(judged);
 }
 
-/* Replaces the causes by one, if ranks divided their losses by different counts. The axes are those of the counts,
- * whatever the parameter's view. */
+/* Replaces the causes by one if ranks divided their losses by different counts. The cause's axes are those of the
+ * counts, whatever the parameter's view is. */
 static void report_own_count(const ad_reported_counts *counts, ad_causes *causes) {
   char names[80];
   if (!counts->within && !counts->beside) return;
@@ -120,8 +121,8 @@ static void report_own_count(const ad_reported_counts *counts, ad_causes *causes
                   ad_axes_print(counts->beside, names, sizeof names));
 }
 
-/* Takes the causes of a wrong sum from the diff's judgement of a parameter. There are none if the sum is right by its
- * types, or if no counts of addends explain it. */
+/* Reads the causes of a wrong sum from the judgement of `addend diff` on a parameter. There are none if the sum is
+ * right by its types, or if no counts of addends explain it. */
 static void take_causes(const json_t *judged, ad_causes *out) {
   const json_t *cause = json_object_get(judged, "cause"), *several = json_object_get(judged, "possible_causes");
   size_t i;
@@ -136,8 +137,8 @@ static int is_kind(const json_t *judged, const char *kind) {
   return own && !strcmp(own, kind);
 }
 
-/* Whether no counts of the addends give the sum. Then the diff's causes are about a job's own collectives, and the
- * check knows its transitions better. */
+/* Returns 1 if no counts of the addends give the sum. The causes of `addend diff` are then about a job's own
+ * collectives; the check knows the program's transitions and finds better causes. */
 static int has_no_counts(const json_t *judged) {
   static const char *const open[] = {"unexplained",      "other_operation", "shifted",
                                      "other_parameters", "other_rows",      "one_rank"};
@@ -156,16 +157,16 @@ static const json_t *find_param(const json_t *document, const char *name) {
   return NULL;
 }
 
-/* Whether the sum is right for its addends. Replicas may then still differ along axes that nothing is summed over, if
- * the addends of the ranks differ. */
+/* Returns 1 if the sum is right for its addends. Replicas may differ nevertheless, along axes over which nothing is
+ * summed, if the addends of the ranks differ. */
 static int is_sum_of_addends(const json_t *judged, const ad_run_param *at, ad_axes differs) {
   ad_axes reduced = ad_check_reduced_axes(&at->spec->layout);
   if (is_kind(judged, "right") || is_kind(judged, "identical_addends")) return 1;
   return (is_kind(judged, "own_only") || is_kind(judged, "replicas_differ")) && differs && !(differs & reduced);
 }
 
-/* Takes the cause if each microbatch's addends are the reference's except for one factor: then the addends are wrong,
- * and not the sum. */
+/* Reads the cause if each microbatch's addends are the reference's except for one factor: then the addends are wrong,
+ * not the sum. */
 static void take_weights(const json_t *judged, ad_check_param *param) {
   const json_t *cause = json_object_get(json_object_get(judged, "reference"), "cause");
   const char *place = json_string_value(json_object_get(cause, "place"));
@@ -194,14 +195,15 @@ void ad_account_judge(const ad_checker *checker, const json_t *document, size_t 
   if (param->accounted != AD_SUM_IS_WRONG || has_no_counts(judged) || is_kind(judged, "rounding")) return;
   if (is_kind(judged, "replicas_differ") && param->causes.list[0].kind != AD_CAUSE_REPLICAS_DIFFER) return;
   take_causes(judged, &causes);
-  /* Shards of few elements that were summed with each other are by chance some factors of their addends as well. */
+  /* Shards of few elements that were summed with each other may, by chance, fit some factors of their addends as
+   * well. */
   if (param->causes.list[0].kind == AD_CAUSE_WRONG_GROUP && causes.count && causes.list[0].kind == AD_CAUSE_UNKNOWN)
     return;
   if (is_kind(judged, "divided_by_own_count"))
     report_own_count(&checker->reported_counts, &causes);
   else
     for (int i = 0; i < causes.count; i++) report_in_own_view(checker, &at, &causes.list[i]);
-  /* The dump of a module does not know the other modules, by whose ranks the sum may be off as well. */
+  /* A dump of one module does not show the other modules, but the sum may be off by the number of their ranks. */
   if (param->proportional)
     ad_diagnose_averages(ad_run_program(checker->run), at.module, at.spec->layout.mesh,
                          ad_check_reduced_axes(&at.spec->layout), &causes);

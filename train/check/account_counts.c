@@ -1,11 +1,11 @@
-/* Compares the counts by which ranks divided their losses. A count is one sum for all ranks of its group, so these must
- * have the same number. Ranks of different groups count the same rows, so they must have the same number, too. */
+/* Compares the counts by which ranks divided their losses. A count is summed over the ranks of its group, so they must
+ * have the same number. Ranks of different groups count the same rows, so their numbers must be equal, too. */
 #include "base/memory.h"
 #include "check/account.h"
 #include "program/program.h"
 #include "step/run.h"
 
-/* This rank's total of a count over all microbatches; 0: it has no such count. */
+/* Returns this rank's total of a count over all microbatches; 0 if it has no such count. */
 static int64_t total_of(const ad_run *run, size_t count) {
   const ad_count *sums = ad_run_count(run, count);
   int64_t total = 0;
@@ -30,7 +30,7 @@ static ad_status share(const ad_checker *checker, int64_t own, int64_t *totals) 
   return ad_comm_run(checker->comm, &sum);
 }
 
-/* Whether some rank's total differs from that of the first rank of its group over these axes. */
+/* Returns 1 if some rank's total differs from that of the first rank of its group over these axes. */
 static int differ_over(const ad_mesh *mesh, ad_axes axes, const int64_t *totals) {
   for (int64_t i = 0, rank = ad_mesh_first_rank(mesh); i < ad_mesh_size(mesh); rank++) {
     if (!ad_mesh_has_rank(mesh, rank)) continue;

@@ -18,7 +18,8 @@ static ad_status create_param(const ad_addends *addends, ad_addend_sums *sums, s
   return ad_array_create(comm, AD_F64, &spec->shape, &full, &sums->full[i]);
 }
 
-/* f64 arrays for the sums of one parameter. A rank that does not hold the parameter has an array without memory. */
+/* Creates the f64 arrays for the sums of all parameters. A rank that has no part of a parameter gets an array without
+ * memory. */
 static ad_status create_sums(const ad_addends *addends, ad_addend_sums *sums) {
   AD_TRY(ad_new(addends->count, &sums->local));
   AD_TRY(ad_new(addends->count, &sums->full));
@@ -54,7 +55,7 @@ void ad_addends_destroy(ad_addends *addends) {
 
 static void add_one(void *context, size_t param, const ad_array *addend) {
   enum { BLOCK = 512 };
-  /* Adds one microbatch's addend to the sums, in blocks, with the loss scale taken out. */
+  /* Adds one microbatch's addend to the sums, in blocks, divided by the loss scale. */
   ad_addends *addends = context;
   double *sums = addends->themselves.local[param].data, block[BLOCK], unscale = ldexp(1, -addends->loss_scale);
   double *sizes = addends->sizes.local ? addends->sizes.local[param].data : NULL;

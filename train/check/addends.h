@@ -1,5 +1,5 @@
 /* Sums each rank's microbatch gradients (the addends of a gradient) in f64, before any reduction rounds them; on
- * request also their absolute values, by which rounding is judged. */
+ * request also sums their absolute values, which limit how much rounding may change a sum. */
 #ifndef CHECK_ADDENDS_H
 #define CHECK_ADDENDS_H
 #include "addend/train.h"
@@ -13,15 +13,16 @@ typedef struct ad_addend_sums {
 typedef struct ad_addends {
   ad_run *run;
   size_t count;
-  ad_addend_sums themselves, sizes; /* `sizes`: sums of absolute values; its arrays are NULL unless wanted */
-  int loss_scale;                   /* exponent that the addends carry until they are summed */
+  /* `sizes`: sums of the addends' absolute values; its arrays are NULL unless they are wanted */
+  ad_addend_sums themselves, sizes;
+  int loss_scale; /* exponent that the addends carry until they are summed */
 } ad_addends;
 
 ad_status ad_addends_create(ad_run *run, int with_sizes, ad_addends *out) AD_CHECKED;
 void ad_addends_destroy(ad_addends *addends);
 /* Computes the addends of step `step` from the values that the run's parameters have now, and sums them over all ranks
- * into `full`. report: gets the step's losses; NULL allowed. `loss_scale`: the exponent that the backward pass
- * carries, if a gradient is f16 anywhere on its way. Collective. */
+ * into `full`. `report` gets the step's losses; NULL allowed. `loss_scale` is the exponent of the loss scale in the
+ * backward pass, 0 unless a gradient is f16 somewhere. Collective. */
 ad_status ad_addends_measure(ad_addends *addends, int64_t step, int loss_scale, ad_step_report *report) AD_CHECKED;
 
 #endif

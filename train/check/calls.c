@@ -49,7 +49,8 @@ static void count_call(ad_calls *calls, const ad_calls_kind *one) {
   to->bytes += one->bytes;
 }
 
-/* Only calls with float values over several ranks are counted: those that may carry gradients. */
+/* Returns 1 if a call is counted: only calls with float values over several ranks are, because they may carry
+ * gradients. */
 static int counts(const ad_call *call) { return call->members > 1 && ad_dtype_is_float(call->dtype); }
 
 static void add_call(void *context, void *passing) {
@@ -74,7 +75,7 @@ void ad_calls_release(ad_calls *calls) { ad_release(calls->kinds); }
 
 /* ---- counting the plan's collectives ---- */
 
-/* Counts a transition that backend dry does not post as the collective that it would be. */
+/* Counts a transition, which backend dry does not post, as the collective that it would be. */
 static void add_transit(void *context, void *passing) {
   const ad_transit_passing *pass = passing;
   ad_axes axes = pass->transit->axes;
@@ -89,7 +90,7 @@ static void add_transit(void *context, void *passing) {
                                      .bytes = ad_array_bytes(pass->in) + ad_array_bytes(pass->out)});
 }
 
-/* Takes the step on a second run, on backend dry, and counts its collectives. */
+/* Takes the step again, in a second run on backend dry, and counts its collectives. */
 static ad_status take_step(ad_comm *dry, const ad_run *run, int64_t step, ad_calls *out) {
   ad_run_options options = run->options;
   ad_run *again;
@@ -98,8 +99,8 @@ static ad_status take_step(ad_comm *dry, const ad_run *run, int64_t step, ad_cal
   ad_step_report report;
   AD_TRY(ad_run_create(dry, run->recipe, &options, &again));
   ad_calls_watch(out, dry);
-  ad_injection_set(AD_INJECT_TRANSIT, (ad_injection){add_transit, out}); /* backend dry posts no collectives for
-                                                                     * transitions */
+  /* backend dry posts no collectives for transitions */
+  ad_injection_set(AD_INJECT_TRANSIT, (ad_injection){add_transit, out});
   ad_status status = ad_run_step(again, step, &report);
   ad_run_destroy(again);
   return status ? status : out->status;
@@ -119,8 +120,9 @@ ad_status ad_calls_plan(const ad_run *run, int64_t step, ad_calls *out) {
 
 static const ad_calls_kind none;
 
-/* Exchanges are compared by their number alone, and only if the plan has one over the same group: it knows that
- * experts' rows are exchanged, but not how many rows, and it has no exchanges of a ring or of a bridge. */
+/* Returns 1 for an exchange. Exchanges are compared by their number alone, and only if the plan has an exchange over
+ * the same group: the plan has the exchanges of experts' rows, but not the number of rows, and no exchanges of a ring
+ * or a bridge. */
 static int is_exchange(const ad_calls_kind *kind) { return kind->op == AD_EXCHANGE; }
 
 static int is_equal(const ad_calls_kind *a, const ad_calls_kind *b) {
@@ -203,7 +205,7 @@ static ad_status first_that_differs(const ad_checker *checker, int equal, int64_
   return ad_comm_run(checker->comm, &call);
 }
 
-/* Notes the first rank's collectives and bytes in the check. */
+/* Adds the first rank's collectives and bytes to the check's result. */
 static void note_count(const ad_checker *checker) {
   ad_check_result *result = checker->job->result;
   for (size_t i = 0; i < checker->made.count; i++) {
@@ -212,7 +214,7 @@ static void note_count(const ad_checker *checker) {
   }
 }
 
-/* A text as the i32 words in which a broadcast moves it. */
+/* A text as the i32 words that a broadcast sends. */
 typedef union words {
   int32_t aligned[AD_CALLS_TEXT / sizeof(int32_t)];
   char text[AD_CALLS_TEXT];

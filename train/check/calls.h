@@ -1,5 +1,5 @@
-/* Compares a step's collectives with its plan: the same step on backend dry, as the same rank. A right gradient may
- * have been made in a wrong way: with twice the bytes, in another bucket, by one more collective. */
+/* Compares a step's collectives with its plan, which is the same step of the same rank on backend dry. Even a right
+ * gradient may have been made in a wrong way: with twice the bytes, in another bucket, by one more collective. */
 #ifndef CHECK_CALLS_H
 #define CHECK_CALLS_H
 #include "comm/call.h"
@@ -31,10 +31,10 @@ void ad_calls_release(ad_calls *calls);
 /* Counts the collectives that step `step` of the run should make, by taking the step on backend dry. */
 ad_status ad_calls_plan(const ad_run *run, int64_t step, ad_calls *out) AD_CHECKED;
 enum { AD_CALLS_TEXT = 256 };
-/* Returns 1 if both have the same collectives. Bytes are compared, but not those of exchanged rows of experts: the
- * router decides how many there are. Exchanges over groups without an exchange in the plan (keys on a ring, values on a
- * bridge) are left out. Otherwise prints to `text` the first kind that differs: "all_reduce of bf16 over dp_shard: 3
- * with 1,024 bytes, planned 2 with 512". */
+/* Returns 1 if `made` and `planned` have the same collectives. Bytes are compared, except those of exchanged rows of
+ * experts, whose number the router decides. Exchanges over groups without an exchange in the plan (keys on a ring,
+ * values on a bridge) are left out. Otherwise prints to `text` the first kind that differs: "all_reduce of bf16 over
+ * dp_shard: 3 with 1,024 bytes, planned 2 with 512". */
 int ad_calls_equal(const ad_calls *made, const ad_calls *planned, char *text, size_t size);
 
 /* Returns 1 if every parameter's gradient is reduced under the precision policy that the program gave it. Otherwise
@@ -42,8 +42,9 @@ int ad_calls_equal(const ad_calls *made, const ad_calls *planned, char *text, si
 int ad_calls_keep_policies(const ad_run *run, char *text, size_t size);
 
 struct ad_checker;
-/* Begin and end the count around one step of a check, on all ranks. If a rank made other calls than planned, the first
- * rank's check reports it. A step that overflows and is skipped is not compared: it makes fewer calls. */
+/* Begin and end the counting of collectives around one step of a check, on all ranks. If a rank made other calls than
+ * planned, the result of the check says so. A step that overflows and is skipped is not compared, because it makes
+ * fewer calls. */
 ad_status ad_calls_begin(struct ad_checker *checker, int64_t step) AD_CHECKED;
 ad_status ad_calls_end(struct ad_checker *checker) AD_CHECKED;
 

@@ -1,14 +1,14 @@
-/* The F distribution, computed from the continued fraction of the incomplete beta function (DLMF 8.17.22), which
- * converges fast on the side where it is used. */
+/* The F distribution, computed from the continued fraction of the incomplete beta function (DLMF 8.17.22), which is
+ * used only where it converges fast. */
 #include "check/chance.h"
 
 #include <math.h>
 
-/* Lentz's method for a continued fraction b0 + a1/(b1 + a2/(b2 + ...)) keeps two ratios: the next convergent's
- * numerator and denominator, each over the one before. Neither may be 0. */
+/* Keeps a number from being 0. Lentz's method for a continued fraction b0 + a1/(b1 + a2/(b2 + ...)) needs this for two
+ * ratios: the numerator and the denominator of each convergent, each divided by the previous one. */
 static double nonzero(double x) { return fabs(x) < 1e-300 ? 1e-300 : x; }
 
-/* Coefficient number n of the continued fraction. */
+/* Returns coefficient number n of the continued fraction. */
 static double coefficient(int n, double x, double a, double b) {
   int half = n / 2;
   double m = half;
@@ -29,7 +29,8 @@ static double fraction(double x, double a, double b) {
   return value;
 }
 
-/* The regularized incomplete beta function: x^a y^b / (a B(a, b)) over the continued fraction, with y = 1 - x. */
+/* Returns the regularized incomplete beta function: x^a y^b / (a B(a, b)) divided by the continued fraction, with y = 1
+ * - x. */
 static double lower_beta(double x, double y, double a, double b) {
   double front = a * log(x) + b * log(y) + lgamma(a + b) - lgamma(a) - lgamma(b) - log(a);
   return exp(front) / fraction(x, a, b);

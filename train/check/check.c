@@ -40,7 +40,8 @@ static ad_status check_job(const ad_check_job *job) {
   return status;
 }
 
-/* A check in f64 says nothing of rounding, so a recipe that rounds anywhere is also checked in its own dtypes. */
+/* Returns 1 if the recipe is also to be checked in its own dtypes: a check in f64 shows nothing about rounding, so a
+ * recipe that rounds anywhere is. */
 static int checks_own_dtypes(const ad_recipe *recipe, const ad_check_options *options) {
   ad_check_options own = *options;
   own.recipe_dtype = 1;
@@ -48,7 +49,7 @@ static int checks_own_dtypes(const ad_recipe *recipe, const ad_check_options *op
   return is_usual && !ad_check_is_wide(recipe, &own);
 }
 
-/* The options for the same check in the recipe's own dtypes. */
+/* Returns the options for the same check in the recipe's own dtypes. */
 static ad_check_options in_own_dtypes(const ad_check_options *options) {
   ad_check_options own = *options;
   own.recipe_dtype = 1;
@@ -56,13 +57,14 @@ static ad_check_options in_own_dtypes(const ad_check_options *options) {
   return own;
 }
 
-/* The directional check beside the check of a custom program: a comparison with one process does not show what both
- * compute wrongly. addend's own programs are compared with PyTorch's numbers instead. */
+/* Returns 1 if a directional check accompanies the check: for custom programs, because a comparison with one process
+ * does not show what ranks and one process both compute wrongly. addend's own programs are compared with PyTorch's
+ * numbers instead. */
 static int takes_slope(const ad_recipe *recipe, const ad_check_options *options) {
   return !options->directional && ad_program_kind_is_custom(recipe->program);
 }
 
-/* Why the gradients are not the slope of the loss; NULL: they are. */
+/* Returns why the gradients are not the slope of the loss; NULL if they are. */
 static const char *not_smooth(const ad_recipe *recipe) {
   const char *(*rule)(const void *options) = recipe->program->rules.not_smooth;
   return rule ? AD_GUEST(recipe->program, "not_smooth", rule(recipe->options)) : NULL;
@@ -159,7 +161,8 @@ static ad_status check_slope(const ad_recipe *recipe) {
              : AD_OK;
 }
 
-/* Makes the dump's folder before any rank starts, so that a folder that cannot be made is reported then. */
+/* Completes and checks the options. Makes the dump's folder before any rank starts, so that an error is reported
+ * then. */
 static ad_status take_options(const ad_recipe *recipe, const ad_check_options *options, ad_check_options *out) {
   AD_TRY(ad_options_take(out, sizeof *out, options, "ad_check_options"));
   AD_TRY(check_options(out));
@@ -167,8 +170,8 @@ static ad_status take_options(const ad_recipe *recipe, const ad_check_options *o
   return out->dump ? ad_folder_make(out->dump) : AD_OK;
 }
 
-/* Makes memory for the further checks: *own in the recipe's own dtypes, *slope of a custom program. NULL: this check is
- * not made. */
+/* Makes memory for the further checks: *own for the one in the recipe's own dtypes, *slope for the directional one of a
+ * custom program. NULL: this check is not made. */
 static ad_status create_beside(const ad_recipe *recipe, const ad_check_options *options, ad_check_result **own,
                                ad_check_result **slope) {
   *own = *slope = NULL;
@@ -193,7 +196,7 @@ ad_status ad_check(const ad_recipe *recipe, const ad_check_options *options, int
 
 /* ---- ad_check_on: on ranks that have started already ---- */
 
-// Rank 0 has the numbers; all ranks receive its verdict.
+// Sends the verdict of rank 0, which has the numbers, to all ranks.
 static ad_status share_verdict(ad_comm *comm, int64_t *verdict) {
   char text[48];
   ad_mesh *world;
@@ -205,7 +208,8 @@ static ad_status share_verdict(ad_comm *comm, int64_t *verdict) {
   return status;
 }
 
-/* Checks on the ranks of `comm`. own NULL: not in the recipe's own dtypes. */
+/* Checks on the ranks of `comm`. If `own` is NULL, there is no check in the recipe's own dtypes; if `slope` is NULL, no
+ * directional one. */
 static ad_status check_here(ad_comm *comm, const ad_check_job *job, ad_check_result *own, ad_check_result *slope,
                             int *holds, char **json) {
   double start = ad_seconds();

@@ -1,4 +1,4 @@
-/* A whole check: starts its ranks, and lets each check its share, step after step. */
+/* A whole check: starts its ranks; each rank checks its share, step after step. */
 #include "base/error.h"
 #include "check/directional.h"
 #include "check/overflow.h"
@@ -34,7 +34,7 @@ static ad_status check_once(ad_comm *comm, const ad_check_job *job, int accounts
   return status;
 }
 
-/* Checks the steps. If the check fails, checks them once more and counts the addends of every step. */
+/* Checks the steps. If the check fails, repeats it and counts the addends of every step. */
 ad_status ad_check_rank(ad_comm *comm, const ad_check_job *job) {
   int64_t passes = 0;
   ad_check_job again = *job;

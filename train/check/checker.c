@@ -29,8 +29,8 @@ static int rounds(const ad_check_job *job) { return !ad_check_is_wide(job->recip
 
 /* ---- sharing the ranks' choices (e.g. of experts), for the reference to make the same ---- */
 
-/* The choices that the program made in the step by numbers that rounding changes (experts by scores). *out NULL:
- * none. */
+/* Sets *out to the choices that the program made in the step by comparing numbers that rounding changes (experts by
+ * scores), or to NULL if there are none. */
 static ad_status own_decisions(const ad_checker *checker, int32_t **out, size_t *count) {
   const ad_program *program = ad_run_program(checker->run);
   const ad_program_kind *kind = ad_program_kind_of(program);
@@ -40,8 +40,8 @@ static ad_status own_decisions(const ad_checker *checker, int32_t **out, size_t 
              : AD_OK;
 }
 
-/* Gives the reference the ranks' choices: where scores are nearly equal, rounding decides, and another choice would
- * compute another formula. */
+/* Gives the reference the ranks' choices. If scores are nearly equal, rounding decides the choice, and the reference
+ * might choose differently and so compute another formula. */
 static ad_status share_decisions(ad_checker *checker) {
   int32_t *decisions;
   size_t count;
@@ -159,13 +159,14 @@ static ad_status gather(ad_checker *checker, const ad_array *part, ad_array *ful
   return ad_run_full(checker->run, part, full);
 }
 
-/* The reference starts each step from the distributed values. At the first step these must be what it drew itself. */
+/* Starts the reference's step from the distributed values. Before the first step they must equal what the reference
+ * drew. */
 static void restart_part(ad_checker *checker, int64_t step, size_t param, ad_param_part part, const ad_array *full) {
   if (step == 0 && !ad_reference_agrees(checker->reference, param, part, full)) checker->job->result->initial_equal = 0;
   ad_reference_restart(checker->reference, param, part, full);
 }
 
-/* Gathers every state of every module and calls `visit` on the first rank, with the state's number in the program. */
+/* Gathers every state of every module. On the first rank calls `visit` with the state's number in the program. */
 static ad_status visit_states(ad_checker *checker,
                               void (*visit)(ad_checker *checker, size_t index, const ad_array *full)) {
   const ad_program *program = ad_run_program(checker->run);
@@ -210,7 +211,8 @@ static ad_status compare_replicas(ad_checker *checker) {
   for (int part = 0; part < AD_PART_COUNT; part++) {
     for (size_t i = 0; i < checker->param_count; i++) {
       const ad_array *own = ad_run_part(checker->run, i, (ad_param_part)part);
-      checker->parts[i] = own ? own : ad_run_part(checker->run, i, AD_PART_VALUE); /* a mirror has no moments */
+      /* a module that is a mirror has no moments */
+      checker->parts[i] = own ? own : ad_run_part(checker->run, i, AD_PART_VALUE);
     }
     AD_TRY(ad_replicas_compare(checker->comm, &checker->everyone, checker->parts, checker->param_count,
                                checker->replicas[part]));
@@ -218,7 +220,8 @@ static ad_status compare_replicas(ad_checker *checker) {
   return AD_OK;
 }
 
-/* Keeps the first difference in what ranks report of their steps; a skipped step has no norm to compare. */
+/* Stores the first difference between the ranks' reports of a step in the result. A skipped step has no norm to
+ * compare. */
 static ad_status compare_reports(ad_checker *checker, const ad_step_report *report) {
   char text[AD_REPORTS_TEXT];
   AD_TRY(ad_reports_compare(checker->comm, &checker->everyone, report, text, sizeof text));
@@ -227,7 +230,7 @@ static ad_status compare_reports(ad_checker *checker, const ad_step_report *repo
   return AD_OK;
 }
 
-/* Measures the ranks' own addends. Mutations of the reduction are lifted meanwhile; those of the computation stay. */
+/* Measures the ranks' own addends. Meanwhile mutations of the reduction are lifted; those of the computation stay. */
 static ad_status measure_addends(ad_checker *checker, int64_t step) {
   ad_lifted_injections lifted = ad_injections_lift_reducing();
   const ad_loss_scale *scale = ad_run_loss_scale(checker->run);
@@ -238,7 +241,8 @@ static ad_status measure_addends(ad_checker *checker, int64_t step) {
 
 /* ---- judging the distributed step by the reference ---- */
 
-/* The first of a parameter's arrays whose replicas differ, gradient first; the last one if none differs. */
+/* Returns the replicas of the first of a parameter's arrays whose replicas differ, gradient first; those of the last
+ * array if none differs. */
 static const ad_replicas *worst_replicas(const ad_checker *checker, size_t param) {
   if (!checker->replicas[AD_PART_GRADIENT][param].equal) return &checker->replicas[AD_PART_GRADIENT][param];
   int part = 0;
@@ -261,7 +265,7 @@ static void describe_param(const ad_run *run, size_t index, ad_check_param *out)
   ad_axes_print(ad_check_reduced_axes(&at.spec->layout), out->reduced_over, sizeof out->reduced_over);
 }
 
-/* Whether dist = ratio * ref, up to what rounding explains. */
+/* Returns 1 if dist = ratio * ref, up to rounding. */
 static int is_proportional(const double *dist, const ad_array *ref, double ratio) {
   const double *values = ref->data;
   size_t numel = ad_array_numel(ref);
@@ -270,8 +274,8 @@ static int is_proportional(const double *dist, const ad_array *ref, double ratio
   return isfinite(ratio) && worst <= 1e-4 * largest;
 }
 
-/* Whether these numbers are worse than those of earlier steps. Replicas that differ are worse than any error, and an
- * error that is NaN is worse than any number. */
+/* Returns 1 if these numbers are worse than those of earlier steps. Replicas that differ are worse than any error, and
+ * an error that is NaN is worse than any number. */
 static int is_worse(const ad_check_param *now, const ad_check_param *before) {
   if (before->step < 0) return 1;
   if (now->replicas_equal != before->replicas_equal) return !now->replicas_equal;
@@ -279,7 +283,7 @@ static int is_worse(const ad_check_param *now, const ad_check_param *before) {
   return isnan(now->max_rel_err) || ad_param_share(now) > ad_param_share(before);
 }
 
-/* The distributed gradient in f64, divided by its loss scale, in the scratch memory. */
+/* Copies the distributed gradient to the scratch memory, in f64 and divided by its loss scale. */
 static const double *unscaled(ad_checker *checker, const ad_array *gradient, int loss_scale) {
   double *out = checker->scratch.data;
   size_t numel = ad_array_numel(gradient);
@@ -301,15 +305,15 @@ static ad_error error_of(ad_checker *checker, size_t i, const double *dist, cons
 
 static double over(double part, double full) { return part == 0 ? 0 : part / full; }
 
-/* The distance as a share of its bound; a NaN is beyond every bound. */
+/* Returns the distance as a share of its bound; infinity for NaN, which is beyond every bound. */
 static double share_of(double distance, double bound) {
   double share = over(distance, bound);
   return isnan(share) ? INFINITY : share;
 }
 
-/* The distance of the gradient to the sum of the ranks' own addends, as a share of what reducing may round, without
- * what computing rounds. A gradient that is formed in place in its bucket adds the rows of later microbatches one by
- * one: core/docs/dtypes.md has the allowance for that. */
+/* Returns the distance of the gradient to the sum of the ranks' own addends, as a share of what reducing may round,
+ * without what computing rounds. A small allowance is added for a gradient that is summed in place in its bucket,
+ * because it adds the rows of later microbatches one by one (core/docs/dtypes.md). */
 static double share_of_sum(ad_checker *checker, size_t i, const double *dist, ad_allowance allowance) {
   const ad_array *addends = &checker->addends.themselves.full[i], *sizes = &checker->addends.sizes.full[i];
   size_t numel = ad_array_numel(addends);
@@ -319,7 +323,7 @@ static double share_of_sum(ad_checker *checker, size_t i, const double *dist, ad
   return share_of(error.share, 1);
 }
 
-/* Judges a gradient in dtypes that round: its error, the error's bound, and its shares. */
+/* Judges a gradient in dtypes that round: computes its error, the error's bound, and its shares. */
 static void judge_rounded(ad_checker *checker, size_t i, const double *dist, const ad_step_report *report,
                           double largest, ad_check_param *out) {
   const ad_computing *computing = &checker->computing;
@@ -343,11 +347,11 @@ static void diagnose_shards(const ad_param_spec *spec, const double *dist, const
   if (axes) ad_diagnose_shards(axes, &param->causes);
 }
 
-/* A gradient whose largest element is below this share of the largest of all gradients may be only the rounding that is
- * left of addends that cancel: in a bias before the batch's mean is subtracted, for example. */
+/* A gradient whose largest element is below this share of the largest element of all gradients may be only the rounding
+ * that is left of addends that cancel. An example is a bias before the batch's mean is subtracted. */
 #define CANCELLED 1e-13
 
-/* Judges an f64 gradient that fails by itself. If it and its reference are zero except for rounding, its error is taken
+/* Judges an f64 gradient that fails. If the gradient and its reference are zero except for rounding, its error is taken
  * relative to the largest of all gradients, and the parameter counts as not reached. */
 static void judge_cancelled(ad_checker *checker, size_t i, const double *dist, double largest, ad_check_param *out) {
   const ad_array *ref = ad_reference_gradient(checker->reference, i);
@@ -395,7 +399,8 @@ static int is_of_group(const ad_checker *checker, size_t param, int group) {
   return group < 0 || (int)ad_run_norm_group_of(checker->run, module) == group;
 }
 
-/* The bound of the norm of one group's gradients, or of all (-1): norms differ by no more than the gradients may. */
+/* Returns the bound of the norm of one group's gradients, or of all (group -1): norms differ by no more than the
+ * gradients may. */
 static double bound_of_norm(ad_checker *checker, const ad_step_report *report, double norm, int group) {
   double squares = 0;
   if (!rounds(checker->job) || !(norm > 0)) return AD_WIDE_BOUND;
@@ -408,20 +413,21 @@ static double bound_of_norm(ad_checker *checker, const ad_step_report *report, d
   return sqrt(squares) / norm;
 }
 
-/* The size of a step's largest loss, all of them together included. */
+/* Returns the size of a step's largest loss, the sum of all losses included. */
 static double largest_loss(const ad_step_report *report) {
   double largest = fabs(report->loss);
   for (int i = 0; i < AD_LOSSES_MAX; i++) largest = fmax(largest, fabs(report->losses[i]));
   return largest;
 }
 
-/* The bound of a loss, relative to it; `losses`: those of one process in the recipe's own dtypes. */
+/* Returns the bound of a loss, relative to the loss. `losses` are those of one process's draws in the recipe's own
+ * dtypes. */
 static double bound_of_loss(const ad_checker *checker, const double losses[AD_DRAWS], double ref, double largest) {
   if (!rounds(checker->job)) return AD_WIDE_BOUND;
   return fmax(AD_WIDE_BOUND, over(ad_computing_of_loss(&checker->computing, losses, ref, largest), fabs(ref)));
 }
 
-/* Keeps the error that is the larger share of its bound. */
+/* Keeps the error that is the larger share of its bound, and its bound. */
 static void keep_worst(double error, double bound, double *kept, double *kept_bound) {
   double before = over(*kept, *kept_bound);
   if (isnan(before) || over(error, bound) < before) return;
@@ -435,8 +441,8 @@ static void judge_loss(ad_checker *checker, double dist, const double losses[AD_
              &result->loss_bound);
 }
 
-/* Judges how much worse a choice was than one that was not chosen. Scores lie between 0 and 1, so the bound is what
- * both scores may be off. */
+/* Judges how much worse a choice was than one that was not chosen. Scores lie between 0 and 1, so the bound is how far
+ * both scores together may be off. */
 static void judge_choices(ad_checker *checker) {
   ad_check_result *result = checker->job->result;
   double margin = ad_reference_margin(checker->reference);
@@ -497,7 +503,8 @@ static ad_status sum_replicas(ad_checker *checker, const ad_array *gradient, ad_
   return status;
 }
 
-/* If replicas of a gradient differ and their sum is the reference, the cause is a sum that was not made. */
+/* If replicas of a gradient differ and their sum is the reference, sets the cause: a sum over the replicas is
+ * missing. */
 static ad_status judge_replicas(ad_checker *checker, const ad_step_report *report) {
   for (size_t i = 0; i < checker->param_count; i++) {
     const ad_replicas *replicas = &checker->replicas[AD_PART_GRADIENT][i];
@@ -515,7 +522,7 @@ static ad_status judge_replicas(ad_checker *checker, const ad_step_report *repor
   return AD_OK;
 }
 
-/* The largest element of all the reference's gradients. */
+/* Returns the largest element, by absolute value, of all the reference's gradients. */
 static double largest_of(const ad_checker *checker) {
   double largest = 0;
   for (size_t i = 0; i < checker->param_count; i++) {
@@ -525,7 +532,7 @@ static double largest_of(const ad_checker *checker) {
   return largest;
 }
 
-/* Judges all gradients together as one vector, which shows errors that are too small in each parameter. */
+/* Judges all gradients together as one vector. This shows errors that are too small to show in a single parameter. */
 static void judge_computing(ad_checker *checker) {
   ad_computing *computing = &checker->computing;
   double *share = &checker->job->result->process_share;
@@ -541,8 +548,8 @@ void ad_checker_judge(ad_checker *checker, const ad_step_report *dist) {
   for (size_t i = 0; i < checker->param_count; i++) judge_param(checker, i, dist, largest);
 }
 
-/* On the first rank: lets the reference take the same step and judges every number. A skipped step has no gradient to
- * judge, only values and states that must not have changed. */
+/* On the first rank: lets the reference take the same step and judges every number. Does nothing for a skipped step,
+ * which has no gradient to judge. */
 static ad_status judge_step(ad_checker *checker, const ad_step_report *dist) {
   if (dist->skipped) return AD_OK;
   AD_TRY(ad_reference_step(checker->reference, dist->step, dist->loss_scale, &checker->reference_report));
@@ -568,7 +575,7 @@ static void compare_measured(ad_checker *checker) {
   }
 }
 
-/* Judges a state after a step that the reference has taken too. */
+/* Judges a state after a step that the reference has taken, too. */
 static void compare_state(ad_checker *checker, size_t index, const ad_array *full) {
   judge_state(checker, ad_reference_state_error(checker->reference, index, full));
 }
@@ -606,7 +613,7 @@ static ad_status compare_updates(ad_checker *checker, int skipped) {
   return AD_OK;
 }
 
-/* The stages of the pipeline, each on its own ranks; 1: there is none. */
+/* Returns the number of stages of the pipeline, each on its own ranks; 1 if there is no pipeline. */
 static int64_t stages(const ad_checker *checker) {
   if (ad_recipe_is_disjoint(checker->job->recipe)) return 1;
   return ad_group_size(&checker->everyone) / ad_mesh_size(ad_run_param_at(checker->run, 0).spec->storage.mesh);

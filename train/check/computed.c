@@ -1,6 +1,7 @@
 /* Names what may have made addends wrong before they were summed. A wrong addend leaves no trace of the call that made
- * it wrong, so several causes are named: transitions, and always also the formulas between them. Two facts narrow them
- * down: a wrong loss can only come from the forward pass, and a common factor only from a group of that size. */
+ * it wrong, so several possible causes are named: transitions, and always the formulas between them, too. Two facts
+ * exclude some of these causes: a wrong loss can only come from the forward pass, and a common factor only from a group
+ * of that size. */
 #include "check/computed.h"
 
 #include <math.h>
@@ -8,13 +9,13 @@
 #include <string.h>
 #include "base/text.h"
 
-/* What is known of the wrong addends, and the transitions to search. */
+/* What is known about the wrong addends, and the transitions to search. */
 typedef struct search {
   const ad_places *places;
-  int forward;    /* the loss is wrong too: the mistake is in the forward pass */
-  double factor;  /* common to all wrong parameters; NaN: they have none */
-  int weighed;    /* each microbatch is right except for a factor, which can come only from the count */
-  const char *by; /* the last wrong parameter in the order of the forward pass, and so the first on the way back */
+  int forward;    /* 1: the loss is wrong, too, so the mistake is in the forward pass */
+  double factor;  /* the factor by which all wrong gradients differ from the reference; NaN: there is none */
+  int weighed;    /* 1: each microbatch is right except for a factor, which only the count can cause */
+  const char *by; /* the last wrong parameter in the order of the forward pass: backward reaches it first */
 } search;
 
 static int is_wrong(const ad_check_param *param) {
@@ -24,7 +25,7 @@ static int is_wrong(const ad_check_param *param) {
 
 /* ---- narrowing down which computation may be wrong ---- */
 
-/* The factor by which all wrong gradients differ from the reference; NaN: there is no such factor. */
+/* Returns the factor by which all wrong gradients differ from the reference; NaN if there is no such factor. */
 static double common_factor(const ad_check_result *result) {
   double factor = NAN;
   for (size_t i = 0; i < result->param_count; i++) {
@@ -47,10 +48,11 @@ int ad_place_is_count(const ad_place *place) {
   return place->phase == AD_PLACE_STEP && !strncmp(place->what, "count", 5);
 }
 
-/* Whether the transition is part of a bridge; other transitions on a tape have a call site, FILE.c:LINE. */
+/* Returns 1 if the transition is part of a bridge; other transitions on a tape have a call site, FILE.c:LINE. */
 static int is_of_bridge(const ad_place *place) { return place->phase != AD_PLACE_STEP && !strstr(place->what, ".c:"); }
 
-/* Whether a mistake over this transition's group could make the factor: the group has `factor` or 1/`factor` ranks. */
+/* Returns 1 if a mistake over this transition's group could cause the factor: the group has `factor` or 1/`factor`
+ * ranks. */
 static int is_of_size(const ad_place *place, double factor) {
   double ranks = (double)place->ranks;
   return isnan(factor) || fabs(factor - ranks) <= 1e-6 * ranks || fabs(factor * ranks - 1) <= 1e-6;
@@ -68,7 +70,8 @@ static int is_candidate(const search *s, const ad_place *place, double factor) {
 
 /* ---- writing the causes ---- */
 
-/* Whether one cause names both transitions: they are of one bridge, of the count, or over the same axes. */
+/* Returns 1 if one cause names both transitions: they belong to one bridge, or to the count, or are over the same
+ * axes. */
 static int is_like(const ad_place *a, const ad_place *b) {
   if (is_of_bridge(a) || is_of_bridge(b)) return is_of_bridge(a) && is_of_bridge(b) && !strcmp(a->what, b->what);
   return axes_of(a) == axes_of(b) && ad_place_is_count(a) == ad_place_is_count(b);
@@ -80,8 +83,8 @@ static int is_first_of_its_like(const search *s, size_t index, double factor) {
   return 1;
 }
 
-/* Prints the first transition and the number of others like it: "reduce_scatter at train/nn/mlp.c:30 or 2
- * more". */
+/* Prints the first transition and the number of further ones that the same cause names: "reduce_scatter at
+ * train/nn/mlp.c:30 or 2 more". */
 static void print_like(const search *s, size_t first, double factor, ad_text *text) {
   const ad_place *place = &s->places->list[first];
   int more = 0;
@@ -95,8 +98,8 @@ static ad_cause_kind kind_of(double factor) {
   return isnan(factor) ? AD_CAUSE_UNKNOWN : factor < 1 ? AD_CAUSE_AVERAGED : AD_CAUSE_DOUBLED;
 }
 
-/* Adds the count as a cause: if gradients are too large by a factor, the count that they are divided by is too small by
- * it. */
+/* Adds the count as a cause. If gradients are too large by a factor, the count, by which they are divided, is too small
+ * by the same factor. */
 static void add_count(const ad_place *place, double factor, ad_causes *causes) {
   char names[80];
   const char *did = isnan(factor) ? "left out, averaged, made twice, or made over other ranks"
@@ -140,7 +143,7 @@ static size_t add_candidates(const search *s, double factor, ad_causes *causes) 
 }
 
 /* Names as causes the transitions whose group of ranks has the size of the factor by which the gradients are wrong. If
- * there are none, it names all transitions: any of them, done over one more axis, can give that factor. */
+ * there are none, names all transitions, since any of them, made over one more axis, can cause that factor. */
 static void find_causes(const search *s, ad_causes *causes) {
   if (isnan(s->factor) || !add_candidates(s, s->factor, causes)) add_candidates(s, NAN, causes);
   ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, s->factor,
@@ -150,9 +153,9 @@ static void find_causes(const search *s, ad_causes *causes) {
       ->no_axis = AD_NO_AXIS_FORMULA;
 }
 
-/* If the account shows wrong addends, removes causes that were found from the sum alone, except two that may still be
- * true: a factor of the full gradient, since wrong addends have one, too; and replicas that are parts of one sum, since
- * an earlier sum may be missing. Without an account all causes stay. */
+/* If the account shows wrong addends, removes causes that were found from the sum alone. Two of them stay, because they
+ * may still be true: a factor of the full gradient, since wrong addends may have one, too; and replicas that are parts
+ * of one sum, since an earlier sum may be missing. Without an account all causes stay. */
 void ad_computed_explain(const ad_places *places, ad_check_result *result) {
   search s = search_for(places, result);
   for (size_t i = 0; i < result->param_count; i++) {

@@ -1,5 +1,5 @@
-/* Compares one process in the recipe's own dtypes with the same in f64, from several draws, and derives how far the
- * ranks' gradients may be off. */
+/* Compares draws of one process in the recipe's own dtypes with one process in f64, and derives how far the ranks'
+ * gradients may be off. A draw is one computation of the gradients, rounded differently each time (check/draws.h). */
 #include "check/computing.h"
 
 #include <math.h>
@@ -10,25 +10,25 @@
 #include "base/roundoff.h"
 #include "step/run.h"
 
-/* If ranks compute formulas in pieces, or if sums themselves round, each rank rounds at other places, so that
- * everything may be another draw. If ranks share the batch alone and sums are wider than the dtype that they are
- * rounded to, ranks round the same values at the same places; only the few values that another order of a sum rounds
- * the other way differ. core/docs/dtypes.md has measurements. */
+/* Returns how far ranks may differ from one process. If ranks compute formulas in pieces, or if sums themselves round,
+ * each rank rounds at other places, so its gradients are like another draw. If ranks share only the batch, and sums are
+ * wider than the dtype to which they are rounded, ranks round the same values at the same places. Then only those few
+ * values differ that another order of a sum rounds the other way. core/docs/dtypes.md has measurements. */
 static ad_latitude latitude_of(const ad_run *run, int shards_formulas) {
   int rounds_identically = ad_run_compute_dtype(run) == AD_BF16 && !shards_formulas;
   return rounds_identically ? (ad_latitude){1, 1, 0.3, 5} : (ad_latitude){2, 1, 1, INFINITY};
 }
 
-/* A value may round up from f32 and down from f64: the results are a whole step of the communication dtype apart.
- * Allows for such values a part of `comm_rounding` (the norm of one process's roundings to communication dtypes); ranks
- * may have other such values than one process. One such step in `numel` elements is sqrt(12 / numel) of
- * `comm_rounding`. core/docs/dtypes.md has measurements. */
+/* Returns what is allowed for values that round up in the ranks and down in f64: their results are a whole step of the
+ * communication dtype apart. The allowance is a part of `comm_rounding` (the norm of one process's roundings to
+ * communication dtypes), since the ranks may have other such values than one process. One such step in `numel` elements
+ * is sqrt(12 / numel) of `comm_rounding`. core/docs/dtypes.md has measurements. */
 static double flipped_roundings(double comm_rounding, double numel) {
   return comm_rounding * fmax(1.0 / 3, sqrt(12 / numel));
 }
 
-/* The numbers that a check judges in a step: gradients, losses and their sum, norms, choices. They share the chance of
- * a false alarm. */
+/* Returns how many numbers a check judges in a step: gradients, losses and their sum, norms, choices. The probability
+ * of a false alarm is divided among them. */
 static double numbers_in_a_step(const ad_run *run) {
   return (double)ad_run_param_count(run) + AD_LOSSES_MAX + AD_NORM_GROUPS_MAX + 3;
 }
@@ -70,8 +70,8 @@ void ad_computing_destroy(ad_computing *computing) {
 enum { CONTRASTS = AD_DRAWS - 1 };
 
 /* Sums over the elements of a vector: of the draws' squares, of their mean's square, and of the products of their
- * contrasts. A contrast (Helmert's) is a combination of draws without what all draws share; each has one draw's
- * variance and is independent of the others. */
+ * contrasts. A contrast (Helmert's) is a combination of draws in which everything that all draws share cancels. Each
+ * contrast has one draw's variance and is independent of the other contrasts. */
 typedef struct draw_sums {
   double squares, centre, products[CONTRASTS][CONTRASTS];
 } draw_sums;
@@ -96,8 +96,8 @@ static void add_draw_sums(draw_sums *to, const draw_sums *from, double factor) {
     for (int b = 0; b <= a; b++) to->products[a][b] += factor * from->products[a][b];
 }
 
-/* Estimates in how many independent directions the draws vary: contrasts of a vector that varies equally in n
- * directions have squared cosines of 1/n in the mean. */
+/* Estimates the number of independent directions in which the draws vary. Contrasts of a vector that varies equally in
+ * n directions have squared cosines of 1/n on average. */
 static double freedom_by_angles(const draw_sums *of) {
   double products = 0, squares = 0;
   for (int a = 0; a < CONTRASTS; a++) {
@@ -118,7 +118,8 @@ static double freedom_by_norms(const draw_sums *of) {
   return variance > 0 ? 2 * mean * mean / variance : INFINITY;
 }
 
-/* Combines both estimates: half of the smaller one, since both come from few draws, but at least one direction. */
+/* Combines both estimates of the number of directions: half of the smaller one, since both come from few draws, but at
+ * least 1. */
 static double freedom_of(const draw_sums *of) {
   return fmin(fmax(1, fmin(freedom_by_angles(of), freedom_by_norms(of)) / 2), 1e6);
 }
@@ -151,8 +152,8 @@ static double deviations(double chance, double freedom) {
   return sqrt(ad_ratio_of_chance(chance, freedom, CONTRASTS * freedom) * (1 + 1.0 / AD_DRAWS));
 }
 
-/* How far from the draws' mean a rank's sum may lie: by `most` standard deviations, and by part `shared` of what draws
- * share. */
+/* Returns how far the ranks' sum may be from the draws' mean: at most `most` standard deviations, and `shared` times
+ * the error that all draws share. */
 static double apart_of(const ad_computing *c, const ad_spread *spread, double shared, double most) {
   double drawn = fmin(deviations(c->chance, spread->freedom), most) * spread->between;
   return c->latitude.coarser * hypot(drawn, shared * spread->shared);
@@ -162,14 +163,14 @@ static double param_apart(const ad_computing *c, const ad_spread *spread) {
   return apart_of(c, spread, c->latitude.shared, INFINITY);
 }
 
-/* The bound for all gradients together has a limit in standard deviations. If ranks and draws round identically except
- * for a few values, they vary in few directions, of which few draws say little: the quantile alone would be so wide
- * that mistakes pass. core/docs/dtypes.md says how far correct ranks were. */
+/* Returns the bound for all gradients together, which has a limit in standard deviations. If ranks and draws round
+ * identically except for a few values, they vary in few directions, of which few draws say little. Without the limit
+ * the bound would be so wide that mistakes pass. core/docs/dtypes.md has how far correct ranks were. */
 static double all_apart(const ad_computing *c, const ad_spread *spread) {
   return apart_of(c, spread, c->latitude.shared_all, c->latitude.most_all);
 }
 
-/* Distance of the ranks' sum from the mean of the draws. */
+/* Returns the distance of the ranks' sum from the mean of the draws. */
 static double distance_to_mean(const ad_draws *draws, size_t param, const double *ref, const double *sum,
                                size_t numel) {
   double squares = 0;
@@ -187,8 +188,8 @@ static double distance(const double *a, const double *b, size_t numel) {
   return sqrt(squares);
 }
 
-/* The least distance that is allowed. Each addend, the ranks' and one process's, is rounded at least once. And if
- * computing is in f64, nothing need be more exact than the bound of the check in f64. */
+/* Returns the least distance that is always allowed. Each addend, of the ranks and of one process, is rounded at least
+ * once. And in f64 no distance need be below the bound of the check in f64. */
 static double least_apart(const ad_computing *c, const ad_run *run, size_t i) {
   double unit = ad_unit_roundoff(ad_dtype_wide(ad_run_compute_dtype(run)));
   return fmax(2 * unit * c->sizes[i], AD_WIDE_BOUND * c->norm[i]);
@@ -220,7 +221,7 @@ static void measure_all(ad_computing *c, const draw_sums *all, double distances,
 }
 
 /* Measures every parameter, then all gradients together. There each gradient has equal weight: it is divided by one
- * process's error in it, and so is what communication dtypes and the least roundings allow. */
+ * process's error in it, as are the allowances for communication dtypes and for the least roundings. */
 void ad_computing_measure(ad_computing *c, const ad_run *run, const ad_reference *reference, const ad_addends *ranks) {
   draw_sums all = {0};
   double distances = 0, least = 0, allowed = 0, norms = 0;
@@ -241,10 +242,11 @@ void ad_computing_measure(ad_computing *c, const ad_run *run, const ad_reference
 
 /* ---- how far the ranks' losses may be off ---- */
 
-/* A loss is one number, in which one process may be right by luck, but hardly in all its gradients: so it may also be
- * off by the relative error that all gradients may have. That error is one of the largest loss, since a small one may
- * be the sum of large addends that cancel (a metric of both signs, the logarithm of a sum near 1), which ranks add in
- * another order than one process and all its draws. A loss of exactly 0 has no addends. */
+/* Returns how far a loss may be off. A loss is one number, in which one process may be right by luck; this is unlikely
+ * for all its gradients. So a loss may also be off by the relative error that all gradients may have. That error is
+ * relative to the largest loss, since a small loss may be the sum of large addends that cancel (a metric of both signs,
+ * the logarithm of a sum near 1), which ranks add in another order than one process. A loss of exactly 0 has no
+ * addends. */
 double ad_computing_of_loss(const ad_computing *computing, const double losses[AD_DRAWS], double reference,
                             double largest) {
   draw_sums all = {0};

@@ -1,10 +1,11 @@
-/* Derives how much a gradient may be off because of the recipe's own dtypes: one process computes it several times in
- * them, each time rounded differently. core/docs/dtypes.md explains the method. */
+/* Finds out how far a gradient may be off because of the recipe's own dtypes: one process computes the gradient in
+ * these dtypes several times, each time rounded differently. core/docs/dtypes.md explains the method. */
 #ifndef CHECK_COMPUTING_H
 #define CHECK_COMPUTING_H
 #include "check/reference.h"
 
-/* How one process's draws of a vector are spread. */
+/* How one process's draws of a vector vary. A draw is the vector computed once in the recipe's dtypes
+ * (check/draws.h). */
 typedef struct ad_spread {
   double error;   /* root mean square of the draws' distances to the vector in f64 */
   double centre;  /* distance of the draws' mean to the vector in f64 */
@@ -13,39 +14,43 @@ typedef struct ad_spread {
   double shared;  /* norm of the error that all draws share */
 } ad_spread;
 
-/* By how much ranks may differ from one process. It depends on what their mesh shards. */
+/* How far ranks may differ from one process; it depends on what their mesh shards. */
 typedef struct ad_latitude {
-  double coarser;    /* ranks may round this many times as coarsely as the draws */
-  double shared;     /* the part of the draws' shared error by which one parameter's gradient may differ */
+  double coarser; /* ranks may round this many times as coarsely as one process's draws (check/draws.h) */
+  /* factor of the draws' shared error (ad_spread.shared) by which one parameter's gradient may differ */
+  double shared;
   double shared_all; /* `shared` for all gradients together */
   double most_all;   /* the limit for all gradients together, in standard deviations of the draws */
 } ad_latitude;
 
-/* Arrays have one entry a parameter, numbered as in ad_run_param_at: a norm over its elements. */
+/* Arrays have one entry for each parameter, numbered as in ad_run_param_at. A norm is taken over the elements of the
+ * parameter's gradient. */
 typedef struct ad_computing {
   size_t count;
   ad_latitude latitude;
-  double chance;         /* the probability that one number of a correct program exceeds its bound */
-  double *norm;          /* norm of the gradient in f64 */
-  double *comm_rounding; /* norm of what rounding to communication dtypes changes in the gradient */
-  double *sizes;         /* norm of the sums of the addends' absolute values */
+  double chance; /* the probability that one number of a correct program exceeds its bound */
+  double *norm;  /* norm of the gradient in f64 */
+  /* norm of what rounding to communication dtypes changes in the gradient (values that travel between modules) */
+  double *comm_rounding;
+  double *sizes; /* norm of the sums of the addends' absolute values */
   ad_spread *spread;
   double *distance; /* distance of the sum of the ranks' own addends from the mean of one process's draws */
-  double *apart;    /* the bound of `distance` */
-  double *allowed;  /* how far the ranks' gradient may be from f64, before it is reduced */
-  double all_distance, all_apart; /* distance and bound of all gradients together, each over one process's error */
-  double relative;                /* how far all gradients may be off from f64, divided by their norm */
+  double *apart;    /* the largest allowed `distance` */
+  double *allowed;  /* how far the ranks' gradient may be from the gradient in f64, before it is reduced */
+  /* distance and its bound for all gradients together, each gradient divided by one process's error in it */
+  double all_distance, all_apart;
+  double relative; /* how far all gradients may be off from f64, divided by their norm */
 } ad_computing;
 
-/* `run`: the distributed run; `shards_formulas`: as ad_formulas_sharded found; `steps`: number of steps of the check;
- * all their numbers together share the chance of a false alarm. */
+/* run: the distributed run. shards_formulas: as ad_formulas_sharded found. steps: number of steps of the check; the
+ * probability of a false alarm is divided among all numbers of all steps. */
 ad_status ad_computing_create(const ad_run *run, int shards_formulas, int64_t steps, ad_computing *out) AD_CHECKED;
 void ad_computing_destroy(ad_computing *computing);
-/* Fills the arrays for the step that the reference took last; `ranks`: the ranks' own addends of that step. */
+/* Fills the arrays for the step that the reference took last. `ranks` has the ranks' own addends of that step. */
 void ad_computing_measure(ad_computing *computing, const ad_run *run, const ad_reference *reference,
                           const ad_addends *ranks);
-/* How far a loss may be from the reference's; `losses`: the losses of the draws; `largest`: the size of the step's
- * largest loss. */
+/* Returns how far a loss may be from the reference's. `losses` has the losses of the draws; `largest` is the size of
+ * the step's largest loss. */
 double ad_computing_of_loss(const ad_computing *computing, const double losses[AD_DRAWS], double reference,
                             double largest);
 

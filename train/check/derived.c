@@ -1,5 +1,5 @@
-/* Derives mutants from the program: for each transition that a step executes, the ways in which it can be done wrongly
- * (operators). A table says which operators apply to which transitions. */
+/* Derives mutants from the program: for each transition that a step executes, the ways in which the transition can be
+ * done wrongly (operators). A table has which operators apply to which transitions. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 
 /* ---- the table: transitions, and ways to do them wrongly ---- */
 
-/* Sets of transitions, one bit a move. */
+/* Sets of transitions: one bit for each kind of move. */
 enum {
   ALL_REDUCE = 1 << AD_MOVE_ALL_REDUCE,
   REDUCE_SCATTER = 1 << AD_MOVE_REDUCE_SCATTER,
@@ -28,36 +28,37 @@ enum {
   EVERY = MOVES | CONVERT | ONCE | DECLARE
 };
 
-/* The transitions to which each operator applies, with its result: injected into execution (the forward pass or the
- * step; the backward pass), and into the record. Missing entries: a backward pass has no separate record, since law 2
- * gives it; the types know no average; a gather done twice has another shape. */
+/* The transitions to which each operator applies: `forward` and `backward` in the execution (of the forward pass or the
+ * step; of the backward pass), `record` in the record on the tape. The comment of a row is its result. Entries are 0 if
+ * there is no such mutation: a backward pass has no record of its own, since law 2 determines it; types do not know
+ * averages; a gather done twice has another shape. */
 static const struct {
   unsigned forward, backward, record;
 } table[AD_OPERATOR_COUNT] = {
-    [AD_OPERATOR_LEFT_OUT] = {MOVES, 0, EVERY & ~ONCE}, /* this rank's part, zeros for the others' */
-    [AD_OPERATOR_DOUBLED] = {SUMS, SUMS, EVERY},        /* the sum times the number of ranks */
-    [AD_OPERATOR_AVERAGED] = {SUMS, SUMS, 0},           /* the sum over the number of ranks */
-    [AD_OPERATOR_MORE_AXES] = {SUMS, SUMS, EVERY},      /* the sum of a larger group */
+    [AD_OPERATOR_LEFT_OUT] = {MOVES, 0, EVERY & ~ONCE}, /* this rank's part, and zeros for the parts of other ranks */
+    [AD_OPERATOR_DOUBLED] = {SUMS, SUMS, EVERY},        /* the sum multiplied by the number of ranks */
+    [AD_OPERATOR_AVERAGED] = {SUMS, SUMS, 0},           /* the sum divided by the number of ranks */
+    [AD_OPERATOR_MORE_AXES] = {SUMS, SUMS, EVERY},      /* the sum over a larger group */
     [AD_OPERATOR_FEWER_AXES] = {MOVES & ~TO_ALL, MOVES & ~TO_ALL,
-                                EVERY},            /* the sum, or the gathered parts, of a smaller group */
-    [AD_OPERATOR_OTHER_GROUP] = {MOVES, MOVES, 0}, /* the sum, or the gathered parts, of other ranks */
+                                EVERY},            /* the sum over, or the gathered parts of, a smaller group */
+    [AD_OPERATOR_OTHER_GROUP] = {MOVES, MOVES, 0}, /* the sum over, or the gathered parts of, a group of other ranks */
     [AD_OPERATOR_BACKWARD_IDENTITY] = {0, ALL_REDUCE, 0},
     [AD_OPERATOR_BACKWARD_LOCAL] = {0, REDUCE_SCATTER | GATHER | TO_ALL, 0},
-    [AD_OPERATOR_FIRST_MICROBATCH_ONLY] = {MOVES, MOVES, 0}, /* in later microbatches as left_out */
+    [AD_OPERATOR_FIRST_MICROBATCH_ONLY] = {MOVES, MOVES, 0}, /* in later microbatches the same as left_out */
     [AD_OPERATOR_ONCE_EVERYWHERE] = {ONCE, ONCE, ONCE},      /* the sum of every rank's replica */
 };
 
 /* ---- whether one way of doing it wrongly has a meaning for one transition ---- */
 
-/* Whether the operator applies to an exchange of rows by counts (V->V). Types do not say whose rows a rank has, so
- * there is no mutation of the record. */
+/* Returns 1 if the operator applies to an exchange of rows by counts (V->V). Types do not show whose rows a rank has,
+ * so there is no mutation in the record. */
 static int means_something_of_rows(const ad_place *place, ad_operator op, int in_record) {
   if (in_record) return 0;
   if (op == AD_OPERATOR_FIRST_MICROBATCH_ONLY) return 1;
   return op == (place->phase == AD_PLACE_BACKWARD ? AD_OPERATOR_BACKWARD_LOCAL : AD_OPERATOR_LEFT_OUT);
 }
 
-/* Whether the operator applies to the transition: whether there is such a mutation. */
+/* Returns 1 if the operator applies to the transition. */
 static int means_something(const ad_place *place, ad_operator op, int in_record) {
   unsigned bit = 1u << place->move;
   if (place->move == AD_MOVE_ALL_TO_ALL && place->from == AD_V) return means_something_of_rows(place, op, in_record);
@@ -65,7 +66,8 @@ static int means_something(const ad_place *place, ad_operator op, int in_record)
   return ((place->phase == AD_PLACE_BACKWARD ? table[op].backward : table[op].forward) & bit) != 0;
 }
 
-/* Returns the axes that each give one mutation; 1 if the operator takes no axis; 0 if there is no mutation. */
+/* Returns the axes, for each of which there is one mutation; 1 if the operator takes no axis; 0 if there is no
+ * mutation. */
 static ad_axes axes_for(const ad_place *place, ad_operator op, int in_record) {
   ad_axes own = place->axes & place->named, others = place->named & ~place->axes;
   switch (op) {
@@ -74,7 +76,7 @@ static ad_axes axes_for(const ad_place *place, ad_operator op, int in_record) {
     case AD_OPERATOR_FEWER_AXES:
       return own & (own - 1) ? own : 0;
     case AD_OPERATOR_OTHER_GROUP: {
-      /* Along an axis on which the value is Partial (P), the later sum would undo the shear. */
+      /* If the value is Partial (P) on an axis, the later sum over this axis would undo a shear along it. */
       ad_axes along = place->ranks > 1 ? others & place->large & ~place->partial : 0;
       return along & (~along + 1); /* the first of these axes: one mutation is enough */
     }
@@ -90,8 +92,8 @@ int ad_operator_has_axis(ad_operator operator_) {
          operator_ == AD_OPERATOR_OTHER_GROUP;
 }
 
-/* Published bugs of counts. If the count is not summed over the ranks that shard the sequence, each rank has its
- * own, and the loss is a mean of means. */
+/* Returns the number in docs/catalogue.md of a published bug of a count; 0: none. If the count is not summed over the
+ * ranks that shard the sequence, each rank has its own count, and the loss is a mean of means. */
 static int catalogue_of_count(ad_operator op, ad_axis axis) {
   if (op == AD_OPERATOR_LEFT_OUT) return 11;
   return op == AD_OPERATOR_FEWER_AXES && axis == AD_CP ? 18 : 0;
@@ -104,7 +106,7 @@ static int is_of_router(const ad_place *place) {
   return (last && !strcmp(last, ".router")) || strstr(place->what, AD_SCORES_BECOME_OWN);
 }
 
-/* Whether the operator leaves out the one sum over tp of a router's gradient, on the tape or on the parameter's
+/* Returns 1 if the operator leaves out the only sum over tp of a router's gradient, on the tape or on the parameter's
  * path. */
 static int takes_router_for_final(const ad_place *place, ad_operator op, ad_axis axis) {
   if (!is_of_router(place)) return 0;
@@ -120,24 +122,26 @@ static int takes_router_for_final(const ad_place *place, ad_operator op, ad_axis
   }
 }
 
-/* Numbers of published bugs in backward passes; 0: none. */
+/* Returns the number in docs/catalogue.md of a published bug in a backward pass; 0: none. */
 static int catalogue_of_backward(const ad_place *place, ad_operator op) {
   int over_tp = is_over_tp(place), sums = place->move == AD_MOVE_ALL_REDUCE;
   switch (op) {
-    case AD_OPERATOR_BACKWARD_IDENTITY: /* of all heads' gradients only this rank's heads' is left */
+    case AD_OPERATOR_BACKWARD_IDENTITY: /* of the gradients of all heads only those of this rank's heads are left */
       return over_tp ? 3 : 0;
-    case AD_OPERATOR_BACKWARD_LOCAL: /* for rows by counts: gradients of slots on other ranks are lost */
+    case AD_OPERATOR_BACKWARD_LOCAL: /* of rows by counts, the gradients of slots on other ranks are lost */
       return place->move == AD_MOVE_ALL_TO_ALL && place->from == AD_V ? 4 : 5;
-    case AD_OPERATOR_AVERAGED: /* the ranks of one sequence are divided by as if they were data parallel */
+    case AD_OPERATOR_AVERAGED: /* the ranks that share one sequence are averaged over as if they were data parallel */
       return over_tp && place->move == AD_MOVE_REDUCE_SCATTER ? 14 : 0;
-    case AD_OPERATOR_DOUBLED: /* a sum inside the parallel region multiplies the gradient by its ranks */
+    /* a sum inside the tensor-parallel region multiplies the gradient by the number of its ranks */
+    case AD_OPERATOR_DOUBLED:
       return over_tp && sums ? 15 : 0;
     default:
       return 0;
   }
 }
 
-/* Numbers of published bugs that are one operator at one kind of transition; 0: none. */
+/* Returns the number in docs/catalogue.md of the published bug that this operator at this kind of transition is; 0:
+ * none. */
 static int catalogue_of(const ad_place *place, ad_operator op, ad_axis axis) {
   int is_count = !strcmp(place->what, "count"), is_norm = !strcmp(place->what, "norm");
   if (place->phase == AD_PLACE_STEP && is_count) return catalogue_of_count(op, axis);
@@ -150,7 +154,7 @@ static int catalogue_of(const ad_place *place, ad_operator op, ad_axis axis) {
   return op == AD_OPERATOR_AVERAGED ? 9 : op == AD_OPERATOR_LEFT_OUT ? 2 : op == AD_OPERATOR_DOUBLED ? 7 : 0;
 }
 
-/* The ratio of the wrong gradient to the right one; NaN: it is no one number. */
+/* Returns the ratio of the wrong gradient to the right one; NaN if it is not the same for all elements. */
 static double expected_ratio(const ad_place *place, ad_operator op) {
   if (!place->is_segment || !(SUMS & 1u << place->move)) return NAN;
   if (op == AD_OPERATOR_AVERAGED) return 1 / (double)place->ranks;
@@ -171,7 +175,8 @@ static ad_mutant mutant_of(const ad_place *place, ad_operator op, ad_axis axis, 
   return mutant;
 }
 
-/* Lists the mutants of one operator at one transition, one for each axis; list NULL: only counts them. */
+/* Lists the mutants of one operator at one transition, one for each axis; only counts them if `list` is NULL. Returns
+ * their number. */
 static size_t list_operator(const ad_place *place, ad_operator op, int in_record, ad_mutant *list) {
   size_t count = 0;
   if (!means_something(place, op, in_record)) return 0;
@@ -197,8 +202,8 @@ size_t ad_derived_list(const ad_places *places, ad_mutant *list) {
 
 /* ---- listing transitions by taking a step on backend dry, which moves no values ---- */
 
-/* Takes the first step as `rank` on backend dry; lists its transitions in `watching`, injects `mutation` (each may be
- * NULL). */
+/* Takes the first step as `rank` on backend dry. Lists the step's transitions in `watching` and makes `mutation`; each
+ * of the two may be NULL. */
 static ad_status take_dry_step(const ad_recipe *recipe, int64_t rank, ad_places *watching, ad_mutation *mutation) {
   ad_comm *comm;
   ad_run *run = NULL;
@@ -226,8 +231,9 @@ static ad_status add_places_of(const ad_recipe *recipe, int64_t rank, ad_places 
   return status;
 }
 
-/* Adds the transitions of the first rank of each pipeline stage (one rank if there is no pipeline). The last stage
- * comes first: it divides losses by counts, so a mutation of a count's record is refused there. */
+/* Adds the transitions of the first rank of each pipeline stage (of one rank if there is no pipeline). The last stage
+ * comes first: that stage divides losses by counts, so its step is the one in which types refuse a mutation of a
+ * count. */
 static ad_status add_places_of_stages(const ad_recipe *recipe, ad_places *to) {
   ad_mesh *mesh;
   AD_TRY(ad_mesh_create(recipe->meshes[0].text, &mesh));
@@ -237,7 +243,8 @@ static ad_status add_places_of_stages(const ad_recipe *recipe, ad_places *to) {
   return AD_OK;
 }
 
-/* Adds the transitions of the first rank of each pool and of each block in it. Pools' ranks follow one another. */
+/* Adds the transitions of the first rank of each pool, and of each block in a pool. The ranks of pools follow one
+ * another. */
 static ad_status add_all_places(const ad_recipe *recipe, ad_places *to) {
   int64_t rank = 0;
   for (size_t i = 0; i < recipe->mesh_count; i++) {
@@ -263,7 +270,7 @@ ad_status ad_derived_places(const ad_recipe *recipe, ad_places *out) {
 
 static int is_same_on_all(ad_type type) { return type == AD_R || type == AD_I; }
 
-/* Why the mutated program is the same program apart from its types; NULL if it is another. */
+/* Returns why the mutated program computes the same as the right one, apart from its types; NULL if it does not. */
 static const char *why_same_program(const ad_mutation *mutation) {
   const ad_place *place = &mutation->place;
   int is_axis = mutation->operator_ == AD_OPERATOR_MORE_AXES || mutation->operator_ == AD_OPERATOR_FEWER_AXES;
@@ -275,7 +282,7 @@ static const char *why_same_program(const ad_mutation *mutation) {
   return NULL;
 }
 
-/* One step of the program with a mutation in the record: the context of take_recorded_step. */
+/* The context of take_recorded_step: one step of the program with a mutation in the record. */
 typedef struct recorded_step {
   const ad_recipe *recipe;
   ad_mutation *mutation;
@@ -286,8 +293,8 @@ static ad_status take_recorded_step(void *context) {
   return take_dry_step(recorded->recipe, recorded->mutation->place.rank, NULL, recorded->mutation);
 }
 
-/* Takes the step for a search of repairs. A conversion that is inserted before the mutation renumbers transitions; then
- * the mutation is not found, and the repair does not count. */
+/* Takes the step with a conversion that the search for repairs inserts. A conversion before the mutation changes the
+ * numbers of transitions; then the mutated transition is not found, and the repair does not count. */
 static ad_status take_mended_step(void *context) {
   const recorded_step *recorded = context;
   AD_TRY(take_recorded_step(context));
@@ -308,7 +315,7 @@ static int divides_a_loss(const ad_program *program, size_t count) {
   return 0;
 }
 
-/* Finds whether the place sums counts of its rank by which no loss is divided, on this rank or on another. */
+/* Sets *out to 1 if the place sums counts, and no loss is divided by any of them on the place's rank. */
 static ad_status is_of_idle_count(const ad_recipe *recipe, const ad_place *place, int *out) {
   ad_paper paper;
   *out = ad_place_is_count(place);
@@ -327,10 +334,10 @@ static ad_status is_of_idle_count(const ad_recipe *recipe, const ad_place *place
 ad_status ad_derived_try_record(const ad_recipe *recipe, ad_mutant *mutant) {
   recorded_step recorded = {recipe, &mutant->mutation};
   ad_status status = take_recorded_step(&recorded);
-  int fired = mutant->mutation.fired; /* the search for repairs resets it */
+  int fired = mutant->mutation.fired; /* the search for repairs sets `fired` to 0 */
   if (status) status = ad_repair_report(status, take_mended_step, &recorded);
   mutant->mutation.fired = fired;
-  /* refused by a type or by a shape */
+  /* 1: refused by a type or by a shape */
   int refused = status == AD_TYPE || (status == AD_INVALID && mutant->mutation.fired);
   if (status && !refused) return status;
   if (status) {

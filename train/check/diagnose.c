@@ -1,16 +1,17 @@
-/* Finds the causes that fit a parameter's numbers: which reduction is missing, averaged or made twice follows from the
- * ratio to the reference and from the axes along which replicas differ. */
+/* Finds the causes that fit a parameter's numbers. The ratio to the reference, and the axes along which replicas
+ * differ, show which reduction is missing, averaged or made twice. */
 #include <math.h>
 #include <stdio.h>
 
 #include "check/result.h"
 #include "program/program.h"
 
-/* The largest error of a sum in bf16 or f16, with a generous margin. */
+/* More than the largest error of a sum in bf16 or f16. */
 static const double coarse_rounding = 0x1p-5;
 
-/* An error below this is taken for the rounding of a narrower dtype. In f64 the limit is 1e-6, since a mistake in a sum
- * changes more than one part in a million; in the recipe's own dtypes it is what 16 bits round. */
+/* Returns the limit below which an error counts as the rounding of a narrower dtype. In a check in f64 the limit is
+ * 1e-6, since a mistake in a sum changes more than one part in a million; in the recipe's own dtypes the limit is what
+ * dtypes of 16 bits round. */
 static double rounding_limit(const ad_check_param *param) { return param->bound < 1e-9 ? 1e-6 : coarse_rounding; }
 
 static int is_factor(double ratio, double factor) { return fabs(ratio - factor) <= 1e-6 * factor; }
@@ -20,8 +21,8 @@ static const char *print_axes(ad_axes axes) {
   return ad_axes_print(axes, names, sizeof names);
 }
 
-/* Adds the cause of a ratio that is the number of ranks over these axes, or its inverse. The axes need not all be
- * ones that the gradient is summed over (`reduced`): along others ranks hold other parts of it. */
+/* Adds the cause of a ratio that is the number of ranks over these axes, or its inverse. Some of the axes may not be in
+ * `reduced`, the axes over which the gradient is summed: ranks along those have other parts of the gradient. */
 static void add_axes(ad_axes axes, ad_axes reduced, double ratio, ad_causes *causes) {
   int summed = !(axes & ~reduced);
   const char *names = print_axes(axes);
@@ -34,8 +35,9 @@ static void add_axes(ad_axes axes, ad_axes reduced, double ratio, ad_causes *cau
                   summed ? "summed twice, or divided by a local count," : "divided by too few ranks: by none", names);
 }
 
-/* Adds a cause for every set of axes whose number of ranks is `ratio` or its inverse: the sets of fewest axes first,
- * and among those the ones that are summed over. A factor cannot tell apart sets with equally many ranks. */
+/* Adds a cause for every set of axes whose number of ranks is `ratio` or its inverse. Sets of few axes come first, and
+ * among sets of equally many axes those over which the gradient is summed. If several sets have equally many ranks, the
+ * factor does not show which of them is the cause. */
 static void add_factor(const ad_mesh *mesh, ad_axes reduced, double ratio, ad_causes *causes) {
   ad_axes large = ad_mesh_large(mesh);
   for (int count = 1; count <= __builtin_popcount(large); count++)
@@ -57,7 +59,7 @@ void ad_diagnose_parts(ad_axes differs, ad_causes *causes) {
                 print_axes(differs));
 }
 
-/* Adds the cause of replicas that differ. `first_holds`: the first rank's replica is right, so the sum was made and
+/* Adds the cause of replicas that differ. If first_holds is 1, the first rank's replica is right: the sum was made, and
  * another replica was changed. */
 static void add_replicas(ad_axes differs, int64_t odd_rank, int first_holds, ad_causes *causes) {
   if (odd_rank >= 0)
@@ -79,8 +81,8 @@ static int is_of_factor(const ad_causes *causes) {
   return causes->count && isfinite(first->factor) && first->kind != AD_CAUSE_MISSING;
 }
 
-/* Adds the cause that the gradient was averaged over these axes of its own ranks, and multiplied by the data parallel
- * ranks of another module, for each module by which that gives the factor. */
+/* Adds a cause for each other module whose number of data-parallel ranks explains the factor: the gradient was averaged
+ * over `axes` of its own ranks, and multiplied by the data-parallel ranks of that module. */
 static void add_averages(const ad_program *program, size_t module, const ad_mesh *mesh, ad_axes axes, double factor,
                          ad_causes *causes) {
   int64_t averaged = ad_mesh_ranks_over(mesh, axes);
@@ -100,7 +102,7 @@ static void add_averages(const ad_program *program, size_t module, const ad_mesh
 void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mesh *mesh, ad_axes reduced,
                           ad_causes *causes) {
   double factor = causes->list[0].factor;
-  ad_axes data = reduced & AD_AXES_DP; /* a job may average over the axes that shard the batch alone */
+  ad_axes data = reduced & AD_AXES_DP; /* a job may also average over only the axes that shard the batch */
   if (!reduced || !is_of_factor(causes)) return;
   add_averages(program, module, mesh, reduced, factor, causes);
   if (data && data != reduced) add_averages(program, module, mesh, data, factor, causes);
@@ -151,8 +153,8 @@ void ad_diagnose_updates(ad_axes differs, int64_t odd_rank, ad_causes *causes) {
                 "the gradient is right on every rank, and of its update %s: by the norm, a rate or a state", where);
 }
 
-/* Adds causes of a sum that is wrong in the same way on all ranks: wrong addends, or, if the error is small, rounding
- * to 16 bits. */
+/* Adds causes of a sum that is wrong in the same way on all ranks: wrong addends or, if the error is small, rounding to
+ * 16 bits. */
 static void add_wrong_sum(const ad_check_param *param, ad_causes *causes) {
   ad_causes_add(causes, AD_CAUSE_MISSING, 0, param->ratio,
                 "all replicas agree and are wrong: addends are missing, counted with other weights, or of other data")
@@ -161,7 +163,7 @@ static void add_wrong_sum(const ad_check_param *param, ad_causes *causes) {
     ad_causes_add(causes, AD_CAUSE_ROUNDING, 0, NAN, "rounded to 16 bits, or summed in them");
 }
 
-/* Adds causes for replicas that agree and are no multiple of the reference. */
+/* Adds causes for replicas that agree, but are not a multiple of the reference. */
 static void add_error(const ad_check_param *param, ad_causes *causes) {
   if (!isfinite(param->max_rel_err))
     ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, NAN, "a value is not a finite number");

@@ -1,5 +1,6 @@
 /* The difference quotient (L(theta + h d) - L(theta - h d)) / 2h of the distributed loss against <gradient, d>, along
- * one random direction d. Elements of d are drawn by global index. Shares only the forward pass with what it checks. */
+ * one random direction d. Elements of d are drawn by global index. The quotient needs only the forward pass, so it does
+ * not depend on the backward pass and the reductions that it checks. */
 #include "check/directional.h"
 
 #include <math.h>
@@ -15,13 +16,13 @@
 
 enum { DIRECTION_SEED = 7 };
 
-/* A rank's part of an array, to find where its elements lie in the full value. */
+/* A rank's part of an array, for finding where its elements are in the full value. */
 typedef struct ad_walk {
   const ad_array *array;
   int64_t rank;
 } ad_walk;
 
-/* Global row-major index of the element with local row-major index `local`. */
+/* Returns the global row-major index of the element with local row-major index `local`. */
 static int64_t global_index(const ad_walk *walk, int64_t local) {
   const ad_array *array = walk->array;
   int64_t index = 0, stride = 1;
@@ -70,16 +71,16 @@ static ad_status set_values(ad_run *run, const double *saved, double h) {
 
 enum { CONSTANTS_MAX = 4096 };
 
-/* The constants of a forward pass in their order, each as a hash of its values. The second pass compares with the
- * first. */
+/* The constants of a forward pass in their order, each as a hash of its values. Later passes compare theirs with those
+ * of the first pass. */
 typedef struct ad_constants {
   uint64_t hashes[CONSTANTS_MAX];
-  size_t count, known; /* how many this pass and the first one had */
-  char *changed;       /* the first line whose constant differs; "": none so far */
+  size_t count, known; /* number of constants so far in this pass, and in the first pass */
+  char *changed;       /* the first line with a constant that differs; "": none so far */
   size_t size;
 } ad_constants;
 
-/* FNV-1a. */
+/* Returns the FNV-1a hash of the bytes. */
 static uint64_t hash_of(const void *bytes, size_t count) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (size_t i = 0; i < count; i++) hash = (hash ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
@@ -101,7 +102,7 @@ static void see_constant(void *context, void *passing) {
 /* ---- slopes of the loss along the direction ---- */
 
 typedef struct ad_slopes {
-  double central, left, right; /* left, right: to either side of the parameters */
+  double central, left, right; /* left, right: slopes from the parameters to either side, from -h and to +h */
 } ad_slopes;
 
 static ad_status loss_at(ad_run *run, const double *saved, double h, ad_constants *seen, double *out) {
@@ -114,7 +115,8 @@ static ad_status loss_at(ad_run *run, const double *saved, double h, ad_constant
   return status;
 }
 
-/* `here`: the loss at the parameters; NaN: it is not known, and neither are the slopes to either side. */
+/* Computes difference quotients of the loss with step h. `here` is the loss at the parameters; if it is NaN (not
+ * known), the slopes to either side are NaN, too. */
 static ad_status find_slopes(ad_run *run, const double *saved, double h, double here, ad_constants *seen,
                              ad_slopes *out) {
   double above, below;
@@ -124,8 +126,9 @@ static ad_status find_slopes(ad_run *run, const double *saved, double h, double 
   return AD_OK;
 }
 
-/* The error of the gradient's slope where the loss may have a kink: 0 if it lies between the slopes to both sides of
- * one. At a kink these stay apart however near they are taken; those of a smooth loss come together. */
+/* Returns the error of the gradient's slope if the loss may have a kink. The error is 0 if the loss has one and the
+ * slope lies between the slopes to both sides of it. At a kink these two slopes stay apart however small the step is;
+ * the slopes of a smooth loss approach each other. */
 static double error_beside_kinks(const ad_slopes *wide, const ad_slopes *near, double slope) {
   double error = fmin(ad_relative_difference(wide->central, slope), ad_relative_difference(near->central, slope));
   int is_kink = fabs(near->right - near->left) > 0.5 * fabs(wide->right - wide->left);
@@ -133,7 +136,7 @@ static double error_beside_kinks(const ad_slopes *wide, const ad_slopes *near, d
   return is_kink && is_between ? 0 : error;
 }
 
-/* Whether this rank's elements count: of several ranks with the same elements one counts. */
+/* Returns 1 if this rank's elements count. Of several ranks with the same elements only one counts. */
 static int counts_here(const ad_array *array, int64_t rank) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if (!ad_type_is_sharded(array->layout.type[axis]) && ad_mesh_position(array->layout.mesh, rank, (ad_axis)axis))
@@ -141,7 +144,7 @@ static int counts_here(const ad_array *array, int64_t rank) {
   return 1;
 }
 
-/* <gradient, d>, with every distinct element once, summed over all ranks. */
+/* Computes <gradient, d>, with every distinct element once, summed over all ranks. */
 static ad_status derivative(ad_comm *comm, ad_run *run, double *out) {
   int64_t rank = ad_comm_rank(comm);
   double sum = 0;
@@ -165,7 +168,7 @@ static ad_status derivative(ad_comm *comm, ad_run *run, double *out) {
   return AD_OK;
 }
 
-/* What the slopes of the loss are measured with: parameters are of size 1/50 to 1; at WIDE errors of truncation and
+/* The steps of the difference quotients. Parameters are of size 1/50 to 1; with WIDE the errors of truncation and of
  * cancellation are both below the bound. */
 #define WIDE 1e-6
 #define NEAR 1e-7

@@ -4,12 +4,13 @@
 #include "addend/train.h"
 #include "check/result.h"
 
-/* Takes step 0 of the run. On the first rank fills the check's difference, derivative, directional_err, loss, norm and
- * count.
+/* Takes step 0 of the run. On the first rank sets difference, derivative, directional_err, loss, norm and count of the
+ * check's result.
  *
- * job->is_slope: this check accompanies a check against one process, for programs that did not ask for it. If the loss
- * has a kink (relu) within the difference quotient, a closer quotient counts, or a gradient between the slopes to both
- * sides. `stopped` names a constant that changes with the parameters, since no gradient goes through it. */
+ * If job->is_slope, this check was not asked for: it accompanies the check of a custom program against one process. If
+ * the loss then has a kink (relu) within the difference quotient, it is enough that a quotient over a shorter distance
+ * fits, or that the gradient lies between the slopes on both sides. `stopped` of the result names a constant that
+ * changes with the parameters, because no gradient goes through a constant. */
 ad_status ad_directional(ad_comm *comm, ad_run *run, const ad_check_job *job) AD_CHECKED;
 
 #endif

@@ -11,7 +11,7 @@ static json_t *json_number(double value) { return isfinite(value) ? json_real(va
 
 static json_t *text_or_null(const char *text) { return text && *text ? json_string(text) : json_null(); }
 
-/* The word for why no axis is named; null if one is. */
+/* Returns the word for why no axis is named; null if an axis is named. */
 static json_t *no_axis_document(ad_no_axis why) { return why ? json_string(ad_no_axis_name(why)) : json_null(); }
 
 static json_t *causes_document(const ad_causes *causes) {
@@ -52,10 +52,10 @@ static json_t *params_document(const ad_findings *findings) {
   return params;
 }
 
-/* The larger number; NaN if one is NaN. */
+/* Returns the larger number; NaN if one of them is NaN. */
 static double worse(double a, double b) { return isnan(a) || isnan(b) ? NAN : fmax(a, b); }
 
-/* Adds what the norm counts other than once, and why. */
+/* Adds the parameters that the norm counts more or less than once, and the causes. */
 static void add_counted(const ad_check_result *result, json_t *norm) {
   json_t *list = json_array();
   for (size_t i = 0; i < result->param_count; i++) {
@@ -67,7 +67,7 @@ static void add_counted(const ad_check_result *result, json_t *norm) {
   ad_cause_set(norm, causes_document(&result->norm_causes));
 }
 
-/* Adds what became of steps that overflowed, if some did and were skipped. */
+/* Adds facts about the steps that overflowed and were skipped, if there are any. */
 static void add_overflow(const ad_overflow *overflow, json_t *document) {
   if (!overflow->skipped) return;
   json_object_set_new(
@@ -86,7 +86,8 @@ static json_t *error_document(double error, double bound) {
   return json_pack("{s:o, s:o}", "rel_err", json_number(error), "bound", json_number(bound));
 }
 
-/* Adds verdicts that belong to no parameter: replicas, initial values, updates, collectives, reports, states, choices. */
+/* Adds verdicts that belong to no parameter: replicas, initial values, updates, collectives, reports, states and
+ * choices. */
 static void add_facts(const ad_check_result *result, json_t *document) {
   json_object_set_new(document, "replicas_equal", json_boolean(replicas_equal(result)));
   json_object_set_new(document, "initial_equal", json_boolean(result->initial_equal));
@@ -212,7 +213,7 @@ static void add_mutants(const ad_mutants *mutants, json_t *document) {
   json_object_set_new(document, "survivors", json_integer((json_int_t)ad_mutants_survivors(mutants)));
 }
 
-/* The parameter whose error is the largest part of its bound; *share: that part. */
+/* Returns the parameter whose error is the largest share of its bound, and sets *share to that share. */
 static const ad_check_param *nearest(const ad_check_result *result, double *share) {
   const ad_check_param *worst = &result->params[0];
   *share = -1;
@@ -227,7 +228,7 @@ static const ad_check_param *nearest(const ad_check_result *result, double *shar
   return worst;
 }
 
-/* The smallest cosine of all gradients; NaN if a gradient is zero and its reference is not, or the other way round. */
+/* Returns the smallest cosine of all gradients; NaN if a gradient is zero and its reference is not, or the reverse. */
 static double worst_cosine(const ad_check_result *result) {
   double worst = 1;
   for (size_t i = 0; i < result->param_count; i++) {
@@ -279,7 +280,7 @@ int ad_findings_hold(const ad_findings *findings) {
   return !mutants || (!ad_mutants_survivors(mutants) && !untried(mutants));
 }
 
-/* The recipe's mesh: a text, or an object with one text for each module. */
+/* Returns the recipe's mesh: a text, or an object with one text for each module. */
 static json_t *mesh_document(const ad_recipe *recipe) {
   if (recipe->mesh_count == 1) return json_string(recipe->meshes[0].text);
   json_t *meshes = json_object();

@@ -11,8 +11,9 @@ typedef struct ad_findings {
   const ad_check_options *options;
   int64_t steps;
   const ad_check_result *result;
-  const ad_check_result *own;   /* the check in the recipe's own dtypes; NULL: not asked for, or nothing rounds */
-  const ad_check_result *slope; /* the directional check of a custom program, beside `result`; NULL: it was not taken */
+  /* the check in the recipe's own dtypes; NULL: it was not asked for, or the recipe rounds nothing */
+  const ad_check_result *own;
+  const ad_check_result *slope; /* the directional check of a custom program, beside `result`; NULL: there was none */
   const char *not_smooth;       /* why no slope was taken although the program is custom; NULL: no such reason */
   const ad_mutants *mutants;    /* NULL: no mutants were tried */
   int64_t world;
@@ -20,8 +21,8 @@ typedef struct ad_findings {
   double seconds;
 } ad_findings;
 
-/* Returns why the check does not pass although no judged number is wrong: there was nothing to judge. Returns NULL if
- * there was. */
+/* Returns NULL if there was something to judge. Otherwise returns why the check does not pass although no judged number
+ * is wrong. */
 const char *ad_findings_reason(const ad_findings *findings);
 /* Returns the verdict for the exit status of `addend check`: 1 if the check passes and no mutant survived. */
 int ad_findings_hold(const ad_findings *findings);

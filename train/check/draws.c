@@ -1,4 +1,4 @@
-/* Takes one process's step several times, each time adding up its sums in another order. */
+/* Takes one process's step several times, each time with another order of summation. */
 #include "check/draws.h"
 
 #include "base/memory.h"

@@ -1,19 +1,20 @@
 /* Computes one process's gradients in the recipe's own dtypes several times, each time rounded differently. How far
- * these draws lie apart shows what rounding does to this step. */
+ * these results, the draws, differ shows what rounding does to this step. */
 #ifndef CHECK_DRAWS_H
 #define CHECK_DRAWS_H
 #include "check/addends.h"
 
-/* The number of draws. The first is computed as any one process computes; in the others every matrix product is split
- * in two, at a place that the draw chooses. */
+/* The number of draws. The first draw is computed as one process usually computes; in the others every matrix product
+ * is split in two, at a place that depends on the draw. */
 enum { AD_DRAWS = 8 };
 
 typedef struct ad_draws {
-  ad_addends addends;               /* of the run that takes the draws; run NULL: no draws are taken */
+  /* sums of the addends of the run that takes the draws; its `run` is NULL if no draws are taken */
+  ad_addends addends;
   float **deviations;               /* [parameters][AD_DRAWS][numel]: each draw's gradient minus the gradient in f64 */
   ad_step_report reports[AD_DRAWS]; /* the report of each draw, with its losses */
-  int shards_formulas;              /* the ranks' mesh shards formulas, so products are split even where their result is
-                                     * rounded */
+  /* 1: the ranks' mesh shards formulas, so products are split even if their results are rounded */
+  int shards_formulas;
 } ad_draws;
 
 /* Makes memory for the draws that `run`, a run of one rank, will take. */

@@ -1,4 +1,4 @@
-/* Writes what a step starts from, and its gradients, as safetensors. Each array is gathered on all ranks in turn; the
+/* Writes what a step starts from, and its gradients, as safetensors. All ranks gather one array after another; the
  * first rank writes it. */
 #include "check/dump.h"
 
@@ -17,7 +17,7 @@
 enum { NAME_SIZE = AD_PROGRAM_NAME_SIZE, TEXT_SIZE = 40 };
 enum { REPORTED_MAX = 5 + AD_LOSSES_MAX + AD_NORM_GROUPS_MAX };
 
-/* A list of arrays to write, of which each rank has its part. */
+/* A list of arrays to write; each rank has its part of each array. */
 typedef struct dumped {
   const ad_array **parts;
   ad_safetensor *tensors;
@@ -82,7 +82,7 @@ static int is_listed(const dumped *list, const char *name) {
 
 typedef const ad_array *(*array_of)(const ad_program *program, size_t index, char *name, size_t size);
 
-/* Lists the program's arrays. An array that several modules have slices of is listed once, since it is written in
+/* Lists the program's arrays. If several modules have slices of one array, it is listed once, since it is written in
  * full. */
 static ad_status list_arrays(const ad_run *run, array_of array_at, dumped *list) {
   const ad_array *array;
@@ -105,7 +105,8 @@ static ad_status open_file(const ad_checker *checker, const char *name, dumped *
   return status;
 }
 
-/* Gathers and writes the list's arrays. A rank whose writing fails continues gathering: the others wait for it. */
+/* Gathers and writes the list's arrays. The first rank continues gathering if writing fails, because the other ranks
+ * wait for it. */
 static ad_status write_arrays(ad_checker *checker, const dumped *list, void *memory, ad_safetensors_writer *writer) {
   ad_status written = AD_OK;
   for (size_t i = 0; i < list->count; i++) {
@@ -129,7 +130,8 @@ static ad_status write_list(ad_checker *checker, const char *name, dumped *list,
   return status;
 }
 
-/* Writes the list to the file and releases it. `listed`: the status of making the list. */
+/* Writes the list to the file and releases the list. `listed` is the status of making the list; if it is an error,
+ * nothing is written. */
 static ad_status dump(ad_checker *checker, const char *name, ad_status listed, dumped *list,
                       const char *const *metadata) {
   ad_status status = listed ? listed : write_list(checker, name, list, metadata);
@@ -148,7 +150,7 @@ static ad_status dump_of_step(ad_checker *checker, int64_t step, const char *wha
 
 typedef struct reported {
   char *names[REPORTED_MAX], texts[REPORTED_MAX][TEXT_SIZE];
-  const char *pairs[2 * REPORTED_MAX + 1]; /* names and texts in turn, NULL at the end */
+  const char *pairs[2 * REPORTED_MAX + 1]; /* a name and its text, the next name and its text, ...; NULL at the end */
   size_t count;
 } reported;
 
@@ -167,7 +169,7 @@ static ad_status report_value(reported *to, const char *what, const char *of, do
   return AD_OK;
 }
 
-/* Losses and norms are also written one by one if there are several. */
+/* Adds all numbers of a step's report. Single losses and norms are added only if there are several. */
 static ad_status report_all(const ad_run *run, const ad_step_report *report, reported *to) {
   size_t losses = ad_program_loss_count(run->program);
   AD_TRY(report_value(to, "loss", "", report->loss));
@@ -196,7 +198,7 @@ static ad_status dump_states(ad_checker *checker, int64_t step) {
   return status || list.count ? dump_of_step(checker, step, "states", status, &list, NULL) : AD_OK;
 }
 
-/* Constants are the same in every step. */
+/* Writes the arrays that are the same in every step. */
 static ad_status dump_constants(ad_checker *checker) {
   dumped list = {0};
   ad_status status = list_arrays(checker->run, ad_program_constant_array, &list);

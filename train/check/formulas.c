@@ -1,4 +1,5 @@
-/* Finds whether ranks compute formulas in pieces: by the axes of the mesh, and by the parts of values on tapes. */
+/* Finds out whether ranks compute formulas in pieces, from the axes of the mesh and from the types of values on
+ * tapes. */
 #include "check/formulas.h"
 
 #include "base/injection.h"
@@ -19,9 +20,9 @@ static int is_on_several_ranks(const ad_layout *layout, ad_type type) {
   return (ad_layout_axes_of(layout, type) & ad_mesh_large(layout->mesh)) != 0;
 }
 
-/* Notes an operand if each rank has one part of a sum, rounded to 16 bits: of the operand itself (P), or of its
- * gradient, left by the ranks' uses (R). Not noted: a parameter's gradient, which is wider, and parts that are rounded
- * after they were added. */
+/* Sets the context to 1 if some operand, or its gradient, is a sum of which each rank has a part that is rounded to 16
+ * bits: the operand if it is P, its gradient if the operand is R. The gradient of a parameter does not count, because
+ * it is wider; nor do parts that are rounded after they were added. */
 static void see_operands(void *context, void *passing) {
   const ad_operation_passing *pass = passing;
   for (int i = 0; i < pass->count; i++) {
@@ -34,7 +35,7 @@ static void see_operands(void *context, void *passing) {
   }
 }
 
-/* Takes the first step under the recipe's own dtypes, as this rank, on backend dry. */
+/* Takes the first step in the recipe's own dtypes, as this rank, on backend dry. */
 static ad_status tape_shards(const ad_run *run, int *out) {
   ad_comm *dry;
   ad_run *again = NULL;

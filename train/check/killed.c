@@ -1,5 +1,5 @@
-/* Says which number killed a mutant whose check failed: the parameter that shows it best, its causes, or what else
- * failed; and whether a mutant that only rounds must be killed. */
+/* Reports which number killed a mutant whose check failed: the parameter that shows the mutation best, and its causes,
+ * or what else failed. Also decides whether a mutant that only rounds should have been killed. */
 #include <math.h>
 #include <stdio.h>
 
@@ -11,8 +11,8 @@ static double error_of(const ad_check_param *param) {
   return isnan(share) || isnan(param->ratio) ? INFINITY : share;
 }
 
-/* The parameter that shows the mutant best: one with unequal replicas before others, then the one with the largest
- * error. */
+/* Returns the parameter that shows the mutation best: one with unequal replicas if there is any, else the one with the
+ * largest error; NULL if all parameters are right. */
 static const ad_check_param *worst_param(const ad_check_result *result) {
   const ad_check_param *worst = NULL;
   for (size_t i = 0; i < result->param_count; i++) {
@@ -31,7 +31,7 @@ static int gradients_hold(const ad_check_result *result) {
   return 1;
 }
 
-/* Names what failed where no gradient did. */
+/* Writes what failed although no gradient failed. */
 static void report_what_failed(const ad_check_result *result, ad_mutant *mutant) {
   char *text = mutant->message;
   size_t size = sizeof mutant->message;
@@ -64,8 +64,9 @@ void ad_mutant_killed_by_number(const ad_check_result *result, ad_mutant *mutant
 
 /* ---- a mutant that only rounds, and that the check passed ---- */
 
-/* By how much the mutant moved gradients, over what their own roundings do: one process's error in the recipe's own
- * dtypes, and that of communication dtypes. Root mean square over the parameters. Both are measured. */
+/* Returns how far the mutation moved gradients, divided by how far their own roundings move them: one process's error
+ * in the recipe's own dtypes together with that of communication dtypes, both measured. Root mean square over the
+ * parameters. */
 static double moved_over_roundings(const ad_computing *computing, const double *moved) {
   double squares = 0;
   for (size_t i = 0; i < computing->count; i++)
@@ -73,11 +74,12 @@ static double moved_over_roundings(const ad_computing *computing, const double *
   return sqrt(squares / (double)computing->count);
 }
 
-/* Where sums are short, a mutant that rounds more often moves gradients by less than the right program's own roundings
- * do, and every bound has room for these. So in a custom program a mutant is without effect if it moves gradients by
- * less than `within` of them. (core/docs/dtypes.md has measurements; ranks that compute in pieces differ from one
- * process by all of their roundings.) A mutant that moves gradients further survives: the bound that it passes is too
- * wide. In addend's own programs all sums are long enough. */
+/* Decides whether a mutant that only rounds has an effect. If sums are short, rounding more often may move gradients by
+ * less than the right program's own roundings do, and every bound allows those. So in a custom program a mutant is
+ * without effect if it moves gradients by less than `within` times these roundings. (core/docs/dtypes.md has
+ * measurements; ranks that compute in pieces differ from one process by all of their roundings.) A mutant that moves
+ * gradients further survives: the bound that it passes is too wide. In addend's own programs all sums are long
+ * enough. */
 void ad_mutant_moved_by_rounding(const ad_check_result *result, const ad_computing *computing, const double *moved,
                                  int shards_formulas, ad_mutant *mutant) {
   double share = 0, within = shards_formulas ? 1 : 0.5;

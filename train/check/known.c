@@ -1,4 +1,5 @@
-/* Lists the known bugs that are not a transition done wrongly, and finds which of them a run can show. */
+/* Lists the known bugs that are not a transition done wrongly, and finds out which of them can have an effect in a
+ * run. */
 #include <math.h>
 #include <stdio.h>
 
@@ -83,7 +84,8 @@ static ad_needs facts_of_computing(const ad_run *run, int shards_formulas) {
   return facts | AD_NEED_NARROW_PRODUCTS | (residual == AD_BF16 ? 0 : AD_NEED_WIDE_STREAM);
 }
 
-/* The facts of a parameter's precision policy in the recipe's own dtypes, whatever the run computes in. */
+/* Returns the facts about a parameter's precision policy in the recipe's own dtypes, whatever dtype the run computes
+ * in. */
 static ad_needs facts_of_policy(const ad_recipe *recipe, const char *name) {
   ad_precision_policy policy;
   ad_needs facts = 0;
@@ -106,7 +108,8 @@ static int some_are_counted(const ad_run *run, size_t m) {
   return some;
 }
 
-/* Whether the shard that an earlier microbatch reduce-scattered is still pending when the last microbatch comes. */
+/* Returns 1 if, when the last microbatch begins, a shard that an earlier microbatch reduce-scattered is not yet summed
+ * over replicas. */
 static int keeps_shards(const ad_run *run) {
   const ad_recipe *recipe = run->recipe;
   int kept = 0;
@@ -117,7 +120,7 @@ static int keeps_shards(const ad_run *run) {
   return kept;
 }
 
-/* The facts of how the losses that are trained on use their counts. */
+/* Returns the facts about how the losses that are trained on use their counts. */
 static ad_needs facts_of_losses(const ad_run *run) {
   ad_needs facts = 0;
   for (size_t i = 0; i < ad_program_loss_count(run->program); i++) {

@@ -1,4 +1,5 @@
-/* Takes all mutations off their injection points, for steps that must be right, and puts them back afterwards. */
+/* Removes all mutations from their injection points, for steps that must run without them, and restores the mutations
+ * afterwards. */
 #include "check/lifted_injections.h"
 
 ad_lifted_injections ad_injections_lift(void) {

@@ -1,6 +1,7 @@
 /* Estimates the least memory that a check needs: that of its ranks, as the plan counts it in the check's dtype; on each
  * rank one full gradient of every parameter and, in dtypes that round, the f64 sums of its addends and of their
- * absolute values; on the first rank the runs of the reference. What judging takes besides is less and left out. */
+ * absolute values; on the first rank the runs of the reference. Memory that judging takes besides is smaller, and is
+ * left out. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -34,7 +35,7 @@ static ad_full_bytes full_bytes_of(ad_run *run) {
   return full_bytes;
 }
 
-/* Plans the recipe of one process in this dtype. */
+/* Plans the recipe of one process in this dtype: its memory, and the bytes of its full gradients. */
 static ad_status act_alone(const ad_recipe *alone, ad_dtype dtype, ad_plan_memory *out, ad_full_bytes *full_bytes) {
   ad_plan_world world = {.ranks = 1, .ranks_per_node = 1, .dtype = dtype};
   ad_comm *comm;
@@ -47,8 +48,9 @@ static ad_status act_alone(const ad_recipe *alone, ad_dtype dtype, ad_plan_memor
   return status;
 }
 
-/* Adds the reference's runs: one in f64; one that is fed gradients, which computes only if the check's dtype rounds,
- * and then keeps draws in f32; and one that runs free, if there are several steps. */
+/* Adds the reference's runs: one in f64; one that is fed the distributed gradients; and, if there are several steps,
+ * one that runs free. The fed run computes gradients only if the check's dtype rounds, and then also stores draws in
+ * f32. */
 static ad_status add_reference(const ad_recipe *alone, const ad_check_job *job, int64_t ranks, ad_check_needs *to) {
   ad_plan_memory wide, own;
   ad_full_bytes full_bytes, ignored;

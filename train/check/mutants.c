@@ -1,5 +1,5 @@
-/* Makes mutants and collects what became of them. Mutants of the record are tried here, on backend dry; those of the
- * execution on ranks. A mutant that ends its world ends those ranks, and new ones are started for the rest. */
+/* Makes mutants and collects what became of each. Mutants in the record are tried here, on backend dry; mutants in the
+ * execution are tried on ranks. If a mutant makes its ranks end, new ranks are started for the remaining mutants. */
 #include "check/mutants.h"
 
 #include <math.h>
@@ -44,7 +44,7 @@ size_t ad_mutants_effective(const ad_mutants *mutants) {
 
 /* ---- the list of mutants that are tried ---- */
 
-/* Keeps `take` of the derived mutants, drawn with equal chances, in their order. Returns how many it kept. */
+/* Keeps `take` of the derived mutants, drawn with equal probability, in their order. Returns how many it kept. */
 static size_t draw_mutants(ad_mutant *list, size_t count, size_t take, uint64_t seed) {
   size_t kept = 0;
   for (size_t i = 0; i < count; i++) {
@@ -54,7 +54,7 @@ static size_t draw_mutants(ad_mutant *list, size_t count, size_t take, uint64_t 
   return kept;
 }
 
-/* Memory that this process and the ranks share. */
+/* Allocates memory that this process and the ranks share. */
 static ad_status map(size_t count, ad_mutants **out) {
   size_t bytes = sizeof(ad_mutants) + count * sizeof(ad_mutant);
   ad_mutants *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -107,8 +107,8 @@ static int try_on_rank(ad_comm *comm, void *context) {
   return status != AD_OK;
 }
 
-/* Notes how the world's end killed the mutant: by a type, a number or the protocol. Any other end is a failure of the
- * check itself. */
+/* Records what killed a mutant whose ranks ended with an error: a type, a number or the protocol. Any other error is a
+ * failure of the check itself. */
 static ad_status killed_by_end(const ad_launch_result *launched, ad_status status, ad_mutant *mutant) {
   if (status == AD_INTERRUPTED) return status;
   switch (launched->status) {
@@ -130,7 +130,8 @@ static ad_status killed_by_end(const ad_launch_result *launched, ad_status statu
   return AD_OK;
 }
 
-/* Starts ranks until every mutant has been tried: new ranks begin with the first mutant not yet tried. */
+/* Starts ranks until every mutant has been tried; each time, the new ranks begin with the first mutant not yet
+ * tried. */
 static ad_status try_in_world(const ad_trial_job *job, int64_t ranks) {
   ad_launch_options options = {
       .size = sizeof options, .ranks = ranks, .function = try_on_rank, .context = (void *)(uintptr_t)job};
@@ -151,7 +152,7 @@ static ad_status try_in_world(const ad_trial_job *job, int64_t ranks) {
   return AD_OK;
 }
 
-/* Whether any known bug of dtypes can show in this run. Those that cannot are marked as not tried. */
+/* Returns 1 if any known bug in dtypes can have an effect in this run. Marks those that cannot as not applicable. */
 static int some_are_of_dtype(ad_mutants *shared) {
   int some = 0;
   for (size_t i = shared->derived; i < shared->count; i++) {

@@ -1,6 +1,6 @@
 /* Recognises a transition each time it is executed, and does it wrongly. The wrong result is computed from the values
- * that all ranks of the mesh submitted. So one arithmetic serves all operators: they differ in which ranks' values are
- * combined, and with what factor. */
+ * that all ranks of the mesh submitted, so the same arithmetic serves all operators. Operators differ only in which
+ * ranks' values are combined, and with what factor. */
 #include "check/mutation.h"
 
 #include <stdio.h>
@@ -34,7 +34,7 @@ const char *ad_place_print(const ad_place *place, char *buffer, size_t size) {
 
 /* ---- listing the transitions of a step ---- */
 
-/* The transition as a place; segment: the number of the parameter in a packed array, or -1. */
+/* Describes the transition as a place. `segment` is the number of the parameter in a packed array, or -1. */
 static ad_place transit_place(const ad_comm *comm, const ad_transit *transit, const ad_array *in, int segment) {
   const ad_mesh *mesh = in->layout.mesh;
   int on_tape = !transit->what && !transit->names;
@@ -57,7 +57,7 @@ static ad_place transit_place(const ad_comm *comm, const ad_transit *transit, co
   return place;
 }
 
-/* Whether the places are the same. Those of pools whose meshes name the same axes differently are not. */
+/* Returns 1 if the places are the same transition. Places on meshes of pools that do not name the same axes differ. */
 static int same_place(const ad_place *a, const ad_place *b) {
   int same_axes = a->axes == b->axes && (a->axes & a->named) == (b->axes & b->named);
   return same_axes && a->phase == b->phase && a->move == b->move && a->ordinal == b->ordinal &&
@@ -71,8 +71,8 @@ static ad_place *find_place(const ad_places *places, const ad_place *place) {
   return NULL;
 }
 
-/* Adds the place, or counts one more execution if it is listed. Transitions over axes that no program names are left
- * out: they have one rank, and nobody asked for them. */
+/* Adds the place or, if it is listed, counts one more execution. Transitions only over axes that the mesh does not name
+ * are left out: they have one rank, and no program asked for them. */
 static void list_place(ad_places *places, ad_place place) {
   if (!(place.axes & place.named)) return;
   ad_place *known = find_place(places, &place);
@@ -120,7 +120,7 @@ void ad_places_release(ad_places *places) {
 
 /* ---- gathering the values that every rank submitted ---- */
 
-/* The elements of an array, or of one segment of it, on this rank. */
+/* The range of elements of an array, or of one segment of it, on this rank. */
 typedef struct stretch {
   size_t start, numel;
 } stretch;
@@ -148,7 +148,7 @@ static void write_values(const ad_array *array, stretch to, const double *values
     ad_cast(data, array->dtype, values, AD_F64, to.numel);
 }
 
-/* What all ranks of the mesh submitted, after gather(). */
+/* The values that all ranks of the mesh submitted, filled by gather(). */
 typedef struct submitted {
   ad_group everyone; /* all ranks of the mesh */
   size_t *counts;    /* elements of each rank */
@@ -204,14 +204,14 @@ static void release_submitted(submitted *all) {
 
 /* ---- choosing the ranks whose values are combined ---- */
 
-/* The ranks whose values are put together, as the operator has it. */
+/* The ranks whose values are combined, as the operator requires. */
 typedef struct members {
   ad_group group; /* the right group */
   int64_t own;    /* this rank's index in the right group */
-  int64_t count;  /* number of members that are put together */
+  int64_t count;  /* number of ranks whose values are combined */
   double factor;  /* the factor by which their sum is multiplied */
   const ad_mutation *mutation;
-  ad_group instead; /* the group that is put together: of more or fewer axes than the right one */
+  ad_group instead; /* the group whose values are combined; it may have more or fewer axes than the right group */
 } members;
 
 static members members_of(const ad_mutation *mutation, ad_comm *comm, const ad_array *in) {
@@ -236,15 +236,15 @@ static members members_of(const ad_mutation *mutation, ad_comm *comm, const ad_a
       break;
     case AD_OPERATOR_OTHER_GROUP:
       break;
-    default: /* left out, or the own part of a backward: this rank alone */
+    default: /* left_out, or a backward with the own part only: this rank alone */
       who.instead = ad_array_group(comm, in, 0);
   }
   who.count = ad_group_size(&who.instead);
   return who;
 }
 
-/* Member i of a sheared group: member i of the right group, moved along another axis by i's distance from this rank's
- * own index. Sheared groups partition the ranks, as the right ones do. */
+/* Returns member i of a sheared group: member i of the right group, moved along another axis by i's distance from this
+ * rank's own index. Sheared groups partition the ranks, as the right groups do. */
 static int64_t sheared(const members *who, int64_t i) {
   const ad_mesh *mesh = who->group.mesh;
   int64_t position[AD_AXIS_COUNT], rank = ad_group_rank(&who->group, i);
@@ -264,8 +264,9 @@ static void add_values(double *to, const double *values, size_t numel) {
   for (size_t k = 0; k < numel; k++) to[k] += values[k];
 }
 
-/* Adds `count` members' values from number `first` on, in the tree order of law 10, so that a mutation without effect
- * gives the same bits. A member of another group that has fewer or more elements is added as far as both reach. */
+/* Adds the values of `count` members from number `first` on, in the tree order of law 10, so that a mutation without
+ * effect gives the same bits. If a member has fewer or more elements than `numel`, the elements that both have are
+ * added. */
 static ad_status sum_tree(const members *who, const submitted *all, size_t first, size_t count, size_t numel,
                           double *out) {
   double *upper;
@@ -306,7 +307,8 @@ static void take_own_part(const members *who, ad_comm *comm, const ad_transit_pa
   ad_part_copy(out, &to, sum, &from, &to, sizeof *out);
 }
 
-/* Copies the members' parts to where the right members' parts belong; zeros stay where no member has a part. */
+/* Copies the members' parts to the places of the right members' parts. If a place has no member's part, it stays
+ * zero. */
 static void place_parts(const members *who, ad_comm *comm, const ad_transit_passing *pass, const submitted *all,
                         double *out) {
   ad_part full, theirs, region;
@@ -322,7 +324,7 @@ static void place_parts(const members *who, ad_comm *comm, const ad_transit_pass
   }
 }
 
-/* Computes the elements that this rank holds instead of the right ones. */
+/* Computes the elements that this rank gets instead of the right ones. */
 static ad_status compute(const ad_mutation *mutation, const ad_transit_passing *pass, int segment, const submitted *all,
                          stretch in, double *out) {
   members who = members_of(mutation, pass->comm, pass->in);
@@ -355,8 +357,8 @@ static ad_status run_as_it_is(ad_transit_passing *pass) {
   return ad_comm_wait(pass->comm, pass->request);
 }
 
-/* Runs the transition as it is and writes the wrong values over its result. If the transition adds to its output,
- * the wrong values are added to what was there before. */
+/* Runs the transition without the mutation and writes the wrong values over its result. If the transition adds to its
+ * output, the wrong values are added to what was there before. */
 static ad_status overwrite(const ad_mutation *mutation, ad_transit_passing *pass, int segment, const submitted *all,
                            stretch in, double *instead) {
   stretch to = stretch_of(pass->out, ad_comm_rank(pass->comm), segment);
@@ -373,7 +375,7 @@ static ad_status overwrite(const ad_mutation *mutation, ad_transit_passing *pass
   return status;
 }
 
-/* Runs an exchange of rows by counts and keeps only the rows from this rank; rows from others become zeros. */
+/* Runs an exchange of rows by counts and keeps only the rows from this rank; rows from other ranks become zeros. */
 static ad_status exchange_alone(ad_transit_passing *pass) {
   const ad_array *out = pass->out;
   ad_group group = ad_array_group(pass->comm, pass->in, pass->transit->axes);
@@ -412,7 +414,7 @@ static ad_axes changed_axes(const ad_mutation *mutation) {
   return mutation->operator_ == AD_OPERATOR_FEWER_AXES ? mutation->place.axes & ~axis : mutation->place.axes;
 }
 
-/* Describes the result as the mutated program would: its layout and this rank's shape. */
+/* Describes the result of the mutated program: its layout and this rank's shape. */
 static void describe_as(const ad_comm *comm, const ad_layout *layout, ad_array *out) {
   int64_t rank = ad_comm_rank(comm);
   out->layout = *layout;
@@ -465,7 +467,7 @@ static void pass_transit(void *context, void *passing) {
   ad_injections_restore(&lifted);
 }
 
-/* On a tape, changes the transition before it is recorded. */
+/* On a tape: changes the transition before it is recorded, if it is the mutated one. */
 static void pass_record(void *context, void *passing) {
   ad_mutation *mutation = context;
   ad_record_passing *pass = passing;

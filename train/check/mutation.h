@@ -1,13 +1,13 @@
-/* Makes derived mutants: finds one transition of a program each time it is recorded or executed, and does it wrongly.
- * All transitions pass two injection points (base/injection.h) at which this is done; the code that executes them knows
- * nothing of it. */
+/* Makes derived mutants: finds one transition of a program each time it is recorded or executed, and changes what is
+ * done. All transitions pass two injection points (base/injection.h), where the change is made; the code that executes
+ * transitions contains none of it. */
 #ifndef CHECK_MUTATION_H
 #define CHECK_MUTATION_H
 #include "addend/parameter.h"
 #include "array/transit.h"
 #include "program/program.h"
 
-/* The operators: what is done to a transition instead of doing it right. */
+/* The operators: how a mutation changes a transition. */
 #define AD_OPERATOR_LIST(X)                                                                                      \
   X(LEFT_OUT, "left_out")       /* is not done */                                                                \
   X(DOUBLED, "doubled")         /* is done twice */                                                              \
@@ -33,7 +33,8 @@ typedef enum ad_place_phase { AD_PLACE_FORWARD, AD_PLACE_BACKWARD, AD_PLACE_STEP
 
 /* One transition of a program: on a tape, on a parameter's path from gradient to storage, of a count, or of a norm. */
 typedef struct ad_place {
-  char what[AD_PROGRAM_NAME_SIZE]; /* its call site on a tape; its parameter on a path; else "norm" or "count ..." */
+  /* the call site of a transition on a tape; the parameter of one on a parameter's path; else "norm" or "count ..." */
+  char what[AD_PROGRAM_NAME_SIZE];
   ad_place_phase phase;
   ad_move move;
   ad_type from, to;
@@ -57,23 +58,27 @@ typedef struct ad_places {
   size_t count, capacity;
   ad_status status; /* AD_MEMORY if the list is incomplete */
 } ad_places;
-/* From now on lists every transition that is executed, until the injection points are cleared. */
+/* From this call on, adds every transition that is executed to the list, until the injection points are cleared. */
 void ad_places_watch(ad_places *places);
-/* Adds the transitions of `from`, which another rank listed, that `to` does not have. */
+/* Adds to `to` the transitions of `from`, which another rank listed, that `to` does not have. */
 ad_status ad_places_add(ad_places *to, const ad_places *from) AD_CHECKED;
 void ad_places_release(ad_places *places);
 
-/* A mutation: the operator at `place`, over or along `axis` if the operator has one. */
+/* A mutation: the operator, applied to the transition at `place`; over or along `axis` if the operator needs an
+ * axis. */
 typedef struct ad_mutation {
   ad_place place;
   ad_operator operator_;
   ad_axis axis;
-  int in_record; /* 1: the types show it, as if the program were written so; 0: the types claim what was not done */
-  int executions, fired; /* how often the transition was executed in this step; fired 1: the mutation was made at all */
-  int of_constant;       /* 1: the value that is moved carries no gradient */
+  /* 1: the mutation is recorded on the tape, as if the program were written so, and types show it; 0: it is made in the
+   * execution only */
+  int in_record;
+  /* executions: how often the transition was executed in this step; fired: 1 if the mutation took effect at all */
+  int executions, fired;
+  int of_constant; /* 1: the value that is moved carries no gradient */
 } ad_mutation;
-/* Makes the mutation: it is made from now on, until the injection points are cleared. Borrows `mutation`. A mutation of
- * the execution needs all arrays to be f64 or i64. */
+/* Makes the mutation from this call on, until the injection points are cleared. Borrows `mutation`. A mutation of the
+ * execution (in_record 0) needs all arrays to be f64 or i64. */
 void ad_mutation_begin(ad_mutation *mutation);
 
 #endif

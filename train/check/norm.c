@@ -1,4 +1,4 @@
-/* Finds which parameters a run's norm counts more or less than once, and which replicas or shards that may be. */
+/* Finds which parameters a run's norm counts more or less than once, and which replicas or shards may be the reason. */
 #include "check/norm.h"
 
 #include <math.h>
@@ -10,17 +10,17 @@
 #include "recipe/recipe.h"
 #include "step/run.h"
 
-/* One parameter's part in the norm, on the first rank. */
+/* How one parameter is counted in the norm, on the first rank. */
 typedef struct part {
-  double squares; /* of its full gradient */
-  double times;   /* the run's sum of its squares over `squares`; 1 if the gradient is 0 */
+  double squares; /* sum of squares of the parameter's full gradient */
+  double times;   /* the sum of its squares in the run's norm, divided by `squares`; 1 if the gradient is 0 */
   ad_run_param at;
 } part;
 
 typedef struct parts {
   const ad_checker *checker;
-  part *list;   /* of all parameters of the program; those of mirrors count in no norm and have squares 0 */
-  size_t worst; /* the one that changes the norm most */
+  part *list;   /* one for each parameter of the program; a mirror's parameters are in no norm and have squares 0 */
+  size_t worst; /* number of the parameter that changes the norm most */
 } parts;
 
 static int is_times(double times, double expected) { return fabs(times - expected) <= 1e-6 * fmax(1, expected); }
@@ -52,8 +52,8 @@ static void count_in_norm(ad_checker *checker, parts *out) {
   }
 }
 
-/* Returns how many parameters have gradients on the same ranks as this one, itself included; 0: not all of these count
- * equally often. */
+/* Returns how many parameters have gradients on the same ranks as this one, this one included; 0 if they are not all
+ * counted equally often. */
 static int count_identical(const parts *p, const part *of) {
   int count = 0;
   for (size_t i = 0; i < p->checker->param_count; i++) {
@@ -76,8 +76,8 @@ static const char *axes_text(ad_axes axes) {
   return ad_axes_print(axes, names, sizeof names);
 }
 
-/* Adds a cause for each set of axes, out of `from`, that has so many ranks; its text has the axes between `before` and
- * `after`. Returns how many it added. */
+/* Adds a cause for each set of axes, out of `from`, with this number of ranks. The cause's text has the axes between
+ * `before` and `after`. Returns how many causes it added. */
 static int add_sets(const ad_mesh *mesh, ad_axes from, double ranks, ad_cause cause, const char *before,
                     const char *after, ad_causes *causes) {
   int added = 0;
@@ -91,8 +91,9 @@ static int add_sets(const ad_mesh *mesh, ad_axes from, double ranks, ad_cause ca
 
 static ad_axes stages(const parts *p) { return ad_recipe_is_disjoint(p->checker->job->recipe) ? 0 : AD_AXES(AD_PP); }
 
-/* If only some ranks have these parameters, their squares are summed over those ranks first, then over all ranks: the
- * second sum may be wrong, or both. Returns 1 if this gives the factor. */
+/* Adds the cause that a sum over all ranks is wrong. If only some ranks have these parameters, their squares are summed
+ * over those ranks first, then over all ranks: the second sum may be wrong, or both. Returns 1 if this explains the
+ * factor, else 0. */
 static int add_sums_of_all(const parts *p, const part *of, double factor, ad_cause cause, const char *did,
                            ad_causes *causes) {
   const ad_mesh *mesh = of->at.spec->storage.mesh;
@@ -106,7 +107,8 @@ static int add_sums_of_all(const parts *p, const part *of, double factor, ad_cau
   return 1;
 }
 
-/* All parameters on the same ranks count equally often: their common sum is wrong. */
+/* For parameters on the same ranks that are all counted equally often: adds the causes for which their common sum is
+ * wrong. */
 static void report_common(const parts *p, const part *of, ad_causes *causes) {
   const ad_mesh *mesh = of->at.spec->storage.mesh;
   int doubled = of->times > 1;
@@ -121,7 +123,7 @@ static void report_common(const parts *p, const part *of, ad_causes *causes) {
         ->no_axis = AD_NO_AXIS_NO_GROUP;
 }
 
-/* A parameter that counts more than once. */
+/* For a parameter that is counted more than once: adds the causes. */
 static void report_more(const parts *p, const part *of, const char *name, ad_causes *causes) {
   const ad_layout *storage = &of->at.spec->storage;
   ad_axes replicated = ad_layout_same_axes(storage) & ad_mesh_large(storage->mesh);
@@ -142,7 +144,7 @@ static void report_more(const parts *p, const part *of, const char *name, ad_cau
         ->no_axis = AD_NO_AXIS_NO_REPLICAS;
 }
 
-/* A parameter that counts in part. */
+/* For a parameter that is counted in part: adds the causes. */
 static void report_less(const part *of, const char *name, ad_causes *causes) {
   const ad_layout *storage = &of->at.spec->storage;
   ad_axes large = ad_mesh_large(storage->mesh), replicated = ad_layout_same_axes(storage) & large,
@@ -159,13 +161,14 @@ static void report_less(const part *of, const char *name, ad_causes *causes) {
         name, axes_text(replicated), of->times);
 }
 
-/* A parameter that the first rank has and that does not count: it is missing, or other ranks' shards of it are. */
+/* For a parameter that the first rank has and that is not counted: it is missing, or the shards of other ranks are. */
 static void report_none(const part *of, const char *name, ad_causes *causes) {
   report_less(of, name, causes);
   ad_causes_add(causes, AD_CAUSE_MISSING, 0, 0, "in the norm: `%.80s` is not counted", name);
 }
 
-/* A parameter that does not count at all, and that the first rank does not hold: no sum brings it there. */
+/* For a parameter that is not counted at all and that the first rank does not have: the sum over stages or pools is
+ * missing. */
 static void report_elsewhere(const parts *p, const char *name, ad_causes *causes) {
   ad_causes_add(causes, AD_CAUSE_MISSING, stages(p), 0,
                 "in the norm of the first rank: `%.80s` and what else other ranks hold is not counted: the sum over "
@@ -193,11 +196,12 @@ static ad_status explain(ad_checker *checker, parts *p) {
   else if (identical < 2)
     report_less(of, name, &result->norm_causes);
   if (of->times != 0 && identical)
-    report_common(p, of, &result->norm_causes); /* of one parameter alone both are possible */
+    report_common(p, of, &result->norm_causes); /* one parameter alone may be the cause, or its sum */
   return AD_OK;
 }
 
-/* The norm has the squares of one replica of each gradient: where replicas differ, nothing follows from them. */
+/* Returns 1 if the replicas of every gradient are equal. The norm has the squares of one replica of each gradient; if
+ * replicas differ, nothing follows from these squares. */
 static int replicas_are_equal(const ad_checker *checker) {
   for (size_t i = 0; i < checker->param_count; i++)
     if (!checker->replicas[AD_PART_GRADIENT][i].equal) return 0;

@@ -1,5 +1,5 @@
-/* Counts steps of a check that overflow f16. Training skips such a step on all ranks and lowers the loss scale; a check
- * does so too, and judges the other steps. */
+/* Counts the steps of a check that overflow f16. Training skips such a step on all ranks and lowers the loss scale; a
+ * check does the same, and judges the other steps. */
 #include "check/overflow.h"
 
 #include <stdio.h>
@@ -9,8 +9,8 @@
 #include "program/program.h"
 #include "step/run.h"
 
-/* Names the value that overflowed in a transfer, or the first parameter whose gradient is not finite; empty: there is
- * none. */
+/* Writes the name of the value that overflowed in a transfer or, if none did, of the first parameter whose gradient is
+ * not finite; writes "" if there is none. */
 static void name_param(const ad_checker *checker, char *out, size_t size) {
   const ad_transfer_overflow *comm_dtype = ad_run_transfer_overflow(checker->run);
   snprintf(out, size, "%s", comm_dtype->spec ? comm_dtype->spec->value : "");
@@ -34,8 +34,8 @@ void ad_overflow_note(ad_checker *checker, const ad_step_report *report) {
   }
 }
 
-/* Searches the loss scale at which all steps are taken; *found 0: there is none. A skipped step changes nothing but the
- * scale, so the steps that are then taken are those of a check that begins at that scale. */
+/* Searches the loss scale at which all steps are taken; sets *found to 0 if there is none. A skipped step changes
+ * nothing but the scale, so the steps taken afterwards are those of a check that begins at that scale. */
 static ad_status find_scale(ad_checker *checker, int *scale, int *found) {
   ad_run *run = checker->run;
   run->options.quiet = 1;

@@ -1,6 +1,7 @@
 /* The reference of a check: three runs of one rank each. `run` computes gradients in f64 from the distributed values.
- * `fed` updates parameters with the distributed gradients, in the distributed run's dtypes, and computes gradients in
- * them if they round. `free` trains on its own in these dtypes. */
+ * `fed` updates its parameters with the distributed gradients, in the distributed run's dtypes; if these dtypes round,
+ * it also computes gradients in them. `free` is a training in the same dtypes that gets nothing from the distributed
+ * run. */
 #include "check/reference.h"
 
 #include <math.h>
@@ -24,10 +25,10 @@ struct ad_reference {
   ad_run *run, *fed, *free;
   ad_array *fed_gradients; /* the caller's memory, described on the reference's meshes */
   const ad_array **fed_list;
-  ad_draws draws;   /* gradients in the fed run's dtypes, if those round */
+  ad_draws draws;   /* gradients in the fed run's dtypes, if these dtypes round */
   ad_addends exact; /* gradients of the f64 run without the roundings of transfers, if there are any */
   ad_slack slack;   /* how far the states of the f64 run's last step may be off */
-  char *kept;       /* the fed run's arrays, one after another; NULL: ad_reference_keep was not called */
+  char *kept;       /* copies of the fed run's arrays, one after another; NULL: ad_reference_keep was not called */
 };
 
 static int has_comm_dtypes(const ad_program *program) {
@@ -38,7 +39,8 @@ static int has_comm_dtypes(const ad_program *program) {
   return 0;
 }
 
-/* The f64 run rounds to the recipe's communication dtypes too, so that the two runs differ by computing alone. */
+/* Makes the f64 run round to the recipe's communication dtypes, too, so that the f64 run and the fed run differ by
+ * computing alone. */
 static ad_status round_transfers(ad_reference *reference) {
   if (!ad_run_rounds_transfers(reference->fed) || !has_comm_dtypes(reference->run->program)) return AD_OK;
   ad_run_round_transfers(reference->run, 1);
@@ -97,8 +99,8 @@ static void widen(const ad_array *to, const ad_array *from) {
 
 /* ---- restoring the reference's state of the first step ---- */
 
-/* Array `number` of all that are kept of a run: the parts of each parameter in turn; NULL: the parameter has no such
- * part. */
+/* Returns array `number` of all arrays of a run that ad_reference_keep copies: the parts of each parameter, one
+ * parameter after another. Returns NULL if the parameter has no such part. */
 static const ad_array *kept_array(const ad_run *run, size_t number) {
   size_t params = ad_run_param_count(run);
   return number < params * AD_PART_KEPT
@@ -140,13 +142,13 @@ ad_status ad_reference_start_again(ad_reference *reference) {
   return ad_run_refresh(reference->fed, AD_MASTERS_WRITTEN);
 }
 
-/* Gradients are computed from the values that the distributed ranks compute with, not from their master weights. */
+/* Gradients are computed from the values with which the distributed ranks compute, not from their master weights. */
 void ad_reference_restart(ad_reference *reference, size_t index, ad_param_part part, const ad_array *full) {
   memcpy(ad_run_part(reference->fed, index, part)->data, full->data, ad_array_bytes(full));
   if (part == AD_PART_VALUE) widen(ad_run_part(reference->run, index, part), full);
 }
 
-/* The run's state number `index`, counted over all modules. */
+/* Returns the run's state number `index`, counted over all modules. */
 static ad_array *state_at(const ad_run *run, size_t index) {
   size_t module = 0;
   while (index >= ad_program_module(run->program, module)->state_count)
@@ -159,8 +161,8 @@ void ad_reference_restart_state(ad_reference *reference, size_t index, const ad_
   widen(state_at(reference->fed, index), full);
 }
 
-/* Takes the draws of the fed run: computes its gradients several times, in its own dtypes, from the values that its
- * parameters have now. */
+/* Takes the draws of the fed run: computes its gradients several times, in its own dtypes, from its parameters' present
+ * values. */
 static ad_status compute_own(ad_reference *reference, int64_t step) {
   if (!reference->draws.addends.run) return AD_OK;
   AD_TRY(ad_run_refresh(reference->fed, AD_MASTERS_WRITTEN));

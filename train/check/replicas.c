@@ -1,5 +1,5 @@
-/* Compares replicas of values by hashes: one small all-gather, then arithmetic on the mesh; and the few numbers that
- * every rank reports of a step, as they are. */
+/* Compares replicas of values by their hashes: one small all-gather, then comparisons along the axes of the mesh. The
+ * few numbers that every rank reports of a step are compared themselves. */
 #include "check/replicas.h"
 
 #include <stdint.h>
@@ -19,7 +19,8 @@ static int64_t hash_of(const ad_hashes *hashes, int64_t rank) {
   return hashes->values[(size_t)(rank - hashes->first_rank) * hashes->stride];
 }
 
-/* The axes along which the hash of some member differs from the first one's on its line. */
+/* Returns the axes along which the hash of some member differs from that of the first rank on the member's line along
+ * the axis. */
 static ad_axes differing_axes(const ad_hashes *hashes, const ad_group *group) {
   ad_axes differs = 0;
   for (int64_t i = 0; i < ad_group_size(group); i++) {
@@ -33,7 +34,8 @@ static ad_axes differing_axes(const ad_hashes *hashes, const ad_group *group) {
   return differs;
 }
 
-/* The one member whose hash differs while all others have the same; -1: there is none, as in any group of two. */
+/* Returns the one member whose hash differs while all other members have the same hash; -1 if there is none, or in any
+ * group of two. */
 static int64_t odd_member(const ad_hashes *hashes, const ad_group *group) {
   int64_t size = ad_group_size(group), odd = -1;
   if (size < 3) return -1;
@@ -64,13 +66,13 @@ static ad_replicas compare_one(const ad_hashes *hashes, const ad_layout *layout)
   return result;
 }
 
-/* The calling rank's row of `all`, [ranks of the group][count] elements of 8 bytes. */
+/* Returns the calling rank's row of `all`, [ranks of the group][count] elements of 8 bytes. */
 static void *own_row(const ad_comm *comm, const ad_group *group, void *all, size_t count) {
   return (char *)all + (size_t)ad_group_index(group, ad_comm_rank(comm)) * count * 8;
 }
 
-/* Gathers `count` elements of 8 bytes from each rank of the group, in place: `all` has [ranks of the group][count], and the
- * calling rank has written its own row. */
+/* Gathers `count` elements of 8 bytes from each rank of the group, in place. `all` is [ranks of the group][count], and
+ * the calling rank has written its own row. */
 static ad_status gather_rows(ad_comm *comm, const ad_group *group, void *all, size_t count, ad_dtype dtype) {
   ad_collective gather = {.size = sizeof gather,
                           .op = AD_ALL_GATHER,
@@ -102,7 +104,7 @@ ad_status ad_replicas_compare(ad_comm *comm, const ad_group *group, const ad_arr
 
 enum { LOSS, NORM, LOSSES, NORMS = LOSSES + AD_LOSSES_MAX, NUMBERS = NORMS + AD_NORM_GROUPS_MAX };
 
-/* All NaN have the same bits here: a sign or a payload says nothing. */
+/* Writes a report's numbers to a list. All NaN get the same bits, because their sign and payload mean nothing. */
 static void list_numbers(const ad_step_report *report, double numbers[NUMBERS]) {
   numbers[LOSS] = report->loss;
   numbers[NORM] = report->norm;

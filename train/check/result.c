@@ -1,4 +1,4 @@
-/* The shared memory of a check, and the verdict over its numbers. check_ranks.c starts its ranks. */
+/* The shared memory of a check, and the verdict on its numbers. check_ranks.c starts the ranks. */
 #include "check/result.h"
 
 #include <math.h>

@@ -7,24 +7,24 @@
 #include "base/roundoff.h"
 #include "check/result.h"
 
-/* Largest error of rounding a value below the dtype's normal range: half of its smallest number; for f64, where half of
- * that is no number, the smallest number. */
+/* Returns the largest error of rounding a value below the dtype's normal range: half of the dtype's smallest number.
+ * Half of f64's smallest number cannot be represented, so for f64 it is the smallest number itself. */
 static double half_of_smallest(ad_dtype dtype) { return fmax(ad_smallest_number(dtype) / 2, 0x1p-1074); }
 
-/* Whether every value of `narrow` is also a value of `wide`. */
+/* Returns 1 if every value of `narrow` is also a value of `wide`. */
 static int fits(ad_dtype narrow, ad_dtype wide) {
   if (narrow == wide || wide == AD_F64) return 1;
   return wide == AD_F32 && narrow != AD_F64;
 }
 
-/* What an addend passes on its way into the gradient. */
+/* The roundings and sums that an addend passes on its way into the gradient. */
 typedef struct ad_passage {
   ad_precision_policy policy;
-  ad_dtype produced; /* the dtype in which the backward pass makes it */
+  ad_dtype produced; /* the dtype in which the backward pass makes the addend */
   double members[AD_AXIS_COUNT];
   int steps;
   double microbatches;
-  int sums_first; /* microbatches are added before the first reduction */
+  int sums_first; /* 1: addends of microbatches are summed before the first reduction */
 } ad_passage;
 
 static void find_steps(const ad_param_spec *spec, ad_passage *out) {
@@ -46,22 +46,22 @@ static ad_passage passage_of(const ad_recipe *recipe, const ad_param_spec *spec)
   return passage;
 }
 
-/* How often a value is rounded when it is written in the communication dtype: once for each reduction, except the
- * first, if it writes single addends to a dtype that can represent them exactly. */
+/* Returns how often a value is rounded when it is written in the communication dtype: once for each reduction. The
+ * first reduction does not count if it writes single addends to a dtype that can represent them exactly. */
 static double rounded_writes(const ad_passage *p) {
   int first_is_exact = p->steps && !p->sums_first && fits(p->policy.grad, p->policy.reduce);
   return (double)(p->steps - first_is_exact);
 }
 
-/* The most additions that an addend takes part in: with the members of each group, and with other microbatches before
- * the first reduction and after each. */
+/* Returns the most additions in which an addend takes part: with the members of each group, and with other microbatches
+ * before the first reduction and after each. */
 static double additions(const ad_passage *p) {
   double count = (double)(p->steps + 1) * (p->microbatches - 1);
   for (int i = 0; i < p->steps; i++) count += p->members[i] - 1;
   return count;
 }
 
-/* Bound of the relative error: the product of all roundings that an addend passes. */
+/* Returns the bound of the relative error: the product of all roundings that an addend passes. */
 static double relative_of(const ad_passage *p, ad_dtype result) {
   const ad_precision_policy *c = &p->policy;
   double grad = fits(p->produced, c->grad) ? 0 : log1p(ad_unit_roundoff(c->grad));
@@ -71,8 +71,9 @@ static double relative_of(const ad_passage *p, ad_dtype result) {
   return expm1(grad + comm_dtype + sums + out);
 }
 
-/* Bound of the absolute error of values below a dtype's normal range. A communicated value is scaled by 2^-k, where 2^k
- * is at least the number of addends in it; `microbatches * ahead` such values reach one element. */
+/* Returns the bound of the absolute error of values below a dtype's normal range. A communicated value is scaled by
+ * 2^-k, where 2^k is at least the number of addends in it; `microbatches * ahead` such values are added into one
+ * element. */
 static double absolute_of(const ad_passage *p) {
   double behind = p->microbatches, ahead = 1, sum = 0;
   for (int i = 0; i < p->steps; i++) ahead *= p->members[i];
@@ -93,7 +94,8 @@ ad_allowance ad_rounding_allowance(const ad_recipe *recipe, const ad_param_spec 
 
 /* ---- judging elements by the model ---- */
 
-/* A gradient, its reference, and the sums of its addends' absolute values, which set what each element is allowed. */
+/* A gradient, its reference, and the sums of its addends' absolute values, which determine how much each element may be
+ * off. */
 typedef struct ad_judged {
   const double *dist, *ref, *sums;
   size_t numel;
@@ -104,7 +106,7 @@ static double allowed_at(const ad_judged *g, size_t i) {
   return g->allowance.relative * g->sums[i] + g->allowance.absolute;
 }
 
-/* The norm, over all elements, of the differences beyond `share` times the element's allowance. */
+/* Returns the norm, over all elements, of the differences beyond `share` times the element's allowance. */
 static double excess(const ad_judged *g, double share) {
   double squares = 0;
   for (size_t i = 0; i < g->numel; i++) {
@@ -124,7 +126,7 @@ static int is_within(const ad_judged *g, double share, double computing) {
   return excess(g, share) <= share * computing;
 }
 
-/* The smallest share of both allowances under which the gradient passes, by bisection; NaN: under no share. */
+/* Returns the smallest share of both allowances with which the gradient passes, by bisection; NaN if there is none. */
 static double share_of(const ad_judged *g, double computing) {
   enum { DOUBLINGS = 64, HALVINGS = 24 };
   double least = 0, share = 1;

@@ -12,7 +12,7 @@ typedef struct search {
   const double *dist, *ref;
   double tolerance;
   ad_part full;
-  double *sum, *shard; /* room for the full array in each */
+  double *sum, *shard; /* memory for a full array each */
 } search;
 
 static ad_part full_of(const ad_shape *shape) {
@@ -24,7 +24,7 @@ static ad_part full_of(const ad_shape *shape) {
   return full;
 }
 
-/* Copies the shard that a rank stores of these values to s->shard; returns its number of elements. */
+/* Copies to s->shard the shard of these values that a rank stores; returns its number of elements. */
 static size_t take_shard(const search *s, int64_t rank, const double *values) {
   ad_part part;
   ad_part_of(s->layout, s->shape, rank, &part);
@@ -32,7 +32,7 @@ static size_t take_shard(const search *s, int64_t rank, const double *values) {
   return ad_part_numel(&part);
 }
 
-/* Whether the shards of this group's members hold the sum of the reference's. */
+/* Returns 1 if each shard of `dist` in this group is the sum of the reference's shards. */
 static int is_sum_in(const search *s, const ad_group *group) {
   for (size_t k = 0; k < ad_part_numel(&s->full); k++) s->sum[k] = 0;
   for (int64_t m = 0; m < ad_group_size(group); m++) {

@@ -1,4 +1,4 @@
-/* Gathers, during the reference's step, how far each state may be off after it. */
+/* Collects, during the reference's step, how far each state may be off after the step. */
 #include "check/slack.h"
 
 #include <math.h>
@@ -33,8 +33,8 @@ static ad_status take_state(ad_slack *slack, const ad_states_passing *changed, s
   return AD_OK;
 }
 
-/* Takes the error that gradients of states may have, as for parameters: AD_WIDE_BOUND of the state's largest element,
- * but at least of a millionth of the largest of all. */
+/* Adds the slack of a step's changes to states. Gradients may be off as those of parameters may: by AD_WIDE_BOUND of
+ * the largest element of the state's gradient, but at least of a millionth of the largest of all. */
 static void note_changes(void *context, void *passing) {
   ad_slack *slack = context;
   const ad_states_passing *changed = passing;
@@ -58,7 +58,7 @@ void ad_slack_release(ad_slack *slack) {
   *slack = (ad_slack){0};
 }
 
-/* How far `distance` exceeds the slack; a distance that is not finite stays so. */
+/* Returns how far `distance` exceeds the slack; a distance that is not finite stays as it is. */
 static double beyond(double distance, double slack) { return distance <= slack ? 0 : distance - slack; }
 
 static double error_beyond(const ad_slack_of *of, const double *ref, const double *dist) {

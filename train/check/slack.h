@@ -1,8 +1,8 @@
 /* How far the states of the ranks and of the reference may differ after a step whose gradients are right, if a program
  * changes states by a custom rule (ad_phase_change_states). An example is Adam, which divides by the root of the
- * squares that it has seen: if a gradient is zero except for rounding (queries of a token that sees only itself),
- * Adam's step is as large as epsilon permits, and two orders of one sum give different steps. A rule gives with each
- * change the largest such difference. */
+ * squares of gradients: if a gradient is zero except for rounding (queries of a token that sees only itself), Adam's
+ * step is as large as epsilon permits, and another order of summation gives another step. With each change, a rule
+ * reports the largest such difference (ad_state_rule.off). */
 #ifndef CHECK_SLACK_H
 #define CHECK_SLACK_H
 #include <stddef.h>
@@ -21,10 +21,12 @@ typedef struct ad_slack {
   ad_status status; /* AD_MEMORY: a state has no entry */
 } ad_slack;
 
-/* Forgets what earlier changes allowed; adds what changes allow until the injection point is cleared. */
+/* Forgets the slack of earlier changes. From this call on adds the slack of each change, until the injection point is
+ * cleared. */
 void ad_slack_watch(ad_slack *slack);
 void ad_slack_release(ad_slack *slack);
-/* Returns the worst element's distance beyond its slack, over the largest |ref| (as ad_compare). NaN: not finite. */
+/* Returns the worst element's distance beyond its slack, divided by the largest |ref| (as ad_compare). NaN: a value is
+ * not finite. */
 double ad_slack_error(const ad_slack *slack, const ad_array *ref, const void *dist);
 
 #endif

@@ -11,7 +11,7 @@
 
 static int is_true(const json_t *object, const char *key) { return json_is_true(json_object_get(object, key)); }
 
-/* The mesh as text; if modules have separate meshes, all of them: "encoder: dp=2, model: dp=4". */
+/* Returns the mesh as text; if modules have separate meshes, all of them: "encoder: dp=2, model: dp=4". */
 static const char *mesh_of(const json_t *document, char *buffer, size_t size) {
   json_t *mesh = json_object_get(document, "mesh");
   if (!json_is_object(mesh)) return ad_text_of(document, "mesh");
@@ -38,7 +38,7 @@ static void print_head(FILE *file, const json_t *document, const ad_paint *paint
   fprintf(file, "\n");
 }
 
-/* Prints by how much the closest choice of experts was made. */
+/* Prints the smallest margin with which a choice of experts was made. */
 static void print_margin(FILE *file, const json_t *document) {
   const json_t *summary = json_object_get(document, "summary");
   if (json_object_get(summary, "smallest_margin"))
@@ -50,17 +50,18 @@ static int param_holds(const json_t *param) {
          !ad_cause_is_reported(param);
 }
 
-/* Whether no token counted, or no gradient reached a parameter: then every gradient is zero, and numbers that agree
- * show nothing. */
+/* Returns 1 if no token counted, or no gradient reached a parameter. Then every gradient is zero, and numbers that
+ * agree show nothing. */
 static int measures_nothing(const json_t *document) {
   const json_t *summary = json_object_get(document, "summary");
   return ad_number_of(summary, "counted") == 0 || ad_number_of(summary, "reached") == 0;
 }
 
-/* Whether some step had a gradient of the parameter that is not zero. */
+/* Returns 1 if in some step the gradient of the parameter was not zero. */
 static int is_reached(const json_t *param) { return !json_is_false(json_object_get(param, "reached")); }
 
-/* A row's verdict on a parameter: it matches; it does not; or nothing is known, since every gradient is zero. */
+/* A row's verdict on a parameter: it matches; it does not match; or nothing is known, because every gradient is
+ * zero. */
 typedef enum fit { FITS, FITS_NOT, UNKNOWN } fit;
 
 static fit fit_of(const json_t *document, const json_t *param) {
@@ -68,13 +69,14 @@ static fit fit_of(const json_t *document, const json_t *param) {
   return !measures_nothing(document) && is_reached(param) ? FITS : UNKNOWN;
 }
 
-/* Prints the word before a row. */
+/* Prints the verdict word at the start of a row. */
 static void print_word(FILE *file, fit word, const ad_paint *paint) {
   const char *colour = word == FITS_NOT ? paint->bad : word == FITS ? paint->good : paint->dim;
   fprintf(file, "  %s%-4s%s ", colour, word == FITS_NOT ? "BAD" : word == FITS ? "ok" : "-", paint->off);
 }
 
-/* Whether the parameter was checked in dtypes that round; its row then has the error of one process in these dtypes. */
+/* Returns 1 if the parameter was checked in dtypes that round; the table then has the error of one process in these
+ * dtypes, too. */
 static int is_rounded(const json_t *param) { return json_object_get(param, "one_process_err") != NULL; }
 
 static void print_param(FILE *file, const json_t *param, fit word, const ad_paint *paint) {
@@ -93,15 +95,15 @@ static void print_param(FILE *file, const json_t *param, fit word, const ad_pain
   fprintf(file, "\n");
 }
 
-/* A check in the recipe's own dtypes also judges all gradients as one vector. Prints a line only if that fails. */
+/* Prints a line if all gradients together, as one vector, fail. A check in the recipe's own dtypes judges them so. */
 static void print_process(FILE *file, const json_t *summary) {
   double share = ad_number_of(summary, "process_share");
   if (json_object_get(summary, "process_share") && !(share <= 1))
     fprintf(file, "    all gradients together are %.4g times as far from one process's as rounding allows\n", share);
 }
 
-/* The cosine by which parameters are ordered. One without a cosine (a gradient of zeros) is 1 if the reference is
- * zero too, and comes before all others if not. */
+/* Returns the cosine by which parameters are ordered. A gradient of zeros has no cosine: it counts as 1 if the
+ * reference is zero, too, and otherwise as -2, before all others. */
 static double cosine_of(const json_t *param) {
   double cosine = ad_number_of(param, "cosine");
   return !isnan(cosine) ? cosine : ad_number_of(param, "max_rel_err") == 0 ? 1 : -2;
@@ -114,7 +116,7 @@ static void print_angle(FILE *file, double cosine) {
     fprintf(file, "%.12g", cosine);
 }
 
-/* Prints the parameter whose gradient points furthest from its reference. */
+/* Prints the parameter whose gradient has the smallest cosine to its reference. */
 static void print_cosine(FILE *file, const json_t *params) {
   const json_t *param, *worst = json_array_get(params, 0);
   size_t i;
@@ -124,7 +126,7 @@ static void print_cosine(FILE *file, const json_t *params) {
   fprintf(file, ", of `%s`\n", ad_text_of(worst, "name"));
 }
 
-/* Prints how many steps were skipped because a gradient overflowed: the check says nothing of those. */
+/* Prints how many steps were skipped because a gradient overflowed; these steps were not checked. */
 static void print_overflow(FILE *file, const json_t *document, const json_t *of) {
   const json_t *overflow = json_object_get(of, "overflow");
   if (!overflow) return;
@@ -136,7 +138,8 @@ static void print_overflow(FILE *file, const json_t *document, const json_t *of)
       skipped == 1 ? "was" : "were", ad_integer_of(overflow, "checked_at"));
 }
 
-/* Counts the parameters with this verdict. *worst: the largest error among them, *first: the first of them. */
+/* Counts the parameters with this verdict. Sets *worst to the largest error among them, and *first to the first of
+ * them. */
 static size_t count_fits(const json_t *document, fit word, double *worst, const json_t **first) {
   const json_t *param;
   size_t i, count = 0;
@@ -150,7 +153,7 @@ static size_t count_fits(const json_t *document, fit word, double *worst, const 
   return count;
 }
 
-/* Prints a line for all parameters that match, and one for those that no gradient reached. */
+/* Prints one line for all parameters that match, and one for all that no gradient reached. */
 static void print_together(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *first;
   double worst;
@@ -180,7 +183,7 @@ static void print_rows(FILE *file, const json_t *document, int all, const ad_pai
   }
 }
 
-/* Prints a row for each parameter that does not match, or for `all`. */
+/* Prints a row for each parameter that does not match; with `all`, a row for each parameter. */
 static void print_params(FILE *file, const json_t *document, int all, const ad_paint *paint) {
   const json_t *params = json_object_get(document, "params"), *first;
   double worst;
@@ -211,7 +214,7 @@ static void print_directional(FILE *file, const json_t *document, const ad_paint
           "the program's rules.not_smooth\n");
 }
 
-/* Says why the slope of a custom program's loss was not taken. */
+/* Prints why the slope of a custom program's loss was not compared with the gradient. */
 static void print_not_smooth(FILE *file, const json_t *document) {
   const char *why = ad_text_of(document, "not_smooth");
   if (*why)
@@ -259,7 +262,8 @@ static void print_failures(FILE *file, const json_t *numbers, const json_t *summ
             paint->bad, paint->off, json_number_value(error), ad_number_of(states, "bound"));
 }
 
-/* Returns the digits to print of a share: near 1, two digits do not show on which side of 1 it is. */
+/* Returns the number of digits with which a share is printed: near 1, two digits do not show on which side of 1 it
+ * is. */
 static int digits_of(double share) { return fabs(share - 1) < 0.1 ? 4 : 2; }
 
 /* Prints the second check, in the recipe's own dtypes: one sentence, and its failures if there are any. */
@@ -291,7 +295,7 @@ static void print_note(FILE *file, const json_t *document) {
   fprintf(file, "\n  one rank sums nothing with others: this says nothing of sums\n");
 }
 
-/* Names the parameters that no gradient reached: nothing is known of them. */
+/* Prints the names of the parameters that no gradient reached: nothing is known about them. */
 static void print_unreached(FILE *file, const json_t *document) {
   enum { NAMED = 3 };
   const json_t *param;
@@ -314,12 +318,12 @@ static int slope_fails(const json_t *document) {
 
 static ad_verdict_word verdict_of(const json_t *document) {
   if (is_true(document, "holds")) return AD_MATCHES;
-  if (*ad_text_of(document, "reason")) /* nothing was measured, or what was measured kills no mutant */
+  if (*ad_text_of(document, "reason")) /* nothing was measured, or no mutant changed a number */
     return is_true(json_object_get(document, "summary"), "pass") ? AD_CANNOT_TELL : AD_NOT_CHECKED;
   return numbers_hold(document) && !slope_fails(document) ? AD_CANNOT_TELL : AD_DOES_NOT_MATCH;
 }
 
-/* Prints "20 parameters match", for a verdict that is not a match. */
+/* Prints "20 parameters match", for verdicts other than a match. */
 static void print_matching(FILE *file, long long params) {
   fprintf(file, "%lld parameter%s match%s", params, ad_plural(params), params == 1 ? "es" : "");
 }
@@ -351,8 +355,8 @@ static void print_worst(FILE *file, const json_t *document) {
   fprintf(file, " one process (worst %.2g): ", ad_number_of(json_object_get(document, "summary"), "worst_rel_err"));
 }
 
-/* Prints what does not match: parameters, or the numbers beside them. `params`: how many were compared; 0: none, but the
- * slope. */
+/* Prints what does not match: parameters, or numbers that belong to no parameter. `params` is how many parameters were
+ * compared; 0 in a directional check. */
 static void print_mismatch(FILE *file, const json_t *document, long long params) {
   const json_t *first;
   double worst;
@@ -388,7 +392,7 @@ static void print_match(FILE *file, const json_t *document, long long params) {
   if (json_object_get(document, "mutants")) fprintf(file, "; no mutant survived");
 }
 
-/* Prints the verdict, which is the first line and the last. */
+/* Prints the verdict, which is both the first and the last line. */
 static void print_verdict(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *summary = json_object_get(document, "summary");
   long long params = ad_integer_of(summary, json_object_get(summary, "reached") ? "reached" : "params");

@@ -1,4 +1,4 @@
-/* Prints what became of the mutants of a check: copies of the program with one mistake each. */
+/* Prints what became of the mutants of a check. A mutant is a copy of the program with one mistake. */
 #include <string.h>
 
 #include "base/text.h"
@@ -7,7 +7,7 @@
 #include "check/table.h"
 #include "say/cause.h"
 
-/* Prints why there is no axis, except for a mutant that no number shows: its row says so already. */
+/* Prints why no axis is named. Prints nothing for a mutant that no number shows, because its row has this already. */
 void ad_table_no_axis(FILE *file, const json_t *judged) {
   const json_t *of = json_object_get(judged, "no_axis") ? judged : json_object_get(judged, "cause");
   const char *why = ad_text_of(of, "no_axis"), *clause = ad_no_axis_clause(why);
@@ -40,7 +40,7 @@ static void print_mutant(FILE *file, const json_t *mutant, const ad_paint *paint
   fprintf(file, "\n");
 }
 
-/* How many mutants of one operator were killed in one way; `killed_by` NULL: in any way. */
+/* Returns how many mutants of one operator were killed in one way; in any way if killed_by is NULL. */
 static long long count_of(const json_t *mutants, const char *operator_, const char *killed_by) {
   const json_t *mutant;
   long long count = 0;
@@ -87,7 +87,8 @@ static void print_reasons(FILE *file, const json_t *mutants, const ad_paint *pai
     fprintf(file, "  %swithout effect, %lld:%s %s\n", paint->dim, counts[k], paint->off, reasons[k]);
 }
 
-/* Prints how many of the derived mutants, or of the known bugs, came to which end. */
+/* Prints how many of the derived mutants (derived 1), or of the known bugs (0), were killed in which way or
+ * survived. */
 static void print_ends(FILE *file, const json_t *mutants, int derived) {
   static const struct {
     const char *killed_by, *words;
@@ -138,7 +139,7 @@ static void print_not_tried(FILE *file, const json_t *list, const ad_paint *pain
       fprintf(file, "  %-9s %-42s %s\n", "-", ad_text_of(left, "name"), ad_text_of(left, "why"));
 }
 
-/* Prints how many mutants were not tried, because the check fails without any of them. */
+/* Prints how many mutants were not tried because the check fails even without a mutation. */
 static void print_untried(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *entry;
   size_t i;
@@ -149,7 +150,7 @@ static void print_untried(FILE *file, const json_t *document, const ad_paint *pa
   }
 }
 
-/* Prints a row for each mutant that survived, or for `all`. */
+/* Prints a row for each mutant that survived; with `all`, a row for each mutant. */
 static void print_each(FILE *file, const json_t *mutants, int all, const ad_paint *paint) {
   const json_t *mutant;
   size_t i;

@@ -1,5 +1,6 @@
-/* Tries mutants one after another on the same ranks: makes one, takes the first two steps again and compares what the
- * ranks hold bit for bit with what the clean steps left. If a bit differs, the check judges the mutant. */
+/* Tries mutants one after another on the same ranks. Makes one mutant, takes the first two steps again, and compares
+ * the ranks' arrays, losses and norms bit for bit with those of the clean run, the run without mutation. If a bit
+ * differs, the check judges the mutant. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -32,14 +33,14 @@ typedef struct trials {
   ad_step_report reports[STEPS]; /* reports of the clean run's steps */
   ad_loss_scale loss_scale;      /* the loss scale before the first step */
   ad_known_bug_scene scene;
-  double *moved; /* [parameters]: norm of what a mutant that only rounds changed in the gradient */
+  double *moved; /* [parameters]: norm of the difference that a mutant which only rounds made to the gradient */
 } trials;
 
 /* ---- snapshots of what a rank holds ---- */
 
 typedef void (*array_visitor)(void *context, const ad_array *array);
 
-/* Visits each array of the run: values, masters, moments and other state, then the gradients if `gradients`. */
+/* Visits each array of the run: values, masters, moments and states; with `gradients`, the gradients, too. */
 static void visit_arrays(const ad_run *run, int gradients, array_visitor visit, void *context) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     for (int part = 0; part < AD_PART_KEPT; part++) {
@@ -89,7 +90,7 @@ static void take_snapshot(const trials *t, int gradients, snapshot *to) {
 
 /* ---- restoring the run's state, and making a mutation ---- */
 
-/* Restores what the ranks, their optimizers and the reference had before the first step. */
+/* Restores the arrays and step counts that the ranks, their optimizers and the reference had before the first step. */
 static ad_status start_again(trials *t) {
   const ad_run *run = t->checker.run;
   const char *at = t->start.bytes;
@@ -135,8 +136,8 @@ static ad_status take_clean_steps(trials *t, ad_needs *seen) {
   return AD_OK;
 }
 
-/* Takes the clean steps; if one is skipped (a mutant would not show in it), again at the lower loss scale to which
- * training would fall. */
+/* Takes the steps without a mutation. If one is skipped, a mutant would not show in it; then takes the steps again at
+ * the lower loss scale that training would use next. */
 static ad_status take_steps_that_count(trials *t, ad_needs *seen) {
   ad_loss_scale *scale = &t->checker.run->loss_scale;
   AD_TRY(take_clean_steps(t, seen));
@@ -177,7 +178,7 @@ static int same_bits(double a, double b) {
   return bits[0] == bits[1];
 }
 
-/* Whether this rank's arrays, losses or norms after the step differ from the clean run's in any bit. */
+/* Returns 1 if this rank's arrays, losses or norms after the step differ from the clean run's in any bit. */
 static int differs_here(const trials *t, int step, const ad_step_report *report) {
   comparison with = {t->after[step].bytes, 0};
   visit_arrays(t->checker.run, 1, compare_array, &with);
@@ -188,7 +189,7 @@ static int differs_here(const trials *t, int step, const ad_step_report *report)
   return differs;
 }
 
-/* The maximum over all ranks. */
+/* Replaces each word by its maximum over all ranks. */
 static ad_status over_all(trials *t, int32_t words[WORDS]) {
   ad_collective call = {.size = sizeof call,
                         .op = AD_ALL_REDUCE,
@@ -202,7 +203,7 @@ static ad_status over_all(trials *t, int32_t words[WORDS]) {
   return ad_comm_run(t->checker.comm, &call);
 }
 
-/* The sum of (now - clean)^2 over this rank's elements. */
+/* Returns the sum of (now - clean)^2 over this rank's elements. */
 static double squares_between(const ad_array *now, const char *clean) {
   size_t size = ad_dtype_size(now->dtype);
   double squares = 0;
@@ -215,12 +216,12 @@ static double squares_between(const ad_array *now, const char *clean) {
   return squares;
 }
 
-/* Measures `moved` in the first step that differs from the clean run's; this step began from the clean run's state.
- * Every element of a gradient is on equally many ranks. */
+/* Measures t->moved in the first step that differs from the clean run's step, which began from the same state. Every
+ * element of a gradient is on equally many ranks, so the sums over all ranks are divided by that number. */
 static ad_status measure_moved(trials *t, int step) {
   const char *clean = t->after[step].bytes + t->state_bytes;
   size_t count = t->checker.param_count;
-  double(*sums)[2]; /* squares, elements */
+  double(*sums)[2]; /* sum of squares, number of elements */
   AD_TRY(ad_new(count, &sums));
   for (size_t i = 0; i < count; i++) {
     const ad_array *gradient = ad_run_part(t->checker.run, i, AD_PART_GRADIENT);
@@ -243,7 +244,7 @@ static ad_status measure_moved(trials *t, int step) {
   return status;
 }
 
-/* Takes the two steps with the mutation and compares; `found` is the same on all ranks. */
+/* Takes the two steps with the mutation and compares them with the clean run. `found` is the same on all ranks. */
 static ad_status try_mutant(trials *t, ad_mutant *mutant, int32_t found[WORDS]) {
   AD_TRY(start_again(t));
   mutate(t, mutant);
@@ -268,7 +269,8 @@ static ad_status share_verdict(trials *t, int64_t *passes) {
   return ad_share_first(t->checker.comm, &t->checker.everyone, passes, 1, AD_HERE);
 }
 
-/* If a sum's addends cancel except for rounding, a mutation of the sum changes only rounding: it has no effect. */
+/* Marks the mutant as without effect if it changes a sum whose addends cancel except for rounding, so that it changes
+ * only rounding. */
 static void report_cancelled(const trials *t, ad_mutant *mutant) {
   const ad_place *place = &mutant->mutation.place;
   for (size_t i = 0; i < t->checker.param_count && !mutant->known && place->is_segment; i++) {
@@ -284,7 +286,7 @@ static int is_judged_by_roundings(const trials *t, const ad_mutant *mutant) {
          ad_program_kind_is_custom(ad_program_kind_of(t->checker.run->program));
 }
 
-/* Checks again, with the mutation, up to the first step that fails. */
+/* Checks again, with the mutation, up to the first step that fails, and records what killed the mutant. */
 static ad_status judge_mutant(trials *t, ad_mutant *mutant) {
   ad_check_result *result = t->job->result.result;
   int64_t passes = 1;
@@ -313,8 +315,9 @@ static ad_status judge_mutant(trials *t, ad_mutant *mutant) {
   return AD_OK;
 }
 
-/* In addend's own programs, the facts of a run (AD_NEED_...) decide which known bugs a step reaches. A custom program
- * may not have what a bug changes: a norm, or a stream. */
+/* Reports a mutation that no step reached. For addend's own programs, the facts about a run (AD_NEED_...) tell which
+ * known bugs a step reaches, so this is a mistake in the list of known bugs. A custom program may not have what a bug
+ * changes: a norm, or a residual stream. */
 static void report_not_fired(const trials *t, ad_mutant *mutant) {
   if (mutant->known && ad_program_kind_is_custom(ad_program_kind_of(t->checker.run->program))) {
     mutant->killed_by = AD_KILLED_BY_NOT_APPLICABLE;
@@ -342,7 +345,7 @@ static void report_no_effect(const trials *t, ad_mutant *mutant) {
 }
 
 /* Takes a step of a run that was created with the mutation, and compares its precision policies and collectives with
- * the plan's. All ranks find the same, since precision policies and groups are the same on all. */
+ * the plan's. All ranks find the same result, because precision policies and groups are the same on all ranks. */
 static ad_status look_at_run(trials *t, ad_run *run, const ad_calls *planned, ad_mutant *mutant) {
   char policy[AD_CALLS_TEXT] = "", calls[AD_CALLS_TEXT] = "";
   ad_calls made = {0};
@@ -360,7 +363,7 @@ static ad_status look_at_run(trials *t, ad_run *run, const ad_calls *planned, ad
   return AD_OK;
 }
 
-/* Tries a mutation that is made when a run is created: makes it and creates another run. */
+/* Tries a mutation that takes effect when a run is created: makes the mutation and creates another run. */
 static ad_status try_created(trials *t, ad_mutant *mutant) {
   ad_calls planned = {0};
   ad_run *run = NULL;
@@ -376,7 +379,7 @@ static ad_status try_created(trials *t, ad_mutant *mutant) {
   return status;
 }
 
-/* Tries one mutant. `mutant` is this rank's copy; the first rank's becomes the result. */
+/* Tries one mutant. `mutant` is this rank's copy; try_all stores the first rank's copy as the result. */
 static ad_status try_one(trials *t, ad_mutant *mutant) {
   int32_t found[WORDS] = {0};
   if (mutant->known && mutant->known->at_creation) return try_created(t, mutant);
@@ -390,7 +393,7 @@ static ad_status try_one(trials *t, ad_mutant *mutant) {
   return AD_OK;
 }
 
-/* Tries a mutant that changes nothing. It must pass: otherwise mutants would be called killed that were not. */
+/* Judges a mutant that changes nothing. It must pass: otherwise mutants could count as killed that were not. */
 static ad_status try_nothing(trials *t) {
   static const ad_known_bug nothing = {.name = "nothing"};
   ad_mutant mutant = {.known = &nothing};
@@ -424,7 +427,7 @@ static void report_progress(const trials *t, size_t done) {
 static ad_status try_all(trials *t) {
   ad_mutants *shared = t->job->mutants;
   size_t first = shared->next;
-  AD_TRY(ad_comm_barrier(t->checker.comm, &t->checker.everyone)); /* until all ranks have read `next` */
+  AD_TRY(ad_comm_barrier(t->checker.comm, &t->checker.everyone)); /* wait until all ranks have read `next` */
   for (size_t i = first; i < shared->count; i++) {
     ad_mutant own = shared->list[i];
     if (!is_tried_here(t->job, &own)) continue;

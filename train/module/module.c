@@ -1,5 +1,5 @@
-/* Creates and destroys modules (everything that belongs to one set of parameters), and finds each of their arrays.
- * The training step that uses them is in train/. */
+/* Creates and destroys modules (everything that belongs to one set of parameters), and finds each of their arrays. The
+ * training step that uses modules is in train/step/. */
 #include "module/module.h"
 
 #include <string.h>
@@ -112,7 +112,7 @@ static ad_status create_store(ad_module *module) {
   return ad_store_create(module->comm, module->params, module->param_count, &options, &module->store);
 }
 
-/* Draws initial values into the masters, so that updates start from all digits; rounds the values from them. */
+/* Draws the initial values of the masters, so that updates start from all digits, and rounds the values from them. */
 static ad_status initialise(ad_module *module) {
   for (size_t i = 0; i < module->param_count; i++) {
     AD_TRY(ad_param_initialise(&module->params[i], module->options.seed, ad_comm_rank(module->comm),
@@ -149,7 +149,7 @@ static ad_status create_optimizer(ad_module *module) {
                          &module->options.optimizer, &module->optimizer);
 }
 
-/* In the structs inside the options, a size of 0 means defaults. */
+/* Completes the options. For the structs inside them, a size of 0 means defaults. */
 static ad_status take_options(const ad_module_options *options, ad_module_options *out) {
   AD_TRY(ad_options_take(out, sizeof *out, options, "ad_module_options"));
   if (!out->reducer.size) out->reducer.size = sizeof out->reducer;
@@ -172,7 +172,7 @@ static ad_status create_parts(ad_module *module, const ad_module_spec *spec, con
   return create_optimizer(module);
 }
 
-/* Creates the module from copies of the spec and of its lists; the given structs may be of an older version. */
+/* Creates the module from copies of the spec and of its lists, because the given structs may be of an older version. */
 static ad_status take_spec(ad_module *module, const ad_module_spec *given, const ad_module_options *options) {
   ad_module_spec spec;
   void *params = NULL, *states = NULL;

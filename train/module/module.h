@@ -1,4 +1,5 @@
-/* A module: a set of parameters with storage, full copies, reducer and optimizer; and states, without gradients. */
+/* A module: a set of parameters with their storage, full copies, reducer and optimizer; and states, which have no
+ * gradients. */
 #ifndef MODULE_MODULE_H
 #define MODULE_MODULE_H
 #include "addend/module.h"
@@ -31,14 +32,14 @@ struct ad_module {
   size_t state_count;
   ad_store *store;
   ad_reducer *reducer;
-  ad_adamw *optimizer;        /* NULL: the module is a mirror, which is only refreshed */
+  ad_adamw *optimizer;        /* NULL if the module is a mirror, which has no updates of its own */
   ad_array **masters;         /* one for each parameter: the array that the optimizer updates */
   const ad_array **computed;  /* one for each parameter: the array that tapes read */
   const ad_array **gradients; /* one for each parameter: the gradient for the optimizer */
   ad_parameters parameters;
 };
 
-/* Does what ad_module_update does, with these gradients, one for each parameter, in place of the reducer's. */
+/* Does what ad_module_update does, with these gradients, one for each parameter, instead of the reducer's. */
 ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradients, double lr, double factor,
                                 const char *site) AD_CHECKED;
 
@@ -53,7 +54,7 @@ size_t ad_module_param_count(const ad_module *module);
 size_t ad_module_find(const ad_module *module, const char *name);
 size_t ad_module_state_count(const ad_module *module);
 ad_array *ad_module_state(ad_module *module, size_t state);
-/* The arrays of a parameter; ad_module_part is the only way to them. */
+/* The arrays of a parameter, which ad_module_part returns. */
 #define AD_PARAM_PART_LIST(X)                                                                                   \
   X(AD_PART_VALUE, "value")                 /* storage layout, param dtype of the policy */                     \
   X(AD_PART_MASTER, "master")               /* what the optimizer updates; the value where it is wide enough */ \
@@ -68,20 +69,22 @@ typedef enum ad_param_part {
 } ad_param_part;
 enum { AD_PART_KEPT = AD_PART_GRADIENT }; /* parts before this one are state, saved in checkpoints */
 const char *ad_param_part_name(ad_param_part part);
-/* Returns NULL for a missing part (a mirror has no moments). A value that is its own master is one array. */
+/* Returns an array of a parameter, or NULL for a missing part (a mirror has no moments). If the value is its own
+ * master, both parts are one array. */
 ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part);
-/* The parameters for a tape: full copies to compute with, and the module's reducer for gradients. The module owns
- * them. */
+/* Returns the parameters for a tape: full copies to compute with, and the module's reducer for gradients. The module
+ * owns them. */
 const ad_parameters *ad_module_parameters(ad_module *module);
 ad_store *ad_module_store(ad_module *module);
 ad_reducer *ad_module_reducer(ad_module *module);
-ad_adamw *ad_module_optimizer(ad_module *module); /* NULL: the module is a mirror */
-/* Sets *out to 1 if some precision policy has f16 gradients, so that the loss should be scaled. */
+ad_adamw *ad_module_optimizer(ad_module *module); /* NULL if the module is a mirror */
+/* Sets *out to 1 if some precision policy has f16 gradients, so that the loss should be scaled; else to 0. */
 AD_CHECKED ad_status ad_module_has_f16_gradients(const ad_module_spec *spec, int *out);
-/* Call it after masters or values were written: writes the other of the two, and the full copies. Collective. */
+/* Call it after masters or values were written. Writes the values from the masters, or the masters from the values, and
+ * the full copies. Collective. */
 AD_CHECKED ad_status ad_module_refresh(ad_module *module, ad_written written);
-/* Updates with AdamW by the reduced gradients times `factor`, then refreshes. A mirror is only refreshed.
- * Collective. */
+/* Updates the parameters by AdamW with the reduced gradients times `factor`, then refreshes values and full copies. A
+ * mirror is only refreshed. Collective. */
 #define ad_module_update(module, lr, factor) ad_module_update_at((module), (lr), (factor), AD_HERE)
 AD_CHECKED ad_status ad_module_update_at(ad_module *module, double lr, double factor, const char *site);
 

@@ -1,6 +1,6 @@
 /* The layer of experts (MoE): a router chooses experts for each token; the tokens' rows go to the ranks of these
- * experts and come back. If the router is I on tp, its scores pass a conversion with a backward that sums over tp;
- * if it is R, the reducer sums. */
+ * experts and come back. If the router is I on tp, the router or its scores pass a conversion whose backward sums the
+ * gradient over tp; if the router is R, the reducer sums its gradient. */
 #include "addend/experts.h"
 
 #include <inttypes.h>
@@ -12,7 +12,8 @@
 
 /* ---- declaring the experts' parameters ---- */
 
-/* Returns 1 if the ranks of tp split the tokens. Otherwise etp, which has the ranks of tp, shards each expert. */
+/* Returns 1 if the ranks of tp split the tokens among them. Returns 0 if etp, which then has the ranks of tp, shards
+ * each expert. */
 static int splits_tokens(const ad_experts_shape *shape) { return ad_mesh_axis_size(shape->view, AD_ETP) == 1; }
 
 static size_t declare_router(ad_declarations *to, const char *path, const ad_experts_shape *shape) {
@@ -27,7 +28,7 @@ static size_t declare_router(ad_declarations *to, const char *path, const ad_exp
   return ad_declare_param(to, path, "router", router);
 }
 
-/* Declares the matrices [experts, in, out] of all experts; `etp_type`: the type by which etp shards them. */
+/* Declares the matrices [experts, in, out] of all experts. `etp_type` is the type on etp if etp shards the experts. */
 static size_t declare_matrices(ad_declarations *to, const char *path, const char *name, const ad_experts_shape *shape,
                                ad_shape size, ad_type etp_type, double factor) {
   ad_param_spec matrices = {.size = sizeof matrices,
@@ -122,17 +123,17 @@ typedef struct pass {
   ad_tensor *const *params;
   const ad_experts_layer *layer;
   ad_tensor *x;     /* [batch, seq, d] */
-  ad_tensor *batch; /* x on the ranks that route its rows */
+  ad_tensor *batch; /* x, or x after ad_tp_enter if every rank of tp routes all rows */
   const ad_array *bias;
   ad_decisions decisions;
   ad_routing *routing;
-  ad_tensor *shares; /* softmax of the logits of the rows that this rank scored */
+  ad_tensor *shares; /* softmax of the logits of the rows whose scores this rank computed */
 } pass;
 
 /* ---- the router's scores ---- */
 
-/* Scores [tokens, experts] of these rows, computed in the wide dtype: nearly equal scores stay different, and the
- * factors of rows are not rounded. */
+/* Computes the scores [tokens, experts] of these rows in the wide dtype, so that nearly equal scores stay different and
+ * the factors of rows are not rounded. */
 static ad_tensor *scores_of(pass *at, ad_tensor *rows, ad_tensor *router) {
   const ad_experts_shape *shape = &at->layer->shape;
   ad_tensor *seen = ad_to_dtype(at->t, rows, ad_dtype_wide(ad_tape_dtype(at->t)));
@@ -144,7 +145,7 @@ static ad_tensor *scores_of(pass *at, ad_tensor *rows, ad_tensor *router) {
 
 #define OF_ROUTER AD_HERE ", " AD_SCORES_BECOME_OWN
 
-/* Scores that each rank of tp computes for its own rows. The router is R there, or is converted to R. */
+/* Computes the scores of this rank's own rows. The router must be R on tp: it is R, or it is converted to R. */
 static ad_tensor *own_scores(pass *at, ad_tensor *rows) {
   ad_tensor *router = at->params[at->layer->router];
   return scores_of(at, rows, at->layer->shape.gate_is_summed ? router : ad_tp_use_at(at->t, router, OF_ROUTER));
@@ -166,15 +167,16 @@ static ad_tensor *moved(ad_tape *t, ad_tensor *x, ad_type from, ad_move move, ad
   return axes ? ad_move_at(t, x, move, ad_axes_print(axes, text, sizeof text), to, AD_HERE) : x;
 }
 
-/* How often all ranks' tokens chose each expert, on the mesh of x. */
+/* Returns how often the tokens of all ranks chose each expert, on the mesh of x. */
 static ad_tensor *all_choices(pass *at) {
   const ad_array *x = ad_tensor_array(at->x);
   ad_tensor *own = moved(at->t, ad_choices(at->t, at->routing), AD_V, AD_MOVE_DECLARE, AD_P);
   return moved(at->t, ad_view(at->t, own, x ? x->layout.mesh : NULL), AD_P, AD_MOVE_ALL_REDUCE, AD_R);
 }
 
-/* The balance loss of this rank's scores and all ranks' choices. It is an addend if ranks have their own rows. If
- * the ranks of tp have the same rows but each its own use of the router, the loss of one rank counts. */
+/* Returns the balancing loss of this rank's scores and all ranks' choices. The loss is an addend if ranks have their
+ * own rows. If the ranks of tp have the same rows but each uses the router by itself, only the loss of one rank
+ * counts. */
 static ad_tensor *balance_of(pass *at) {
   ad_tensor *loss = ad_balance(at->t, at->shares, all_choices(at), at->layer->shape.top_k);
   loss = moved(at->t, loss, AD_V, AD_MOVE_DECLARE, AD_P);
@@ -192,7 +194,8 @@ static ad_tensor *products(pass *at, ad_tensor *rows) {
   return ad_grouped_linear(at->t, ad_swiglu(at->t, gate, up), params[at->layer->down], at->routing);  // P on etp
 }
 
-/* Chooses each row's experts. first: the number in the batch of the first row that this rank routes. */
+/* Chooses each row's experts. `first` is the number, among this rank's rows of the batch, of the first row that is
+ * routed. */
 static ad_tensor *choose(pass *at, ad_tensor *scores, size_t first) {
   const ad_experts_shape *shape = &at->layer->shape;
   ad_tensor *chosen = ad_top_k_kept(at->t, ad_view(at->t, scores, shape->view), shape->top_k, at->bias, at->batch,
@@ -201,8 +204,8 @@ static ad_tensor *choose(pass *at, ad_tensor *scores, size_t first) {
   return shape->normalised_scores ? ad_shares(at->t, chosen) : chosen;
 }
 
-/* Sends rows [tokens, d] to their experts and sums the returned rows, weighted by scores [tokens, experts]. Both are
- * V on the view's axes. If etp shards experts, both are R on etp and the result is P there. */
+/* Sends rows [tokens, d] to their experts and sums the returned rows, weighted by scores [tokens, experts]. Rows and
+ * scores are V on the view's axes. If etp shards experts, rows and scores are R on etp, and the result is P there. */
 static ad_tensor *routed(pass *at, ad_tensor *rows, ad_tensor *scores, size_t first) {
   const ad_experts_shape *shape = &at->layer->shape;
   ad_tape *t = at->t;
@@ -229,7 +232,7 @@ static ad_tensor *split_rows(ad_tape *t, ad_tensor *rows, const char *site) {
   return ad_move_at(t, rows, AD_MOVE_CONVERT, "tp", AD_S(0), site);
 }
 
-/* The number of the first row that this rank of tp takes. */
+/* Returns the number of the first row that this rank of tp takes. */
 static size_t first_row(const ad_tape *t, const ad_tensor *rows) {
   const ad_array *array = ad_tensor_array(rows);
   if (!array) return 0;
@@ -239,14 +242,15 @@ static size_t first_row(const ad_tape *t, const ad_tensor *rows) {
   return (size_t)ad_cut(array->local.dim[0], ad_group_index(&group, rank), ad_group_size(&group)).first;
 }
 
-/* Adds the shared experts' output to y; y is already summed over tp. */
+/* Adds the shared MLP's output to y; y is already summed over tp. */
 static ad_tensor *with_shared(pass *at, ad_tensor *y) {
   if (!at->layer->shape.shared_hidden) return y;
   return ad_add(at->t, y, ad_mlp_forward(at->t, at->params, &at->layer->shared, at->x));
 }
 
-/* Joins the rows that the ranks of tp split. With shared experts, whose columns are sharded, each rank has an addend
- * of their output. The joined rows then become addends too (zero elsewhere), so that one sum over tp completes both. */
+/* Joins the rows that the ranks of tp split. If there is a shared MLP, whose columns are sharded, each rank has an
+ * addend of its output. The joined rows then become addends, too (zero where a rank has no rows), so that one sum over
+ * tp completes both outputs. */
 static ad_tensor *gather_rows(pass *at, ad_tensor *split) {
   ad_tape *t = at->t;
   if (!at->layer->shape.shared_hidden) return ad_from_rows(t, ad_all_gather(t, split, "tp", AD_I), at->x);

@@ -1,9 +1,9 @@
-/* The text by which known bugs find the call sites of a router. */
+/* The text by which known bugs recognise the call sites of a router. */
 #ifndef NN_EXPERTS_H
 #define NN_EXPERTS_H
 
-/* Call sites contain this text where the scores, or the router, become each rank's own value (V). Backward there
- * sums the router's gradient over tp. */
+/* Call sites contain this text if the scores, or the router, become each rank's own value (V) there. The backward of
+ * these calls sums the router's gradient over tp. */
 #define AD_SCORES_BECOME_OWN "the router's scores"
 
 #endif

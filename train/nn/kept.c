@@ -1,4 +1,4 @@
-/* Keys and values of earlier tokens, which sampling keeps: growing arrays of rows. */
+/* Keys and values of earlier tokens, which sampling keeps, as arrays of rows that grow. */
 #include "nn/kept.h"
 
 #include <string.h>
@@ -26,7 +26,7 @@ static ad_status append_rows(ad_kept_rows *rows, const ad_array *array) {
   return AD_OK;
 }
 
-/* Checks that x is one sequence, full on this rank, and continues the tokens with kept keys. */
+/* Checks that x is one sequence, full on this rank, and begins where the tokens with kept keys end. */
 static ad_status check_continues(const ad_tape *t, const ad_kept_rows *rows, const ad_array *array) {
   if (array->shape.dim[0] != 1 || !ad_shape_equal(&array->shape, &array->local))
     return ad_fail(AD_INVALID,

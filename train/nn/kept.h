@@ -1,4 +1,4 @@
-/* Keys and values that attention keeps for later tokens (addend/layers.h). */
+/* Keys and values of earlier tokens that attention keeps for later tokens (addend/layers.h). */
 #ifndef NN_KEPT_H
 #define NN_KEPT_H
 #include "addend/layers.h"

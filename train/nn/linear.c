@@ -1,4 +1,4 @@
-/* The linear layer, and the standard deviation from which matrices start. */
+/* The linear layer, and the standard deviation of the initial values of matrices. */
 #include <math.h>
 #include <stdio.h>
 #include "addend/layers.h"
@@ -43,6 +43,6 @@ ad_tensor *ad_linear_forward(ad_tape *t, ad_tensor *const *params, const ad_line
   ad_tensor *y = instead ? instead->product(instead->own, t, layer->weight, x, w) : ad_linear(t, x, w);
   if (!layer->has_bias) return y;
   ad_tensor *bias = params[layer->bias];
-  if (layer->sharding == AD_SHARD_ROWS) bias = ad_tp_once(t, bias);  // y is P on tp: the bias is added on one rank
+  if (layer->sharding == AD_SHARD_ROWS) bias = ad_tp_once(t, bias);  // y is P on tp, so only one rank adds the bias
   return ad_add_row(t, y, bias);
 }

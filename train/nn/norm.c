@@ -1,6 +1,7 @@
-/* The normalisation layer. If its input is I on tp, the weight is I too: all ranks do the same work. If its input is
- * sharded along the sequence, each rank's rows leave an addend of the weight's gradient. Then either the weight is R
- * and the reducer sums (law 4), or it is I and each use converts it I->R with a backward that sums. */
+/* The normalisation layer. If its input is I on tp, the weight is I, too, because all ranks do the same work. If its
+ * input is sharded along the sequence, each rank's rows leave an addend of the weight's gradient. Then either the
+ * weight is R and the reducer sums (law 4), or the weight is I, and each use converts it I->R with a backward that
+ * sums. */
 #include "addend/layers.h"
 
 ad_norm_layer ad_norm_declare(ad_declarations *to, const char *path, const char *name, int64_t d_model,

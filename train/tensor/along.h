@@ -14,7 +14,7 @@ ad_status ad_check_dim(const ad_tensor *out, int i, int dim) AD_CHECKED;
 /* Writes one letter for each of `ndim` dimensions ("abc"), but none for dimension `without` (-1: all are written).
  * Returns the end of the text. */
 char *ad_put_letters(char *to, int ndim, int without);
-/* The letter that ad_put_letters writes for dimension `dim`. */
+/* Returns the letter that ad_put_letters writes for dimension `dim`. */
 static inline char ad_letter_of(int dim) { return (char)('a' + dim); }
 
 #endif

@@ -27,7 +27,7 @@ struct ad_arena {
   size_t peak;
 };
 
-/* Bytes that are taken now. */
+/* Returns the bytes that are taken now. */
 static size_t in_use(const ad_arena *arena) {
   return arena->current ? arena->current->used_in_earlier + arena->current->used : 0;
 }

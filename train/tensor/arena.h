@@ -7,7 +7,7 @@
 typedef struct ad_arena ad_arena;
 ad_status ad_arena_create(size_t first_bytes, ad_arena **out) AD_CHECKED;
 void ad_arena_destroy(ad_arena *arena);
-/* Takes `bytes` of memory, aligned to 64 bytes, not zeroed, owned by the arena; the pointer is valid for 0 bytes, too.
+/* Takes `bytes` of memory, aligned to 64 bytes, not zeroed, owned by the arena; even for 0 bytes the pointer is valid.
  * Returns NULL if there is no memory: the error message is then set and the arena unchanged. */
 void *ad_arena_take(ad_arena *arena, size_t bytes);
 void *ad_arena_take_zeroed(ad_arena *arena, size_t bytes);

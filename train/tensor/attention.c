@@ -7,8 +7,8 @@
 #include "array/array.h"
 #include "products/gemm.h"
 
-/* Sizes of a block of scores. BLOCK_ROWS rows by BLOCK_COLUMNS positions fit in the second-level cache. The limit of
- * columns is for narrow dtypes only: for others, a block has all positions of the part. */
+/* Sizes of a block of scores. BLOCK_ROWS rows by BLOCK_COLUMNS positions fit in the second-level cache. BLOCK_COLUMNS
+ * limits only blocks of narrow dtypes; a block of another dtype has all positions of the part. */
 enum { BLOCK_ROWS = 64, BLOCK_COLUMNS = 512, VECTOR = 32 };
 
 /* One block of rows of one head against one run of columns (consecutive positions of k). Each row sees all columns
@@ -17,7 +17,9 @@ typedef struct block {
   ad_dtype dtype, wide;
   size_t head_dim;
   size_t width, kv_width;
-  size_t row, rows, row_position; /* the block's first row: its index in memory, and its position in the sequence */
+  /* row_position: the position in the sequence of the block's first row; row: its index in memory; rows: number of
+   * rows */
+  size_t row, rows, row_position;
   size_t q_at, kv_at; /* index of this head's first element in row 0 of q, and in the run's column 0 of k and v */
   size_t state_at;    /* index of row 0 in row_state */
   size_t visible;     /* as in attention_sizes */
@@ -26,10 +28,10 @@ typedef struct block {
   size_t run, columns; /* columns in the run; columns that the block's last row sees */
 } block;
 
-/* The mask: the number of positions that a row sees, counted from the first. */
+/* The mask: returns the number of positions that a row sees, counted from position 0. */
 static size_t horizon(const block *at, size_t row) { return at->visible ? at->visible : at->row_position + row + 1; }
 
-/* How many columns of the run the row sees. */
+/* Returns how many columns of the run the row sees. */
 static size_t seen_by(const block *at, size_t row) {
   int64_t seen = (int64_t)horizon(at, row) - at->column_position;
   return seen < 0 ? 0 : (size_t)seen > at->run ? at->run : (size_t)seen;
@@ -69,13 +71,13 @@ static void clear_after(const block *at, void *row, size_t seen) {
   memset(element(at->dtype, row, seen), 0, (at->columns - seen) * ad_dtype_size(at->dtype));
 }
 
-/* scores = factor * rows * columns': one number for each row and column, over head_dim. */
+/* Computes scores = factor * rows * columns^T: one number for each row and column, a sum over head_dim. */
 static void products(const block *at, double factor, gemm_operand rows, gemm_operand columns, void *scores) {
   ad_gemm(at->dtype, at->wide, (int64_t)at->rows, (int64_t)at->columns, (int64_t)at->head_dim, factor, rows, columns, 0,
           scores, (int64_t)at->columns);
 }
 
-/* to += scores * others, where `to` has `rows` rows and `inner` is the shared dimension. */
+/* Computes to += scores * others. `to` has `rows` rows; `inner` is the dimension that the product sums over. */
 static void add_product(const block *at, size_t rows, size_t inner, gemm_operand scores, gemm_operand others, void *to,
                         size_t stride) {
   ad_gemm(at->dtype, at->wide, (int64_t)rows, (int64_t)at->head_dim, (int64_t)inner, 1, scores, others, 1, to,
@@ -88,12 +90,12 @@ static double score_factor(const block *at) { return 1 / sqrt((double)at->head_d
 
 typedef void (*block_function)(const block *at, void *context);
 
-/* The local head of k and v that serves head `unit` of q. */
+/* Returns the local head of k and v that serves head `unit` of q; `unit` counts the heads of all samples. */
 static size_t kv_head_of(const attention_sizes *size, size_t unit) {
   return (size->first_head + unit % size->heads) / size->sharing - size->first_kv_head;
 }
 
-/* The block of head `unit`, counted over batch and heads, without rows and columns. */
+/* Describes the block of head `unit` of q, without its rows and columns; `unit` counts the heads of all samples. */
 static block head_of(const attention_sizes *size, ad_dtype dtype, size_t columns, size_t unit) {
   size_t batch = unit / size->heads, head = unit % size->heads, kv_head = kv_head_of(size, unit);
   return (block){.dtype = dtype,
@@ -107,12 +109,12 @@ static block head_of(const attention_sizes *size, ad_dtype dtype, size_t columns
                  .state_at = unit * size->rows.count};
 }
 
-/* The most columns of a run. */
+/* Returns the most columns that a run may have. */
 static size_t most_columns(ad_dtype dtype, size_t columns) {
   return ad_dtype_wide(dtype) == dtype || columns < BLOCK_COLUMNS ? columns : BLOCK_COLUMNS;
 }
 
-/* Calls `run` for each run of columns, except runs of which the block sees none. */
+/* Calls `run` for each run of columns, except runs of which the block sees no column. */
 static void each_run(block at, const positions *columns, block_function run, void *context) {
   for (int i = 0; i < columns->span_count; i++) {
     ad_span span = columns->span[i];
@@ -142,7 +144,7 @@ static void each_block(block at, const attention_sizes *size, const positions *c
   }
 }
 
-/* Goes through all heads. */
+/* Goes through all heads of all samples. */
 static void each(const attention_sizes *size, ad_dtype dtype, const positions *columns, block_function run,
                  void *context) {
   for (size_t unit = 0; unit < size->batch * size->heads; unit++)
@@ -151,9 +153,9 @@ static void each(const attention_sizes *size, ad_dtype dtype, const positions *c
 
 /* ---- heads of a narrow dtype, one at a time ---- */
 
-/* Libraries multiply narrow matrices two or three times as fast if operands and result have no gaps. So the rows of
- * one head are copied to the beginning of the scratch memory, and for the functions above this head is the whole
- * attention. */
+/* Libraries multiply narrow matrices two or three times as fast if operands and result have no gaps. So the rows of one
+ * head are copied to the beginning of the scratch memory, and the functions above treat that head as an attention with
+ * one head; this function returns its sizes. */
 
 static attention_sizes one_head(const attention_sizes *all) {
   attention_sizes one = *all;
@@ -193,7 +195,8 @@ static row_state state_of(const block *head, row_state all) {
   return (row_state){element(head->wide, all.maximum, head->state_at), element(head->wide, all.sum, head->state_at)};
 }
 
-/* One head's part of the sums of a narrow dtype, which are [batch, heads, rows, head_dim]. NULL stays NULL. */
+/* Returns one head's part of the sums of a narrow dtype, which are [batch, heads, rows, head_dim]; NULL if `sums` is
+ * NULL. */
 static void *head_sums(const block *head, void *sums, size_t first_row) {
   return sums ? element(head->wide, sums, first_row * head->head_dim) : NULL;
 }
@@ -216,8 +219,8 @@ typedef struct forward_work {
   const attention_part *part;
 } forward_work;
 
-/* Scratch memory holds two blocks of scores in the wide dtype. For a narrow dtype two more blocks in that dtype
- * follow, and products read those; otherwise products read the first two. */
+/* Scratch memory has two blocks of scores in the wide dtype. For a narrow dtype two more blocks in that dtype follow,
+ * which are the operands of products; for other dtypes products read the first two blocks. */
 static void *scores_at(const block *at, void *scratch, size_t piece) {
   return element(at->wide, scratch, piece * at->rows * at->columns);
 }
@@ -226,8 +229,8 @@ static void *read_at(const block *at, void *scratch, size_t piece) {
   return element(at->dtype, scores_at(at, scratch, 2), piece * at->rows * at->columns);
 }
 
-/* Adds the scores of one row to its running maximum and sum, and leaves their exponentials for the product with v.
- * The results of earlier parts are rescaled to the new maximum. */
+/* Adds the scores of one row to its running maximum and sum, and writes their exponentials for the product with v. The
+ * row's result so far is rescaled to the new maximum. */
 static void take_row(const block *at, const attention_forward *all, size_t row) {
   const row_kernels *wide = ad_rows(at->wide);
   void *scores = scores_row(at, at->wide, scores_at(at, all->scratch, 0), row);
@@ -288,7 +291,7 @@ void ad_attention_add(const attention_forward *at, const attention_part *part) {
   }
 }
 
-/* A row of a head in the sums. */
+/* Returns a row of a head in the sums. */
 static void *sums_row(const block *head, void *sums, size_t row) {
   return head->dtype == head->wide ? q_row(head, head->wide, sums, row) : head_sums(head, sums, head->state_at + row);
 }
@@ -314,8 +317,9 @@ typedef struct backward_work {
   void *d_k, *d_v;
 } backward_work;
 
-/* Returns 1 if the row sees only itself, as the first row of a causal mask does. The result of such a row is v
- * whatever its score, so its score's gradient is exactly 0; score_gradients would find 0 only up to rounding. */
+/* Returns 1 if the row sees only itself, as the first row of a causal mask does. The result of such a row is v,
+ * whatever the score, so the score's gradient is exactly 0. Computed as for other rows, it would be 0 only up to
+ * rounding. */
 static int is_alone(const block *at, size_t row) { return horizon(at, row) == 1; }
 
 /* Turns scores into probabilities p, and their gradients dp into the scores' gradients p (dp - sum(p dp)) /
@@ -338,7 +342,7 @@ static void score_gradients(const block *at, const attention_backward *all) {
   }
 }
 
-/* Recomputes the probabilities of the block and adds its share to d_q, d_k and d_v. */
+/* Recomputes the probabilities of the block and adds the block's share to d_q, d_k and d_v. */
 static void backward_block(const block *at, void *context) {
   const backward_work *work = context;
   const attention_backward *all = work->all;

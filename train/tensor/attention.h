@@ -16,11 +16,12 @@
 /* The sizes of an attention on this rank. */
 typedef struct attention_sizes {
   size_t batch, head_dim;
-  size_t heads, width;              /* heads, and elements of a row, of q and the result */
-  size_t kv_heads, kv_width;        /* heads, and elements of a row, of k and v */
-  size_t first_head, first_kv_head; /* index of this rank's first head among those of all ranks: of q, and of k and v */
-  size_t sharing;                   /* heads of q that share one head of k and v */
-  positions rows;                   /* positions of q's rows */
+  size_t heads, width;       /* number of heads, and elements of a row, of q and the result */
+  size_t kv_heads, kv_width; /* number of kv heads, and elements of a row, of k and v */
+  /* index of this rank's first head among those of all ranks: first_head of q, first_kv_head of k and v */
+  size_t first_head, first_kv_head;
+  size_t sharing; /* heads of q that share one head of k and v */
+  positions rows; /* positions of q's rows */
   size_t visible; /* every row sees the first `visible` positions of k; 0: causal, each row sees those up to its own */
 } attention_sizes;
 
@@ -30,7 +31,7 @@ typedef struct attention_part {
   positions columns;
 } attention_part;
 
-/* The running maximum and sum of each row of each head on this rank, R [batch, heads, rows]. */
+/* The running maximum and sum of each row of each head on this rank, [batch, heads, rows]. */
 typedef struct row_state {
   void *maximum, *sum;
 } row_state;
@@ -48,8 +49,8 @@ void ad_attention_begin(const attention_forward *at);
 void ad_attention_add(const attention_forward *at, const attention_part *part);
 void ad_attention_end(const attention_forward *at);
 
-/* A backward pass: ad_attention_back for each part. All gradients are sums in the wide dtype (R), and are added to.
- * d_q NULL: the gradient of q is not wanted. */
+/* A backward pass: ad_attention_back for each part. All gradients are sums in the wide dtype (R); each call adds to
+ * them. d_q NULL: the gradient of q is not wanted. */
 typedef struct attention_backward {
   attention_sizes size;
   ad_dtype dtype;
@@ -61,12 +62,12 @@ typedef struct attention_backward {
 /* d_k and d_v have the shape of the part's k and v; either may be NULL. */
 void ad_attention_back(const attention_backward *at, const attention_part *part, void *d_k, void *d_v);
 
-/* Rounds sums to the dtype and writes them to rows [batch, seq, width]; with `adds`, adds them to the rows. */
+/* Rounds sums to the dtype and writes them to rows [batch, seq, width] or, with `adds`, adds them to the rows. */
 void ad_attention_round(void *to, ad_dtype dtype, const void *sums, head_sizes of, int adds);
 
-/* Bytes of scratch memory for at most `rows` rows of q and `columns` columns of a part: a block's scores and, in
- * backward, their gradients. A narrow dtype also needs both as operands of products, and a copy of one head of every
- * array that is read. */
+/* Returns the bytes of scratch memory for at most `rows` rows of q and `columns` columns of a part: a block's scores
+ * and, in backward, their gradients. A narrow dtype also needs scores and gradients rounded, as operands of products,
+ * and a copy of one head of every array that is read. */
 size_t ad_attention_scratch_bytes(ad_dtype dtype, size_t rows, size_t columns, size_t head_dim);
 
 #endif

@@ -1,6 +1,6 @@
-/* Backward: walks the tape from a loss, or from values whose gradients arrived, to the leaves. It gives each
- * gradient its memory, and submits a parameter's gradient to its reducer when it is complete. There may be two
- * walks: the first computes the gradients on paths to inputs; the second, perhaps much later, the others. */
+/* Backward: walks the tape from a loss, or from values whose gradients arrived, to the leaves. It allocates memory for
+ * gradients, and submits a parameter's gradient to its reducer when the gradient is complete. There may be two walks:
+ * the first computes the gradients on paths to inputs; the second, perhaps much later, computes all other gradients. */
 #include <string.h>
 #include "array/array.h"
 #include "layout/sentences.h"
@@ -16,10 +16,10 @@ static ad_array describe_gradient(const ad_tape *tape, const ad_tensor *tensor) 
   return ad_array_describe(tape->comm, tensor->grad_dtype, &tensor->array.shape, &dual);
 }
 
-/* Forms the gradient of a parameter directly in the reducer's bucket, if the bucket has the gradient's dtype and
- * this is the last run of backward and the first to reach the parameter. Gradients of earlier runs stay on the tape,
- * because the reducer takes each submitted gradient as complete; so do gradients that arrive in the pass of inputs.
- * Sets *done if the bucket is used, and *adds if it already has the sum of earlier microbatches. */
+/* Forms the gradient of a parameter directly in the reducer's bucket, if the bucket has the gradient's dtype and this
+ * is the last run of backward and the first to reach the parameter. Gradients of earlier runs, and of the pass of
+ * inputs, stay on the tape, because the reducer takes each submitted gradient as complete. Sets *done if the bucket is
+ * used, and *adds if the bucket already has the sum of earlier microbatches. */
 static ad_status form_in_reducer(const ad_tape *tape, ad_tensor *tensor, int *adds, int *done) {
   ad_reducer *reducer = ad_is_parameter(tensor) ? tensor->from->reducer : NULL;
   *done = 0;
@@ -35,7 +35,8 @@ static ad_status form_in_reducer(const ad_tape *tape, ad_tensor *tensor, int *ad
   return AD_OK;
 }
 
-/* Gives a tensor's gradient its memory before its first share arrives. The gradient of an earlier run is put aside. */
+/* Allocates the memory of a tensor's gradient before the gradient's first share arrives. The gradient of an earlier run
+ * is kept in `earlier`. */
 static ad_status first_gradient(ad_tape *tape, ad_tensor *tensor, int *adds) {
   int done;
   tensor->has_earlier = tensor->has_grad;
@@ -49,9 +50,10 @@ static ad_status first_gradient(ad_tape *tape, ad_tensor *tensor, int *adds) {
   return AD_OK;
 }
 
-/* Fills a slot with the memory of a tensor's gradient. An operation or a seed then writes its share there. */
+/* Fills a slot with the memory of a tensor's gradient. An operation or a seed then writes its share of the gradient
+ * there. */
 static ad_status claim(ad_tape *tape, ad_tensor *tensor, ad_gradient_slot *slot) {
-  int is_leaf = !tensor->op;  // a leaf has no operands to pass it to: it adds up over all runs
+  int is_leaf = !tensor->op;  // a leaf passes its gradient to no operand: the gradient adds up over all runs
   slot->adds = 1;
   slot->dtype = tensor->grad_dtype;
   if (!tensor->takes_shares && !(is_leaf && tensor->has_grad)) AD_TRY(first_gradient(tape, tensor, &slot->adds));
@@ -72,7 +74,7 @@ static int is_to_wait(const ad_tape *tape, const ad_tensor *out) {
   return tape->walk == WALK_INPUTS && ad_walk_fills(WALK_WEIGHTS, out);
 }
 
-// Returns 1 if operand 0's gradient takes over the memory of the result's gradient, which nobody reads any more.
+// Returns 1 if operand 0's gradient takes over the memory of the result's gradient, which nothing reads any more.
 static int takes_over(const ad_tape *tape, const ad_tensor *out, uint64_t filled) {
   const ad_tensor *operand = out->operand[0];
   return out->op->passes_gradient_on && filled & 1 && !operand->has_grad && !ad_is_parameter(operand) &&
@@ -91,7 +93,7 @@ static ad_status claim_slots(ad_tape *tape, ad_tensor *out, uint64_t filled, ad_
   for (int i = 0; i < out->operand_count; i++) {
     if (slot[i].data || !(filled >> i & 1)) continue;
     AD_TRY(claim(tape, out->operand[i], &slot[i]));
-    // Both slots have the same memory: it is zeroed and both add to it, so the order in which they are filled is free.
+    // Both slots have the same memory. It is zeroed, and both slots add to it, so backward may fill them in any order.
     if (!slot[i].adds && slot[i].data && stands_twice(out, i)) {
       memset(slot[i].data, 0, ad_array_bytes(&out->operand[i]->grad));
       slot[i].adds = 1;
@@ -116,8 +118,8 @@ static ad_status pass_to_reducer(ad_tape *tape, ad_tensor *parameter) {
   return is_spare ? ad_block_give(tape, ad_array_bytes(&parameter->grad), parameter->grad.data) : AD_OK;
 }
 
-// Counts one share of the gradient as received. After the last share a parameter's gradient is complete; but in the
-// pass of inputs, where only seeds reach parameters, it waits.
+// Counts one share of the gradient as received. After the last share the gradient is complete, and a parameter's
+// gradient is submitted; not in the pass of inputs, where parameters get only the gradients at which backward starts.
 static ad_status one_use_less(ad_tape *tape, ad_tensor *tensor) {
   if (!tensor->carries || --tensor->uses) return AD_OK;
   int is_due = tape->began_last && tape->walk != WALK_INPUTS;
@@ -134,8 +136,9 @@ static void add_to_earlier(const ad_tensor *out) {
   if (out->grad.data) ad_rows(out->grad.dtype)->put(out->earlier, out->grad.data, 1, ad_array_numel(&out->grad), 1);
 }
 
-// In the pass of inputs: the operands that inputs reach got the gradient of `out`; it is kept for the other operands.
-// If the caller keeps the gradient (ad_keep), the caller may read it meanwhile, as the sum with that of earlier runs.
+// In the pass of inputs: the operands that inputs reach got the gradient of `out`, which is kept for the other
+// operands. If the caller keeps the gradient, too (ad_keep), the caller may read it meanwhile, added to that of earlier
+// runs.
 static void wait_for_weights(ad_tensor *out) {
   out->takes_shares = 0;
   out->waits = 1;
@@ -145,7 +148,7 @@ static void wait_for_weights(ad_tensor *out) {
   swap_with_earlier(out);
 }
 
-// In the pass of weights: the remaining operands got the gradient that waited for them; gives its memory back.
+// In the pass of weights: the operands that were left got the gradient that waited for them; gives its memory back.
 static ad_status end_waiting(ad_tape *tape, ad_tensor *out, int passed_on) {
   out->waits = 0;
   if (out->has_earlier) {
@@ -156,8 +159,8 @@ static ad_status end_waiting(ad_tape *tape, ad_tensor *out, int passed_on) {
   return out->is_kept || passed_on ? AD_OK : ad_block_give(tape, ad_array_bytes(&out->grad), out->grad.data);
 }
 
-// All operands got the gradient: gives its memory back. A gradient that the caller keeps (ad_keep) stays instead, added
-// to that of earlier runs.
+// Called when all operands got the gradient: gives its memory back. A gradient that the caller keeps (ad_keep) stays,
+// added to that of earlier runs.
 static ad_status leave(ad_tape *tape, ad_tensor *out, int passed_on) {
   out->takes_shares = 0;
   if (!out->is_kept) {
@@ -171,7 +174,7 @@ static ad_status leave(ad_tape *tape, ad_tensor *out, int passed_on) {
   return ad_block_give(tape, ad_array_bytes(&out->grad), out->earlier);
 }
 
-/* Calls the operation's backward with its scratch memory and the parameters that it reads. */
+/* Calls the operation's backward with its scratch memory and with the parameters that backward reads. */
 static ad_status call_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot, uint64_t unread) {
   tape_mark mark = ad_tape_mark(tape);
   AD_TRY(ad_tape_take_scratch(tape, out));
@@ -183,7 +186,7 @@ static ad_status call_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_
   return status ? status : products;
 }
 
-/* Runs backward of one operation for the operands of this walk. */
+/* Runs backward of one operation for the operands whose gradients this walk computes. */
 static ad_status run_backward(ad_tape *tape, ad_tensor *out) {
   ad_gradient_slot slot[AD_OPERANDS_MAX] = {{.data = NULL}};
   uint64_t filled = ad_walk_fills(tape->walk, out);
@@ -205,14 +208,14 @@ static ad_status run_backward(ad_tape *tape, ad_tensor *out) {
  * NULL, seed 1), or at a value with the gradient that arrived for it. */
 typedef struct start {
   ad_tensor *const *outputs;
-  const ad_array *const *gradients; /* NULL: all are losses */
+  const ad_array *const *gradients; /* NULL: all outputs are losses */
   size_t count;
   const char *site;
 } start;
 
 static const ad_array *arriving(const start *from, size_t i) { return from->gradients ? from->gradients[i] : NULL; }
 
-// Counts for each tensor between the leaves and the outputs how many shares its gradient will get.
+// Counts, for each tensor between the leaves and the outputs, how many shares its gradient will get.
 static void count_uses(const ad_tape *tape, const start *from) {
   for (size_t i = 0; i < from->count; i++) from->outputs[i]->uses += from->outputs[i]->carries;  // each seed is a share
   for (ad_tensor *each = tape->last; each; each = each->previous) {
@@ -229,7 +232,8 @@ static ad_status pass_unreached(ad_tape *tape) {
   return AD_OK;
 }
 
-// Announces to the reducers which gradients the pass of weights will still submit, so that no bucket is reduced before.
+// Announces to the reducers which gradients the pass of weights will still submit, so that no bucket is reduced before
+// they arrive.
 static void expect_weights(const ad_tape *tape) {
   for (const ad_tensor *each = tape->last; each; each = each->previous) {
     if (!ad_is_parameter(each) || !each->from->reducer || !(each->uses || each->has_grad)) continue;
@@ -242,7 +246,8 @@ static ad_status seed(ad_tape *tape, const start *from, size_t i) {
   ad_tensor *output = from->outputs[i];
   ad_gradient_slot slot = {.data = NULL};
   ad_array arrives = {0};
-  if (arriving(from, i)) arrives = *arriving(from, i);  // it may be the output's own gradient, which claim() moves
+  // the array may be the output's own gradient, which claim() moves
+  if (arriving(from, i)) arrives = *arriving(from, i);
   if (output->carries) AD_TRY(claim(tape, output, &slot));
   const row_kernels *rows = ad_rows(output->grad_dtype);
   if (slot.data && arrives.data)
@@ -283,7 +288,7 @@ static ad_status walk_weights(ad_tape *tape) {
 
 /* ---- checks before backward starts ---- */
 
-/* The repair, in words, for a loss of this type. */
+/* Returns words that name the repair for a loss of this type. */
 static const char *repair_of(ad_type type) {
   if (type == AD_R)
     return ": every rank holds the same sum" AD_MAY_REPAIR
@@ -326,7 +331,8 @@ static ad_status check_arriving_layout(const ad_layout *grad, const ad_layout *o
       wanted);
 }
 
-// Checks that the gradient that arrived for output i has dtype, shape, layout and scale of the tape's gradient there.
+// Checks that the gradient that arrived for output i has the dtype, shape, layout and scale that the gradient of output
+// i has on the tape.
 static ad_status check_arriving(const ad_tape *tape, const start *from, size_t i) {
   const ad_array *grad = arriving(from, i), *output = &from->outputs[i]->array;
   const char *site = from->site;

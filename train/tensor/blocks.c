@@ -1,6 +1,6 @@
-/* The memory of values and gradients. A tape takes it from its own arena, where the memory of consumed gradients is
- * used again, or from a pool of several tapes. To a pool a tape also gives back values that no further call of
- * backward reads. */
+/* The memory of values and gradients. A tape takes this memory from its own arena, where the memory of consumed
+ * gradients is used again, or from a pool of several tapes. A tape that uses a pool also gives back values that no
+ * later call of backward reads. */
 #include "array/array.h"
 #include "base/memory.h"
 #include "tensor/tape.h"
@@ -25,7 +25,7 @@ ad_status ad_memory_take(tape_memory *memory, int dry, size_t bytes, void **out)
   return AD_OK;
 }
 
-// The size of a block. In shared memory sizes are rounded up by less than 1/16. So values of slightly different sizes
+// Returns the size of a block. In a pool sizes are rounded up by less than 1/16, so values of slightly different sizes
 // (of uneven microbatches, or the rows of an expert) can use each other's memory.
 static size_t block_size(const tape_memory *memory, size_t bytes) {
   size_t step = 64;
@@ -34,7 +34,7 @@ static size_t block_size(const tape_memory *memory, size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-// Notes that the tape uses the shared memory, until the tape's reset.
+// Records that the tape uses the pool's memory, until the tape's reset.
 static void share_values(ad_tape *tape) {
   if (!tape->values->is_shared || tape->has_shared) return;
   tape->has_shared = 1;
@@ -75,7 +75,7 @@ ad_status ad_value_take(ad_tape *tape, size_t bytes, void **out) {
 
 /* ---- which values backward still reads ---- */
 
-/* Returns 1 if this walk leaves the operand's gradient to the other walk. */
+/* Returns 1 if this walk computes the operand's gradient. */
 static int is_left_by(tape_walk walk, const ad_tensor *operand) {
   return operand->carries && (walk == WALK_WHOLE || (walk == WALK_INPUTS) == operand->reached);
 }
@@ -86,7 +86,7 @@ uint64_t ad_walk_fills(tape_walk walk, const ad_tensor *out) {
   return filled;
 }
 
-// The tensor that owns the memory of this value.
+// Returns the tensor that owns the memory of this value.
 static ad_tensor *owner_of(ad_tensor *value) {
   while (value->shares_value) value = value->operand[0];
   return value;
@@ -99,7 +99,7 @@ static int is_to_come(const ad_tape *tape, const ad_tensor *out) {
   return tape->defers_weights && out->op && (out->waits || (!out->reached && (out->uses || out->takes_shares)));
 }
 
-/* Marks the values that this call of backward will read. */
+/* Marks the values that the backward of `out` will read in the pass of weights. */
 static void need_for(ad_tensor *out) {
   uint64_t unread = ad_operation_unread(out->op, ad_walk_fills(WALK_WEIGHTS, out));
   for (int i = 0; i < out->operand_count; i++)
@@ -144,8 +144,8 @@ ad_status ad_tape_drop(ad_tape *tape) {
 
 /* ---- giving memory back at the reset ---- */
 
-// Gives a gradient's memory back. After a failure in the middle of a call, two gradients may share one memory; a failed
-// tape therefore gives none back until the pool is empty.
+// Gives a gradient's memory back. After a failure in the middle of a call, two gradients may have the same memory; so a
+// failed tape gives no gradients back, and their memory stays taken until the pool is empty.
 static ad_status give_gradient(ad_tape *tape, ad_tensor *of) {
   size_t bytes = ad_array_bytes(&of->grad);
   int has = of->has_grad || of->waits;
@@ -160,7 +160,7 @@ static ad_status give_all_of(ad_tape *tape, ad_tensor *of) {
   return give_gradient(tape, of);
 }
 
-// When the last tape has left, the pool's arena is reset.
+// Ends the tape's use of the pool. When the last tape leaves, the pool's arena is reset.
 static void leave(ad_tape *tape) {
   tape_memory *memory = tape->values;
   tape->has_shared = 0;
@@ -174,7 +174,8 @@ void ad_tape_give_all(ad_tape *tape) {
   if (!tape->has_shared) return;
   ad_status status = AD_OK;
   for (ad_tensor *each = tape->last; each && !status; each = each->previous) status = give_all_of(tape, each);
-  leave(tape);  // without memory for a record, blocks not given back stay taken until the pool is empty
+  // if there is no memory for a record, blocks that were not given back stay taken until the pool is empty
+  leave(tape);
 }
 
 /* ---- pools of memory that several tapes share ---- */

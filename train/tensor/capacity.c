@@ -1,5 +1,5 @@
-/* A limit on the tokens of an expert: it takes those with the lowest numbers, counted over all ranks, and drops the
- * rest. If the numbers of tokens do not depend on the mesh, neither do the dropped tokens. */
+/* A limit on the tokens of an expert: the expert takes the tokens with the lowest numbers, counted over all ranks, and
+ * drops all others. If the numbers of tokens do not depend on the mesh, the dropped tokens do not either. */
 #include <math.h>
 #include "array/array.h"
 #include "tensor/routing.h"
@@ -44,13 +44,14 @@ ad_status ad_routing_number(ad_tape *tape, const ad_array *batch, size_t first, 
 
 /* ---- counting the choices of all ranks ---- */
 
-/* The group of ranks that have different tokens. */
+/* Returns the group of ranks that have different tokens. */
 static ad_group everyone(const ad_tape *tape, const ad_routing *routing) {
   const ad_array *choices = &routing->choices;
   return ad_array_group(tape->comm, choices, ad_layout_axes_of(&choices->layout, AD_V));
 }
 
-/* Sums counts over the ranks with different tokens. Backend dry assumes that all ranks have this rank's counts. */
+/* Sums counts over the ranks that have different tokens. Backend dry assumes that all these ranks have this rank's
+ * counts. */
 static ad_status sum_counts(ad_tape *tape, const ad_routing *routing, int64_t *counts, size_t n, const char *site) {
   ad_group group = everyone(tape, routing);
   for (size_t i = 0; i < n && tape->dry; i++) counts[i] *= ad_group_size(&group);
@@ -69,8 +70,8 @@ static ad_status sum_counts(ad_tape *tape, const ad_routing *routing, int64_t *c
 
 /* ---- finding the limit of each expert ---- */
 
-/* Pivots counted in one all-reduce. Bisection would take one all-reduce for each bit of a token's number; 15 pivots
- * divide the range by 16, so that a quarter as many suffice. */
+/* Number of pivots whose counts are summed in one all-reduce. Bisection would take one all-reduce for each bit of a
+ * token's number; 15 pivots divide the range by 16, so a quarter as many all-reduces suffice. */
 enum { PIVOTS = 15 };
 
 /* The search for the limits. */
@@ -108,14 +109,14 @@ static void narrow(search *s, size_t expert) {
   s->high[expert] = high;
 }
 
-/* Returns 1 if some expert's limit is not found yet. */
+/* Returns 1 if the limit of some expert is not found yet. */
 static int is_open(const ad_routing *routing, const search *s) {
   for (size_t e = 0; e < routing->experts; e++)
     if (s->high[e] - s->low[e] > 1) return 1;
   return 0;
 }
 
-/* Finds the limits. All ranks see the same sums, and so call the same number of all-reduces. */
+/* Finds the limits. All ranks see the same sums, so all of them call the same number of all-reduces. */
 static ad_status find_limits(ad_tape *tape, ad_routing *routing, search *s, int64_t tokens, const char *site) {
   for (size_t e = 0; e < routing->experts; e++) s->high[e] = tokens + 1;  // one above the largest possible number
   while (is_open(routing, s)) {
@@ -135,7 +136,7 @@ static ad_status take_memory(ad_tape *tape, const ad_routing *routing, search *s
   return take_indices(tape, routing->experts * PIVOTS, &s->below);
 }
 
-/* The number of choices of all ranks. In the worst case of a plan, each other rank has `crowd` tokens. */
+/* Returns the number of choices of all ranks. In the worst case of a plan, each other rank has `crowd` tokens. */
 static int64_t count_all_choices(const ad_tape *tape, const ad_routing *routing, const search *s) {
   ad_group group = everyone(tape, routing);
   size_t crowd = tape->options.crowd, others = (size_t)ad_group_size(&group) - 1;
@@ -166,7 +167,8 @@ static ad_status limit(ad_tape *tape, ad_routing *routing, double capacity, cons
   AD_TRY(take_memory(tape, routing, &s));
   AD_TRY(ad_routing_number(tape, batch, first, routing, site));
   AD_TRY(find_capacity(tape, routing, capacity, &s, &overflows, site));
-  if (!overflows || tape->options.crowd) return AD_OK;  // in the worst case only choices of other ranks are dropped
+  // in a plan's worst case only choices of other ranks are dropped
+  if (!overflows || tape->options.crowd) return AD_OK;
   AD_TRY(find_limits(tape, routing, &s, batch->shape.dim[0] * batch->shape.dim[1], site));
   ad_routing_sort(routing);
   return AD_OK;
@@ -181,5 +183,5 @@ void ad_limit_at(ad_tape *tape, ad_routing *routing, double capacity, const ad_t
                          : ad_fail(AD_INVALID, "%s: limit: the batch is %s", site, ad_tape_foreigner(batch));
   if (!status) return;
   ad_tape_fail(tape, status);
-  ad_tape_report_error(tape);  // other ranks may wait in its all-reduces
+  ad_tape_report_error(tape);  // other ranks may wait in the all-reduces of the limit
 }

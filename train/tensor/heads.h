@@ -3,7 +3,7 @@
 #define TENSOR_HEADS_H
 #include "tensor/operation.h"
 
-/* Local sizes of [batch, seq, heads * head_dim]. */
+/* Local sizes of an array [batch, seq, heads * head_dim]. */
 typedef struct head_sizes {
   size_t batch, seq, width, heads, head_dim;
 } head_sizes;

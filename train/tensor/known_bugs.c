@@ -12,7 +12,7 @@
 #include "tensor/routing.h"
 #include "tensor/tape.h"
 
-/* Notes that the bug took effect. */
+/* Records that the bug took effect. */
 static void fire(void *context) { ((ad_known_bug_scene *)context)->fired = 1; }
 
 /* Skips the last turn of the ring: the last block of keys is never attended to. */
@@ -31,7 +31,7 @@ static void mask_by_own_positions(void *context, void *passing) {
   fire(context);
 }
 
-/* Overwrites the gradients that other ranks gathered for a block, instead of adding to them. */
+/* Overwrites the gradients that other ranks gathered for a block, where the right code adds to them. */
 static void forget_gathered(void *context, void *passing) {
   *(int *)passing = 0;
   fire(context);
@@ -61,8 +61,8 @@ static void drop_others_slots(void *context, void *passing) {
 }
 
 /* Averages the experts' gradients over their replicas only. With a loss that each rank divides by its own count,
- * gradients are averages over the ranks with tokens; but the gradient that returns to the experts is already a sum
- * over `ep`. In backward, exchanges to the experts and from them alternate: the second undoes the factor of the
+ * gradients are averages over the ranks with tokens; but the gradient that returns to the experts is already a sum over
+ * `ep`. In backward, exchanges to the experts and from the experts alternate: the second undoes the factor of the
  * first. */
 static void average_over_replicas(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
@@ -78,7 +78,7 @@ static void average_over_replicas(void *context, void *passing) {
 
 /* ---- sums and statistics in too few digits ---- */
 
-/* Adds a few terms of each sum, then rounds the partial sum to bf16. */
+/* Computes a product whose partial sums are rounded to bf16 after every few terms. */
 static void sum_in_bf16(const gemm_product *of, uint16_t *sums) {
   enum { TERMS = 4 };
   for (int64_t at = 0; at < of->k; at += TERMS)
@@ -92,7 +92,7 @@ static void round_within_product(void *context, void *passing) {
   const gemm_product *of = pass->product;
   uint16_t *sums;
   if (scene->kept || of->values != AD_BF16 || !of->k || ad_new((size_t)(of->m * of->n), &sums)) return;
-  scene->kept = of; /* the products that this product is split into pass this injection point, too */
+  scene->kept = of; /* the smaller products, too, pass this injection point */
   sum_in_bf16(of, sums);
   ad_gemm_write_out(of, sums, AD_BF16);
   scene->kept = NULL;

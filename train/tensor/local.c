@@ -1,14 +1,14 @@
-/* Leaving the types and coming back. Code between ad_to_local and ad_from_local sees only local buffers, so the
- * caller states the layouts of the value and of its gradient. The dual of the stated gradient layout is the type
- * with which the value is used; transitions of law 2 that move no bytes bring the value to that type. If the value
- * has that type already, no transition is needed. */
+/* Leaving the type rules and coming back. Code between ad_to_local and ad_from_local sees only local buffers, so the
+ * caller states the layouts of the value and of its gradient. The dual of the stated gradient layout is the type with
+ * which the code uses the value; transitions of law 2 that move no bytes bring the value to that type. If the value has
+ * that type already, no transition is needed. */
 #include "array/array.h"
 #include "layout/sentences.h"
 #include "layout/transition.h"
 #include "tensor/tape.h"
 
-/* The transition from one type to another that moves no bytes and leaves each rank its part: a conversion or a
- * declaration. AD_MOVE_COUNT: there is none. */
+/* Returns the transition from one type to another that moves no bytes and leaves each rank its part: a conversion or a
+ * declaration. Returns AD_MOVE_COUNT if there is none. */
 static ad_move entry_between(ad_type from, ad_type to) {
   static const ad_move moves[] = {AD_MOVE_CONVERT, AD_MOVE_DECLARE};
   for (size_t i = 0; i < sizeof moves / sizeof *moves; i++) {
@@ -34,8 +34,8 @@ static ad_status refuse_gradient_type(const char *name, const char *site, ad_axi
                  way.count ? ", or " : "", dual);
 }
 
-/* Converts x to the layout `to`, axis by axis. For messages: `value` and `gradient`, the layouts that the caller
- * stated. */
+/* Converts x to the layout `to`, axis by axis. `value` and `gradient`, the layouts that the caller stated, are for
+ * messages. */
 static ad_tensor *bring(ad_tape *tape, ad_tensor *x, const ad_layout *to, const ad_layout *value,
                         const ad_layout *gradient, const char *name, const char *site) {
   for (int i = 0; i < AD_AXIS_COUNT && ad_tape_owns(tape, x); i++) {
@@ -95,7 +95,7 @@ ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradient, con
   if (status) return ad_tape_fail(tape, status);
   ad_layout used = ad_layout_dual(&stated), own = x->array.layout;
   x = bring(tape, x, &used, &own, &stated, "to_local", site);
-  if (ad_tape_owns(tape, x)) ad_tape_lend(x);  // the caller may read it until the tape's reset
+  if (ad_tape_owns(tape, x)) ad_tape_lend(x);  // the caller may read the value until the tape's reset
   return x;
 }
 
@@ -112,7 +112,7 @@ static ad_status check_whole(const ad_tensor *x, const ad_array *value, const ch
                  ad_shape_print(&value->shape, wanted, sizeof wanted));
 }
 
-/* Describes the value with the dual of the stated gradient's type. If that is V on an axis where the value is
+/* Describes the value with the dual of the stated gradient's type. On an axis where that dual is V and the value is
  * sharded, each rank's part counts as a full value of its own. */
 static ad_status describe_arrival(const ad_tape *tape, const ad_array *value, const ad_layout *stated, const char *site,
                                   ad_array *out) {

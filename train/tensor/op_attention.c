@@ -1,5 +1,6 @@
-/* Attention as an operation: its types, the heads and positions of this rank, and the source of keys and values.
- * Either each rank has all of them, or they are sharded like the rows and go around the ring. attention.c computes. */
+/* Attention as an operation: its types, the heads and positions of this rank, and where keys and values come from.
+ * Either each rank has all keys and values, or they are sharded like the rows of q and go around the ring. The
+ * arithmetic is in attention.c. */
 #include <inttypes.h>
 #include <string.h>
 #include "array/array.h"
@@ -23,7 +24,7 @@ static const ad_array *array_of(const ad_tensor *out, int i) { return &out->oper
 
 static ad_axes sharded_axes(const ad_array *array, int dim) { return ad_layout_axes_sharding(&array->layout, dim); }
 
-/* The number of ranks on the ring; 1: keys and values are full. */
+/* Returns the number of ranks on the ring; 1: keys and values are full. */
 static int64_t ring_members(const ad_tensor *out) {
   return ad_mesh_ranks_over(out->array.layout.mesh, sharded_axes(array_of(out, K), 1));
 }
@@ -66,8 +67,8 @@ static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
   return AD_OK;
 }
 
-/* Builds the rule. Along the sequence, keys and values are full (letter t) or sharded like the rows (s: they go
- * around the ring). Their heads are on all ranks (e) or sharded like those of q (d). */
+/* Builds the rule. Along the sequence, keys and values are full (letter t) or sharded like the rows of q (letter s:
+ * they go around the ring). Their heads are all on each rank (letter e) or sharded like those of q (letter d). */
 static ad_status attention_describe(ad_tape *tape, ad_tensor *out) {
   AD_TRY(check_dtypes(tape, out));
   AD_TRY(check_shapes(tape, out));
@@ -94,14 +95,14 @@ static ad_status find_first_head(const ad_tape *tape, const ad_tensor *out, cons
   return AD_OK;
 }
 
-/* The number of samples computed at the same time. Usually one, so that the sums for a narrow result or gradient
- * stay in the second-level cache; on a ring all samples, because they travel together. */
+/* Returns the number of samples that are computed together. Usually one, so that the sums for a narrow result or
+ * gradient stay in the second-level cache; on a ring all samples, because they travel together. */
 static size_t samples_at_once(const ad_tensor *out) {
   size_t batch = (size_t)out->array.local.dim[0];
   return ring_members(out) > 1 || !batch ? batch : 1;
 }
 
-/* sample_count: local elements of one sample. The other: local elements of the samples computed at the same time. */
+/* sample_count returns the local elements of one sample, part_count those of the samples that are computed together. */
 static size_t sample_count(const ad_array *array) { return (size_t)(array->local.dim[1] * array->local.dim[2]); }
 static size_t part_count(const ad_tensor *out, const ad_array *array) {
   return samples_at_once(out) * sample_count(array);
@@ -155,7 +156,7 @@ static ad_status attention_check(const ad_tape *tape, const ad_tensor *out) {
 
 /* ---- sizes of saved and scratch memory ---- */
 
-/* Rows of all heads of one sample. */
+/* Returns the number of rows of all heads of one sample. */
 static size_t row_count(const ad_tensor *out) {
   return (size_t)(out->array.local.dim[1] * (out->array.local.dim[2] / head_dim_of(out)));
 }
@@ -164,7 +165,7 @@ static size_t row_bytes(const ad_tensor *out) {
   return (size_t)out->array.local.dim[0] * row_count(out) * ad_dtype_size(wide_of(out));
 }
 
-// Saves the maximum and the sum of every row of every head.
+// Returns the bytes of the saved maximum and sum of every row of every head.
 static size_t attention_saved(const ad_tensor *out) { return 2 * row_bytes(out); }
 
 /* Parts of the scratch memory: the ring's element counts, the ring's buffers, the arithmetic of one part, and for
@@ -173,7 +174,7 @@ typedef struct scratch {
   size_t counts, ring, arithmetic, sums[3]; /* bytes */
 } scratch;
 
-/* The most positions of k on any rank; for a zigzag cut two of the longest chunks. */
+/* Returns the most positions of k on any rank; if the sequence is sharded zigzag, two of the longest chunks. */
 static size_t most_columns(const ad_tensor *out) {
   int64_t members = ring_members(out), seq = array_of(out, K)->shape.dim[1];
   return members == 1 ? (size_t)seq : 2 * (size_t)((seq + 2 * members - 1) / (2 * members));
@@ -215,7 +216,7 @@ static void *sums_of(const ad_tensor *out, int i) {
   return sums;
 }
 
-/* Rounds the sums of the samples computed at the same time, and writes them to the array's rows. */
+/* Rounds the sums of the samples that are computed together, and writes them to the array's rows. */
 static void round_sums(const ad_tensor *out, const ad_array *array, void *to, const void *sums, int adds) {
   size_t seq = (size_t)array->local.dim[1], width = (size_t)array->local.dim[2], head_dim = (size_t)head_dim_of(out);
   head_sizes of = {samples_at_once(out), seq, width, width / head_dim, head_dim};
@@ -242,7 +243,7 @@ static ad_status member_positions(const ad_tensor *out, const key_ring *ring, in
   return ad_find_positions(out, array_of(out, K), ad_group_rank(&ring->group, member), to);
 }
 
-/* Fills in how many elements of k each member of the ring has. */
+/* Writes to `counts` how many elements of k each rank of the ring has. */
 static ad_status fill_counts(const ad_tensor *out, key_ring *ring, size_t *counts) {
   const ad_shape *local = &array_of(out, K)->local;
   for (int64_t i = 0; i < ring->members; i++) {
@@ -254,7 +255,7 @@ static ad_status fill_counts(const ad_tensor *out, key_ring *ring, size_t *count
   return AD_OK;
 }
 
-/* The part of keys and values for this turn of the ring. */
+/* Finds the keys and values that this rank has in this turn (step) of the ring, and their positions. */
 static ad_status part_of_turn(const ad_tensor *out, const key_ring *ring, int64_t turn, attention_part *part) {
   ring_pair pair = ad_ring_pair(ring, turn);
   positions own;
@@ -266,14 +267,14 @@ static ad_status part_of_turn(const ad_tensor *out, const key_ring *ring, int64_
   return AD_OK;
 }
 
-/* The part of keys and values if they are not sharded: all of them. */
+/* Finds the keys and values of a sample if they are not sharded: all of them. */
 static ad_status full_part(const ad_tape *tape, const ad_tensor *out, size_t sample, attention_part *part) {
   const ad_array *k = array_of(out, K), *v = array_of(out, V);
   *part = (attention_part){.k = at_sample(k, k->data, sample), .v = at_sample(v, v->data, sample)};
   return ad_find_positions(out, k, ad_comm_rank(tape->comm), &part->columns);
 }
 
-/* Reports the ring at an injection point. On backend dry this is all that happens on the ring. */
+/* Calls the functions at the injection point AD_INJECT_RING. On backend dry the ring does nothing else. */
 static void record_ring(const ad_tape *tape, const ad_tensor *out, int backward) {
   if (ring_members(out) == 1) return;
   const key_ring ring = ring_of(tape, out);
@@ -326,8 +327,8 @@ static ad_status forward_samples(ad_tape *tape, ad_tensor *out, size_t sample) {
   return AD_OK;
 }
 
-/* Computes the result, a group of samples at a time. On a ring it runs even without samples, because the other ranks
- * wait for this rank's messages. */
+/* Computes the result, a group of samples at a time. On a ring the loop runs once even without samples, because the
+ * other ranks wait for this rank's messages. */
 static ad_status attention_forward_pass(ad_tape *tape, ad_tensor *out) {
   size_t sample = 0, batch = (size_t)out->array.local.dim[0];
   record_ring(tape, out, 0);
@@ -341,8 +342,8 @@ static ad_status attention_forward_pass(ad_tape *tape, ad_tensor *out) {
 
 /* ---- attention's backward ---- */
 
-/* The memory for an operand's gradient: its own, or sums that are rounded into it afterwards; NULL: the gradient is
- * not wanted. */
+/* Returns the memory in which an operand's gradient is computed: the gradient's own, or sums that are rounded into it
+ * afterwards. Returns NULL if the gradient is not wanted. */
 static void *begin_gradient(const ad_tensor *out, int i, const ad_gradient_slot *slot, size_t sample) {
   if (!slot->data) return NULL;
   void *sums = is_narrow(out) ? sums_of(out, i) : at_sample(array_of(out, i), slot->data, sample);
@@ -438,7 +439,8 @@ static const ad_operation attention = {.name = "attention",
 static ad_tensor *attend(ad_tape *tape, ad_tensor *q, ad_tensor *k, ad_tensor *v, attention_numbers numbers,
                          const char *site) {
   ad_tensor *out = ad_tape_apply(tape, &attention, (ad_tensor *[]){q, k, v}, 3, &numbers, site);
-  // Other ranks may wait for keys. After an early failure no operand shows whether they do: always reports.
+  // Other ranks may wait for this rank's keys. After an early failure no operand shows whether they do, so the error is
+  // always reported.
   if (tape && ad_tape_failed(tape) && ad_comm_size(tape->comm) > 1) ad_tape_report_error(tape);
   return out;
 }

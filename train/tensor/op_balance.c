@@ -20,7 +20,8 @@ static double element(const ad_tensor *tensor, size_t i) {
   return ad_element(tensor->array.dtype, tensor->array.data, i);
 }
 
-/* The constant factor, experts * top_k / choices^2, where `choices` = top_k * tokens, summed over all experts. */
+/* Returns the constant factor of the loss, experts * top_k / choices^2, where `choices` is the number of choices of all
+ * tokens. */
 static double factor_of(const ad_tensor *out) {
   const ad_tensor *choices = out->operand[1];
   double sum = 0;

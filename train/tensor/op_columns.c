@@ -1,23 +1,24 @@
-/* Concatenation of values along a dimension, and a slice of a value along it. The dimension must be full on each
- * rank, so that no rank needs elements of other ranks. */
+/* Concatenation of values along a dimension, and a slice of a value along it. The dimension must be full on each rank;
+ * no rank then needs elements of other ranks. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include "tensor/along.h"
 #include "tensor/tape.h"
 
-enum { LAST = -1 }; /* `dim`: the last dimension, whatever the shape */
+enum { LAST = -1 }; /* a value of `dim`: the last dimension, whatever the shape */
 
 static int dim_of(const ad_array *x, int dim) { return dim == LAST ? x->shape.ndim - 1 : dim; }
 
-/* Describes the value with another size of the dimension. */
+/* Describes the value x with another size of dimension `dim`. */
 static ad_array resized(const ad_tape *tape, const ad_array *x, int dim, int64_t size, const ad_layout *layout) {
   ad_shape shape = x->shape;
   shape.dim[dim] = size;
   return ad_array_describe(tape->comm, x->dtype, &shape, layout);
 }
 
-/* A stretch of each row: elements from `first` on. A row has `width` elements: the dimension and all that follow it. */
+/* A stretch of each row: elements from `first` on. A row has `width` elements: those of the dimension and of all that
+ * follow it. */
 typedef struct stretch {
   size_t first, width;
   const void *data;
@@ -32,7 +33,7 @@ static void *stretch_row(ad_dtype dtype, stretch of, size_t i) {
   return (char *)(uintptr_t)of.data + (i * of.width + of.first) * ad_dtype_size(dtype);
 }
 
-/* Copies, or adds, `count` elements of a stretch in each row. */
+/* Copies `count` elements of a stretch in each row or, with `adds`, adds them. */
 static void put_stretch(ad_dtype dtype, stretch to, stretch from, size_t count, size_t rows, int adds) {
   for (size_t i = 0; count && i < rows; i++)
     ad_rows(dtype)->put(stretch_row(dtype, to, i), stretch_row(dtype, from, i), 1, count, adds);
@@ -48,7 +49,7 @@ static int dim_of_parts(const ad_tensor *out) {
   return dim_of(&out->operand[0]->array, ((const concat_numbers *)out->own)->dim);
 }
 
-/* Whether two shapes are equal except for the size of this dimension. */
+/* Returns 1 if two shapes are equal except for the size of this dimension. */
 static int same_but_for(const ad_shape *a, const ad_shape *b, int dim) {
   ad_shape other = *b;
   if (a->ndim != b->ndim || dim < 0 || dim >= a->ndim) return 0;
@@ -78,7 +79,8 @@ static ad_status check_part(const ad_tensor *out, int i) {
                  ad_shape_print(&first->shape, a, sizeof a), print_dim(first, dim, name, sizeof name));
 }
 
-/* Types propagate as for a sum: if one part is P and another is not, the other would be counted once on each rank. */
+/* Types propagate as for a sum. If one part is P, all must be: a part that is not P would be counted once on each
+ * rank. */
 static ad_status layout_of_parts(const ad_tensor *out, ad_layout *layout) {
   const ad_layout *layouts[AD_OPERANDS_MAX];
   int constant[AD_OPERANDS_MAX], ndim = out->operand[0]->array.shape.ndim;
@@ -141,7 +143,7 @@ static const ad_operation concat = {.name = "concat",
 
 static ad_tensor *concat_along(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site);
 
-/* Concatenates more values than an operation can have operands: first in groups, then the groups. */
+/* Concatenates more values than an operation can have operands: first the values of each group, then the groups. */
 static ad_tensor *concat_groups(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site) {
   ad_tensor *groups[AD_OPERANDS_MAX];
   size_t count = 0;
@@ -210,7 +212,7 @@ static ad_status slice_describe(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* The stretch of the operand's rows that the slice takes. */
+/* Returns the stretch of the operand's rows that the slice takes. */
 static stretch sliced(const ad_tensor *out, const void *data) {
   along of = ad_along(&out->operand[0]->array, dim_of_slice(out));
   return (stretch){(size_t)slice_of(out)->first * of.after, of.size * of.after, data};

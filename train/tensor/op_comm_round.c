@@ -1,19 +1,19 @@
-/* Rounds a value, and its gradient, as if it had travelled in a narrower dtype. It takes the place of a bridge
- * within one rank: nothing travels, but the roundings are those of a bridge between ranks. */
+/* Rounds a value, and its gradient, as if it had travelled in a narrower dtype. Replaces a bridge between modules on
+ * the same ranks: nothing travels, but the roundings are those of a bridge between ranks. */
 #include <math.h>
 #include "kernels/finite.h"
 #include "kernels/kernels.h"
 #include "tensor/tape.h"
 
-/* Notes the largest value that f16 made infinite. */
+/* Raises *overflow to the largest value that became infinite in f16. */
 static void note_overflow(const void *narrow, ad_dtype comm_dtype, double scale, const void *from, ad_dtype dtype,
                           size_t n, double *overflow) {
   if (comm_dtype == AD_F16 && overflow)
     *overflow = fmax(*overflow, scale * ad_largest_overflow(narrow, comm_dtype, from, dtype, n));
 }
 
-/* Casts to the communication dtype and back, block by block, multiplied by `scale` in between. `to` may
- * be `from` unless `adds`. */
+/* Casts from `dtype` to the communication dtype and back, block by block. Values in the communication dtype are
+ * multiplied by `scale`. `to` may be `from` unless `adds` is 1. */
 static void round_through(ad_dtype comm_dtype, double scale, ad_dtype dtype, void *to, const void *from, size_t numel,
                           int adds, double *overflow) {
   enum { BLOCK = 512 };

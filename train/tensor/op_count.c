@@ -1,4 +1,4 @@
-/* Division by a step's count (law 5), and a microbatch's share of that count. Both accept only counts that
+/* Division by a step's count (law 5), and a microbatch's share of that count. Both operations accept only counts that
  * were summed over the ranks. */
 #include <inttypes.h>
 #include "base/injection.h"
@@ -51,7 +51,7 @@ static const ad_operation share = {.name = "share",
 
 /* ---- checking the count, and dividing by it ---- */
 
-// The count must cover all ranks of the tape: over fewer ranks it would differ between the tape's ranks.
+// Checks that the count covers all ranks of the tape: a count over fewer ranks would differ between the tape's ranks.
 static ad_status check_ranks(const ad_tape *tape, const ad_mesh *counted, const char *what, const char *site) {
   int covers = ad_mesh_first_rank(counted) <= ad_mesh_first_rank(tape->mesh) &&
                ad_mesh_last_rank(counted) >= ad_mesh_last_rank(tape->mesh);

@@ -1,6 +1,6 @@
 /* Distances between two values: the sum of squared differences, and the Kullback-Leibler divergence of two
- * distributions given by rows of logits. Both are numerators only, like the loss in op_loss.c. Differences and
- * exponentials have the wide dtype; a gradient is rounded once, after the subtraction. */
+ * distributions given by rows of logits. Both operations give only the numerator of a loss, as cross-entropy does
+ * (op_loss.c). Differences and exponentials have the wide dtype; a gradient is rounded once, after the subtraction. */
 #include <math.h>
 #include "tensor/tape.h"
 
@@ -19,7 +19,7 @@ static size_t piece_at(const ad_tensor *out, size_t at) {
 
 static size_t difference_scratch(const ad_tensor *out) { return PIECE * ad_dtype_size(out->array.dtype); }
 
-/* a - b, for the piece that begins at element `at`. */
+/* Returns a - b, for the piece that begins at element `at`. */
 static const void *difference(const ad_tensor *out, size_t at) {
   const row_kernels *rows = ad_rows(out->operand[0]->array.dtype);
   rows->put_wide(out->scratch, values(out, 1, at), -1, piece_at(out, at), 0);
@@ -71,7 +71,7 @@ ad_tensor *ad_squared_error_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const 
 
 enum { LOGITS, TARGET };
 
-/* Turns the exponentials of logits into a distribution: exp(logit - largest) / sum. */
+/* Numbers that turn a row of logits into a distribution: exp(logit - largest) / sum. */
 typedef struct scaling {
   double largest, sum;
 } scaling;
@@ -83,10 +83,11 @@ static size_t row_bytes(const ad_tensor *out) {
   return ad_columns(out->operand[LOGITS]) * ad_dtype_size(out->array.dtype);
 }
 
-// Scratch: exponentials of a row of the target, or a row of the gradient; for a narrow dtype one more row, wide.
+// Returns the bytes of scratch memory: the exponentials of a row of the target, or a row of the gradient; for a narrow
+// dtype one more row, in the wide dtype.
 static size_t divergence_scratch(const ad_tensor *out) { return (is_narrow(out) ? 2 : 1) * row_bytes(out); }
 
-/* Row `row` of operand i in the wide dtype; valid until the next call. */
+/* Returns row `row` of operand i in the wide dtype; valid until the next call. */
 static const void *wide_row(const ad_tensor *out, size_t row, int i) {
   size_t width = ad_columns(out->operand[i]);
   const void *x = values(out, i, row * width);
@@ -107,12 +108,12 @@ static scaling scale(const ad_tensor *out, size_t row, int i) {
   return *scaling_of(out, row, i) = (scaling){largest, rows->exp_sum(out->scratch, x, largest, width)};
 }
 
-/* How far an element is below the largest of its row. */
+/* Returns an element less the largest of its row. */
 static double below(const ad_tensor *out, scaling s, int i, size_t at) {
   return ad_element(out->operand[i]->array.dtype, out->operand[i]->array.data, at) - s.largest;
 }
 
-/* The divergence of one row. Elements with target probability 0 contribute nothing, whatever the logits. */
+/* Returns the divergence of one row. Elements with target probability 0 contribute nothing, whatever the logits. */
 static double divergence_of_row(const ad_tensor *out, size_t row) {
   size_t width = ad_columns(out->operand[LOGITS]);
   scaling logits = scale(out, row, LOGITS), target = scale(out, row, TARGET);
@@ -132,7 +133,7 @@ static ad_status divergence_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* (softmax of the logits - softmax of the target) times the gradient of the loss. */
+/* The gradient of the logits: (softmax of the logits - softmax of the target) times the gradient of the loss. */
 static ad_status divergence_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t width = ad_columns(out->operand[LOGITS]);

@@ -32,7 +32,7 @@ static ad_status dropout_check(const ad_tape *tape, const ad_tensor *out) {
 
 static size_t dropout_scratch(const ad_tensor *out) { return ad_numel(out) * sizeof(float); }
 
-/* Draws a number in [0, 1) for each element. All addends of a Partial value get the same numbers. */
+/* Draws a number in [0, 1) for each element. If the operand is Partial, all its addends get the same numbers. */
 static ad_status draw_numbers(const ad_tape *tape, const ad_tensor *out, float **numbers) {
   const dropout_numbers *own = numbers_of(out);
   ad_layout layout = out->array.layout;

@@ -52,7 +52,7 @@ ad_tensor *ad_to_dtype_at(ad_tape *tape, ad_tensor *x, ad_dtype dtype, const cha
 
 /* ---- operation add: the sum of two values ---- */
 
-/* The operands may have two dtypes, as a branch and the residual stream do: the result has the wider one. */
+/* The operands may have two dtypes, as the result of a layer and the residual stream do: the sum has the wider one. */
 static ad_status add_forward(ad_tape *tape, ad_tensor *out) {
   int first_is_wide = out->operand[0]->array.dtype == out->array.dtype;
   const ad_array *wide = &out->operand[!first_is_wide]->array, *other = &out->operand[first_is_wide]->array;
@@ -88,7 +88,7 @@ ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site
 
 /* ---- operation add_row: adds a vector to each row ---- */
 
-/* The row has the wide dtype. */
+/* The row, operand 1, has the wide dtype. */
 static ad_status add_row_forward(ad_tape *tape, ad_tensor *out) {
   size_t width = ad_columns(out), rows = ad_rows_of(out);
   if (ad_numel(out)) memcpy(out->array.data, value(out, 0), ad_array_bytes(&out->array));
@@ -218,13 +218,13 @@ static ad_status swiglu_forward(ad_tape *tape, ad_tensor *out) {
 
 enum { SWIGLU_PIECE = 256 };
 
-/* The piece of a gradient at `at`; `unused` if the gradient is not wanted. */
+/* Returns the piece of a gradient at `at`, or `unused` if the gradient is not wanted. */
 static void *piece_of(const ad_tensor *out, const ad_gradient_slot *slot, size_t at, void *unused) {
   return slot->data ? ad_at(out, slot->data, at) : unused;
 }
 
-/* One exponential gives both gradients, so both are always computed: a gradient that is not wanted goes piece by
- * piece into memory that nobody reads. */
+/* One exponential serves both gradients, so both are always computed. A gradient that is not wanted is written, piece
+ * by piece, to memory that nothing reads. */
 static ad_status swiglu_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   double unused[SWIGLU_PIECE];
   size_t all = ad_numel(out), piece = slot[0].data && slot[1].data ? all : SWIGLU_PIECE;

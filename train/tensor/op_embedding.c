@@ -6,7 +6,7 @@
 
 static const int32_t *indices_of(const ad_tensor *out) { return out->operand[1]->array.data; }
 
-/* The rows of the full table on this rank. */
+/* Returns the rows of the full table that this rank has. */
 static ad_span own_rows(const ad_tape *tape, const ad_tensor *out, int *span_count) {
   const ad_array *table = &out->operand[0]->array;
   ad_span span = {0, 0};
@@ -32,7 +32,7 @@ static ad_status check_index(const ad_tensor *out, size_t position) {
                  out->site, index, position, vocabulary);
 }
 
-/* The local row of the table for a position; -1: another rank has it. */
+/* Returns the local row of the table for a position, or -1 if another rank has that row. */
 static int64_t own_row(const ad_tensor *out, ad_span own, size_t position) {
   int64_t row = indices_of(out)[position] - own.first;
   return row >= 0 && row < own.count ? row : -1;

@@ -40,7 +40,7 @@ static ad_status exchange_forward(ad_tape *tape, ad_tensor *out) {
   return ad_transit_run(tape->comm, &transit, &out->operand[0]->array, &out->array);
 }
 
-// Memory for the gradient before it is added to an earlier one.
+// Returns the bytes of scratch memory: room for the gradient before it is added to an earlier one.
 static size_t exchange_scratch(const ad_tensor *out) {
   return out->operand[0]->carries ? ad_array_bytes(&out->operand[0]->array) : 0;
 }
@@ -62,8 +62,8 @@ static const ad_operation exchange = {.name = "all_to_all",
                                       .forward = exchange_forward,
                                       .backward = exchange_backward};
 
-/* Returns 1 if rows and gradients can keep their memory. In a group of one they can, except on backend dry if a
- * worst case assumes that more rows arrive. */
+/* Returns 1 if rows and gradients can keep their memory. In a group of one rank they can, except in a plan's worst
+ * case, which assumes that more rows arrive. */
 static int shares(const ad_tensor *out) { return ad_shape_equal(&out->operand[0]->array.local, &out->array.local); }
 
 static const ad_operation exchange_alone = {.name = "all_to_all",
@@ -93,8 +93,8 @@ static ad_status take_offsets(ad_tape *tape, size_t count, size_t **out) {
   return *out ? AD_OK : AD_MEMORY;
 }
 
-/* The most rows that can reach this rank's expert `e`: every token, `crowd` tokens of each other member included,
- * chooses as many of this rank's experts as it can. */
+/* Returns the most rows that can reach this rank's expert `e`: every token, `crowd` tokens of each other member
+ * included, chooses as many of this rank's experts as it can. */
 static int64_t crowded_rows(const ad_routing *routing, size_t crowd, int64_t members, int64_t e) {
   size_t choices = routing->top_k < routing->own_experts ? routing->top_k : routing->own_experts;
   size_t tokens = routing->tokens + (size_t)(members - 1) * crowd;
@@ -102,7 +102,8 @@ static int64_t crowded_rows(const ad_routing *routing, size_t crowd, int64_t mem
   return routing->capacity && routing->capacity < rows ? routing->capacity : rows;
 }
 
-/* On backend dry: assumes that each member sends as many rows as this one or, in the worst case, the whole crowd's. */
+/* For backend dry: assumes that each member sends this rank's experts as many rows as this rank does or, in the worst
+ * case, an even share of crowded_rows. */
 static void suppose_counts(const ad_tape *tape, const ad_routing *routing, ad_span own, int64_t members,
                            size_t *theirs) {
   size_t crowd = tape->options.crowd;
@@ -112,7 +113,8 @@ static void suppose_counts(const ad_tape *tape, const ad_routing *routing, ad_sp
                                         : routing->per_expert[own.first + e];
 }
 
-/* Exchanges the counts: theirs[i][e] = rows that member i sends for this rank's expert e, [members, own_experts]. */
+/* Exchanges the counts. theirs[i][e] becomes the number of rows that member i sends for this rank's expert e, [members,
+ * own_experts]. */
 static ad_status share_counts(ad_tape *tape, const ad_routing *routing, const ad_group *group, size_t *theirs,
                               const char *site) {
   size_t members = (size_t)ad_group_size(group), *send, *receive;
@@ -200,7 +202,7 @@ static exchange_numbers numbers_between(ad_axes over, const ad_routing *routing)
                             .received = routing->expert_order};
 }
 
-/* The numbers of the exchange back, from those of the exchange there. */
+/* Returns the numbers of the exchange back, from those of the exchange to the experts. */
 static exchange_numbers reversed(exchange_numbers there) {
   exchange_numbers back = {.axes = there.axes, .send_rows = there.receive_rows, .receive_rows = there.send_rows};
   back.sent = there.received;

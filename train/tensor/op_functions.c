@@ -1,12 +1,12 @@
-/* Functions of a single number, applied to every element. A list defines them; they share one forward and one
+/* Functions of a single number, applied to every element. A list defines the functions; they share one forward and one
  * backward. Results are computed in f64, piece by piece, and rounded once. */
 #include <math.h>
 #include "tensor/tape.h"
 
 enum { PIECE = 256 };
 
-/* X(name, dtypes, y of x, slope of x and y), where y is the rounded result. The slope is computed from x where the
- * rounding of y would spoil it. */
+/* X(name, dtypes, y, slope): y is an expression of x, slope one of x and of y, the rounded result. The slope is
+ * computed from x where the rounding of y would spoil it. */
 #define FUNCTIONS(X)                                        \
   X(relu, AD_IN_ANY_FLOAT, x < 0 ? 0 : x, x <= 0 ? 0 : 1)   \
   X(tanh, AD_IN_ANY_FLOAT, tanh(x), 1 - tanh(x) * tanh(x))  \
@@ -15,7 +15,7 @@ enum { PIECE = 256 };
   X(ln, AD_IN_ANY_FLOAT, log(x), 1 / x)                     \
   X(sqrt, AD_IN_ANY_FLOAT, sqrt(x), 0.5 / y)
 
-/* An operation with the loops that compute it. */
+/* An operation and the loops that compute its function. */
 typedef struct function {
   ad_operation op;                     /* must be the first member: a record's op points here */
   void (*values)(double *v, size_t n); /* replaces each x by y */

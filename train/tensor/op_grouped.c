@@ -12,8 +12,8 @@ typedef struct grouped_numbers {
 
 static const ad_routing *routing_of(const ad_tensor *out) { return ((const grouped_numbers *)out->own)->routing; }
 
-/* The matrices on a rank are those of its own experts. So S(0) is treated like a value declared V, without the copy
- * that a declaration would make for a parameter; the gradient is S(0) again. */
+/* A rank has the matrices of its own experts. So a type S(0) of the matrices is treated as if they were declared V,
+ * without the copy that a declaration would make of a parameter; the gradient is S(0) again. */
 static ad_status grouped_describe(ad_tape *tape, ad_tensor *out) {
   const ad_layout *matrices = &out->operand[1]->array.layout;
   ad_layout own = *matrices;
@@ -31,7 +31,7 @@ static ad_status grouped_check(const ad_tape *tape, const ad_tensor *out) {
                  out->site, x->local.dim[0], w->local.dim[0], routing->received, routing->own_experts);
 }
 
-/* The rows of one expert and its matrix. */
+/* The sizes of one expert's product: its rows and its matrix. */
 typedef struct group_sizes {
   int64_t rows, inner, columns;
   size_t first_row;
@@ -64,7 +64,7 @@ static gemm_operand arriving_rows(const ad_tensor *out, const group_sizes *at) {
   return (gemm_operand){ad_at(out, out->grad.data, at->first_row * (size_t)at->columns), at->columns, 0};
 }
 
-/* dx = dy w' */
+/* Computes dx = dy w^T for one expert. */
 static void gradient_of_rows(const ad_tensor *out, const ad_gradient_slot *slot, const group_sizes *at) {
   gemm_operand w = {ad_at(out, out->operand[1]->array.data, at->matrix), at->columns, 1};
   if (at->rows)
@@ -72,7 +72,8 @@ static void gradient_of_rows(const ad_tensor *out, const ad_gradient_slot *slot,
             ad_at(out, slot->data, at->first_row * (size_t)at->inner), at->inner);
 }
 
-/* dw = x' dy. An expert without rows gets a gradient of zeros; it must not be left without one. */
+/* Computes dw = x^T dy for one expert. An expert without rows gets a gradient of zeros, since its gradient must not
+ * stay undefined. */
 static void gradient_of_matrix(const ad_tensor *out, const ad_gradient_slot *slot, const group_sizes *at) {
   gemm_operand x = {ad_at(out, out->operand[0]->array.data, at->first_row * (size_t)at->inner), at->inner, 1};
   size_t size = ad_dtype_size(slot->dtype);

@@ -9,7 +9,7 @@ typedef struct norm_numbers {
   double epsilon;
 } norm_numbers;
 
-/* The numbers by which a row is normalized. */
+/* The numbers with which a row is normalized. */
 typedef struct statistics {
   double mean, inverse; /* 1 / sqrt(variance + epsilon) */
 } statistics;
@@ -60,7 +60,8 @@ static ad_status norm_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* Writes dx = inverse (g - mean(g) - n mean(g n)) over n, the normalized row, where g = weight * d_out. */
+/* Computes dx = inverse (g - mean(g) - n mean(g n)) with g = weight * d_out, and n the normalized row. Writes dx over
+ * n. */
 static void gradient_of_row(double *normed, const double *d_out, const double *weight, double inverse, size_t width) {
   double sum = 0, along = 0;
   for (size_t i = 0; i < width; i++) sum += weight[i] * d_out[i];

@@ -1,4 +1,4 @@
-/* Products of activations with a weight: y = x w and y = x w'. */
+/* Products of activations with a weight: y = x w and y = x w^T. */
 #include "products/gemm.h"
 #include "tensor/operation.h"
 

@@ -1,7 +1,7 @@
-/* The loss: cross-entropy, summed over the counted positions; the division by the batch's count is elsewhere. If the
- * vocabulary is sharded, the ranks gather three statistics of each row (all_gather S->I): a part's largest logit,
- * the sum of its exponentials relative to that logit, and the target's logit if it is in the part. So the loss is I
- * on those axes, and no rank ever has a complete row. */
+/* The loss: cross-entropy, summed over the counted positions; ad_divide divides the sum by the batch's count
+ * (op_count.c). If the vocabulary is sharded, the ranks gather three statistics of each row (all_gather S->I): of each
+ * rank's part of the row, the largest logit, the sum of exponentials relative to that logit, and the target's logit if
+ * the part has it. So the loss is I on those axes, and no rank ever has a complete row. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -15,8 +15,8 @@ enum { LARGEST, SUM, TARGET, STATISTICS }; /* statistics of one row in one part 
 
 /* The gather of statistics, as the operation was recorded. */
 typedef struct loss_numbers {
-  ad_axes over; /* the axes that shard the vocabulary, over which the statistics are gathered */
-  int times;    /* how often it is gathered: 1, unless a mutation changes it */
+  ad_axes over; /* the axes that shard the vocabulary; the statistics are gathered over them */
+  int times;    /* how often the statistics are gathered: 1, unless a mutation changes it */
   int ordinal;  /* number of the gather among the transitions of its tape */
 } loss_numbers;
 
@@ -30,7 +30,8 @@ static int last_dim(const ad_array *logits) { return logits->shape.ndim - 1; }
 
 /* ---- the rows' statistics as an array ---- */
 
-/* [parts, STATISTICS, rows], sharded by parts. On other axes it has the types of the logits, but V in place of S. */
+/* Describes this rank's statistics: [parts, STATISTICS, rows], sharded by parts of the vocabulary. On other axes they
+ * have the types of the logits, but V in place of S. */
 static ad_array statistics_of(const ad_tape *tape, const ad_tensor *out) {
   const ad_array *logits = &out->operand[0]->array;
   ad_layout layout = logits->layout;
@@ -47,7 +48,7 @@ static ad_transit gathering(const ad_tensor *out) {
       .move = AD_MOVE_ALL_GATHER, .axes = numbers->over, .to = AD_I, .site = out->site, .ordinal = numbers->ordinal};
 }
 
-/* The type of the gathered statistics by law 2; refuses a gather that leaves the vocabulary sharded. */
+/* Describes the gathered statistics by law 2; refuses a gather that leaves the vocabulary sharded. */
 static ad_status describe_gathered(const ad_tape *tape, const ad_tensor *out, ad_array *gathered) {
   const loss_numbers *numbers = numbers_of(out);
   *gathered = statistics_of(tape, out);
@@ -61,7 +62,8 @@ static ad_status describe_gathered(const ad_tape *tape, const ad_tensor *out, ad
       out->site, ad_axes_print(ad_layout_sharded_axes(&gathered->layout), axes, sizeof axes));
 }
 
-/* On axes that shard the vocabulary, ranks gather statistics and then compute the same loss: type I. */
+/* Describes the loss: on axes that shard the vocabulary it is I, because the ranks gather statistics and then compute
+ * the same loss. */
 static ad_status loss_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *logits = &out->operand[0]->array;
   if (!logits->shape.ndim) return ad_operation_describe(tape, out);
@@ -75,7 +77,7 @@ static ad_status loss_describe(ad_tape *tape, ad_tensor *out) {
 
 /* ---- which part of the vocabulary this rank holds ---- */
 
-/* The columns of the logits that this rank has. */
+/* Returns the columns of the logits that this rank has. */
 static ad_span own_columns(const ad_tape *tape, const ad_tensor *out, int *span_count) {
   const ad_array *logits = &out->operand[0]->array;
   ad_span span = {0, 0};
@@ -106,8 +108,8 @@ static ad_status check_target(const ad_tensor *out, size_t position) {
 
 /* ---- sizes of saved and scratch memory ---- */
 
-// Saves for each row the largest logit and the sum of exponentials relative to it. They are kept apart because the
-// log-sum-exp would be rounded at the size of the logits.
+// Returns the bytes that forward saves: for each row the largest logit, and the sum of exponentials relative to it. The
+// two are kept apart because their log-sum-exp would be rounded at the size of the logits.
 static size_t loss_saved(const ad_tensor *out) {
   return 2 * ad_rows_of(out->operand[0]) * ad_dtype_size(out->array.dtype);
 }
@@ -116,12 +118,12 @@ static size_t row_bytes(const ad_tensor *out) {
   return ad_padded(ad_columns(out->operand[0]) * ad_dtype_size(out->array.dtype));
 }
 
-/* Bytes of one rank's statistics. */
+/* Returns the bytes of one rank's statistics. */
 static size_t statistics_bytes(const ad_tensor *out) {
   return ad_padded(STATISTICS * ad_rows_of(out->operand[0]) * ad_dtype_size(out->array.dtype));
 }
 
-// Scratch: a row of exponentials, this rank's statistics and those of all ranks.
+// Returns the bytes of scratch memory: a row of exponentials, this rank's statistics and those of all ranks.
 static size_t loss_scratch(const ad_tensor *out) {
   int64_t parts = ad_mesh_ranks_over(out->array.layout.mesh, numbers_of(out)->over);
   return row_bytes(out) + (size_t)(parts + 1) * statistics_bytes(out);
@@ -162,7 +164,8 @@ static double largest_of_row(const ad_tensor *out, const void *gathered, int64_t
   return largest;
 }
 
-/* The sum of a row's exponentials, over all parts, relative to `largest`. An empty part adds nothing; NaN stays NaN. */
+/* Returns the sum of a row's exponentials, over all parts, relative to `largest`. An empty part adds nothing; NaN stays
+ * NaN. */
 static double sum_of_row(const ad_tensor *out, const void *gathered, int64_t parts, size_t row, double largest) {
   double sum = 0;
   for (int64_t part = 0; part < parts; part++) {
@@ -178,7 +181,7 @@ static double target_of_row(const ad_tensor *out, const void *gathered, int64_t 
   return target;
 }
 
-/* The loss of a row. Parts are added in a fixed order, so that all ranks get the same bits. */
+/* Computes the loss of a row. Parts are added in a fixed order, so all ranks get the same bits. */
 static double loss_of_row(const ad_tensor *out, const void *gathered, int64_t parts, size_t row) {
   double largest = largest_of_row(out, gathered, parts, row), sum = sum_of_row(out, gathered, parts, row, largest);
   ad_set_element(out->array.dtype, out->saved, 2 * row, largest);
@@ -186,7 +189,7 @@ static double loss_of_row(const ad_tensor *out, const void *gathered, int64_t pa
   return largest - target_of_row(out, gathered, parts, row) + log(sum);
 }
 
-/* The samples that this rank's rows belong to; {0, 0} if losses of samples are not wanted. */
+/* Returns the samples to which this rank's rows belong; {0, 0} if losses of samples are not wanted. */
 static ad_span noted_samples(const ad_tape *tape, const ad_tensor *out) {
   const ad_array *targets = &out->operand[1]->array;
   ad_span span = {0, 0};
@@ -234,8 +237,8 @@ static ad_status loss_forward(ad_tape *tape, ad_tensor *out) {
 
 /* ---- cross-entropy's backward ---- */
 
-/* The gradient at a row's target, unrounded. In a narrow dtype, rounding the softmax before 1 is subtracted would
- * lose the gradient of a nearly right prediction. */
+/* Returns the gradient at a row's target, unrounded. In a narrow dtype, rounding the softmax before 1 is subtracted
+ * would lose the gradient of a nearly right prediction. */
 static double with_target(const ad_tensor *out, const ad_gradient_slot *slot, size_t row, size_t at) {
   const ad_tensor *logits = out->operand[0];
   ad_dtype wide = out->array.dtype;
@@ -245,8 +248,8 @@ static double with_target(const ad_tensor *out, const ad_gradient_slot *slot, si
   return slot->adds ? ad_element(slot->dtype, slot->data, at) + share : share;
 }
 
-// (softmax - 1 at the target) times the gradient of the loss; zero at positions that are not counted. Nothing is
-// communicated: forward saved the statistics of complete rows.
+// The gradient of a row's logits is (softmax - 1 at the target) times the gradient of the loss; zero at positions that
+// are not counted. Nothing is communicated, because forward saved the statistics of full rows.
 static ad_status loss_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   if (tape->dry) return AD_OK;
   const ad_tensor *logits = out->operand[0];
@@ -288,8 +291,8 @@ static const ad_operation cross_entropy = {.name = "cross_entropy",
                                            .forward = loss_forward,
                                            .backward = loss_backward};
 
-/* Finds the axes of the gather, and passes the injection point of transitions, so that mutations apply to the
- * gather. */
+/* Finds the axes of the gather, and calls the functions at the injection point of transitions, so that mutations of
+ * transitions apply to this gather, too. */
 static loss_numbers numbers_for(ad_tape *tape, const ad_tensor *logits, const char *site) {
   loss_numbers numbers = {.times = 1};
   if (ad_tape_failed(tape) || !ad_tape_owns(tape, logits) || !logits->array.shape.ndim) return numbers;
@@ -308,6 +311,7 @@ ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targ
   if (!tape) return ad_tape_missing(site, cross_entropy.name);
   loss_numbers numbers = numbers_for(tape, logits, site);
   ad_tensor *loss = ad_tape_apply(tape, &cross_entropy, (ad_tensor *[]){logits, targets}, 2, &numbers, site);
-  if (numbers.over && ad_tape_failed(tape)) ad_tape_report_error(tape);  // others may wait for its statistics
+  // other ranks may wait for this rank's statistics
+  if (numbers.over && ad_tape_failed(tape)) ad_tape_report_error(tape);
   return loss;
 }

@@ -1,5 +1,5 @@
-/* The transitions of law 2 as operations: forward executes the transition, backward the one that the
- * transition table names for it. */
+/* The transitions of law 2 as operations: forward executes the transition, and backward executes the transition that
+ * the table of law 2 names as its backward. */
 #include "array/transit.h"
 #include "base/injection.h"
 #include "layout/sentences.h"
@@ -15,8 +15,8 @@ typedef struct move_numbers {
 
 static const move_numbers *numbers_of(const ad_tensor *out) { return out->own; }
 
-/* Executes a transition, forward or backward; no other function of a tape does so. `ordinal` and `backward` tell an
- * injection point which transition of the tape it is. */
+/* Executes a transition, forward or backward; no other function of a tape does so. `ordinal` and `backward` let a
+ * function at an injection point find out which transition of the tape this is. */
 static ad_status execute(ad_tape *tape, const ad_tensor *out, int backward, const ad_array *from, ad_array *to) {
   const move_numbers *at = numbers_of(out);
   ad_move move = backward ? ad_transition_find(at->move, at->from, at->to)->backward : at->move;
@@ -31,7 +31,7 @@ static ad_status execute(ad_tape *tape, const ad_tensor *out, int backward, cons
   return ad_transit_run(tape->comm, &transit, from, to);
 }
 
-// Returns 1 if backward, starting from the dual of `after`, arrives at the dual of `before`.
+// Returns 1 if the backward of the transition leads from the dual of `after` to the dual of `before`.
 static int is_undone(const ad_layout *before, const ad_layout *after, const move_numbers *at, int ndim,
                      const char *site) {
   const ad_transition *transition = ad_transition_find(at->move, at->from, at->to);
@@ -54,7 +54,8 @@ static ad_status move_describe(ad_tape *tape, ad_tensor *out) {
                  ad_layout_print(&out->array.layout, after, sizeof after));
 }
 
-// Returns 1 if the result can use the operand's memory: no bytes move and none are cleared, or the group has one rank.
+// Returns 1 if the result can use the operand's memory: no bytes move and no bytes are cleared, or the group has one
+// rank.
 static int move_shares(const ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array;
   ad_move move = numbers_of(out)->move;
@@ -67,7 +68,7 @@ static ad_status move_forward(ad_tape *tape, ad_tensor *out) {
   return execute(tape, out, 0, &out->operand[0]->array, &out->array);
 }
 
-// Memory for the gradient before it is added to an earlier one.
+// Returns the bytes of scratch memory: room for the gradient before it is added to an earlier one.
 static size_t move_scratch(const ad_tensor *out) {
   const ad_tensor *x = out->operand[0];
   return x->carries ? ad_numel(x) * ad_dtype_size(x->grad_dtype) : 0;
@@ -95,7 +96,7 @@ static const ad_operation transition = {.name = "move",
 
 static ad_axes first_of(ad_axes axes) { return axes & (~axes + 1); }
 
-/* The axis of the innermost sharding. */
+/* Returns the axis that shards innermost. */
 static ad_axes innermost_of(const ad_layout *layout, ad_axes axes) {
   int innermost = -1;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -105,8 +106,8 @@ static ad_axes innermost_of(const ad_layout *layout, ad_axes axes) {
   return AD_AXES(innermost);
 }
 
-// The axes of `at->axes` that one transition can take: all have one type; and only the innermost axis, if several
-// sharded axes would return in another order.
+// Returns the axes of `at->axes` that one transition can move: axes of one type; and only the innermost of them if
+// backward would restore the sharding over several axes in another order.
 static ad_axes axes_at_once(const ad_array *x, const move_numbers *at, const char *site) {
   move_numbers part = *at;
   int first = __builtin_ctz(first_of(at->axes));
@@ -120,8 +121,8 @@ static ad_axes axes_at_once(const ad_array *x, const move_numbers *at, const cha
 
 static int is_same_on_all(ad_type type) { return type == AD_R || type == AD_I || type == AD_P; }
 
-// Axes that only a name like "dp" includes and that need no transition: axes of one rank which have the wanted type, or
-// a type that means the same there (on one rank R, I and P do).
+// Returns the axes that a name like "dp" includes, that the mesh does not name and that need no transition: axes of one
+// rank with the wanted type or with a type that means the same there (on one rank R, I and P do).
 static ad_axes axes_left_out(const ad_layout *layout, const move_numbers *at, ad_axes axes) {
   ad_axes named = ad_mesh_named(layout->mesh), out = 0;
   if (!(axes & named)) return 0;
@@ -161,6 +162,6 @@ ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const char *axe
     x = record_move(tape, x, at, site);
   }
   if (!ad_tape_failed(tape)) return x;
-  if (ad_move_moves_bytes(move)) ad_tape_report_error(tape);  // other ranks may wait in it
+  if (ad_move_moves_bytes(move)) ad_tape_report_error(tape);  // other ranks may wait in the collective
   return ad_tape_fail(tape, AD_OK);
 }

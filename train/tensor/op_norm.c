@@ -12,10 +12,10 @@ typedef struct norm_numbers {
 static size_t width_of(const ad_tensor *out) { return ad_columns(out->operand[out->operand_count - 1]); }
 static size_t count_of(const ad_tensor *out) { return width_of(out) ? ad_numel(out) / width_of(out) : 0; }
 
-// Saves 1 / sqrt(mean(x^2) + epsilon) of every row.
+// Returns the bytes that forward saves: 1 / sqrt(mean(x^2) + epsilon) of every row.
 static size_t norm_saved(const ad_tensor *out) { return count_of(out) * ad_dtype_size(ad_wide_of(out)); }
 
-/* Row i of the operand; the operand's dtype may be wider than the result's. */
+/* Returns row i of the operand; the operand's dtype may be wider than the result's. */
 static const void *operand_row(const ad_tensor *out, size_t i) {
   const ad_tensor *x = out->operand[0];
   return ad_at(x, x->array.data, i * width_of(out));
@@ -45,7 +45,8 @@ static ad_status norm_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-// Scratch: a row for sums of the weight's gradient, and a row for dx, used if x carries no gradient.
+// Returns the bytes of scratch memory: a row for sums of the weight's gradient, and a row for dx, used if x carries no
+// gradient.
 static size_t norm_scratch(const ad_tensor *out) { return 2 * width_of(out) * ad_dtype_size(ad_wide_of(out)); }
 
 static ad_status norm_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
@@ -94,13 +95,13 @@ static ad_status unweighted_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-// Scratch: a row of the gradient before rounding, if it must be rounded.
+// Returns the bytes of scratch memory: a row of the gradient before rounding, if it must be rounded.
 static size_t unweighted_scratch(const ad_tensor *out) {
   ad_dtype wide = ad_wide_of(out);
   return wide == out->array.dtype ? 0 : width_of(out) * ad_dtype_size(wide);
 }
 
-// y = x r with dr/dx = -r^3 x / n, hence dx = r (dy - y <dy, y> / n).
+// With r the inverse RMS, y = x r and dr/dx = -r^3 x / n, hence dx = r (dy - y <dy, y> / n).
 static ad_status unweighted_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t width = width_of(out), count = count_of(out);

@@ -1,4 +1,4 @@
-/* Replaces the first rows of a sequence by the rows of another value, which may have another dtype of the tape. The
+/* Replaces the first rows of a sequence by the rows of another value, whose dtype may be the tape's other one. The
  * result has the sequence's dtype. */
 #include <inttypes.h>
 #include <string.h>
@@ -20,8 +20,9 @@ static ad_status check_shapes(const ad_tensor *out) {
                  out->site, ad_shape_print(&y->shape, b, sizeof b), ad_shape_print(&x->shape, a, sizeof a));
 }
 
-/* Appends the transition of this operand from one type to the other, if there is one that leaves the shape.
- * `states`: only a transition that does (1), or does not (0), state a fact that types cannot check. */
+/* Appends the transition of this operand from type `from` to type `to`, if there is one that keeps the shape. With
+ * `states` 1 only a transition that states a fact which types cannot check is appended, with 0 only one that does
+ * not. */
 static int takes(ad_text *text, int operand, ad_type from, ad_type to, int states) {
   ad_way way = ad_way_direct(from, to);
   char a[AD_TYPE_TEXT_MAX], b[AD_TYPE_TEXT_MAX];
@@ -32,7 +33,8 @@ static int takes(ad_text *text, int operand, ad_type from, ad_type to, int state
   return 1;
 }
 
-/* Prints a transition that makes both types equal, preferably one that states nothing; "" if there is none. */
+/* Prints a transition that makes both types equal, preferably one that states no unchecked fact; "" if there is
+ * none. */
 static const char *repair_of(ad_type x, ad_type y, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
   for (int states = 0; states < 2; states++)
@@ -66,7 +68,7 @@ static ad_status place_describe(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* Local elements of one sample. */
+/* Returns the number of local elements of one sample. */
 static size_t sample_of(const ad_array *array) { return (size_t)(array->local.dim[1] * array->local.dim[2]); }
 
 static ad_status place_forward(ad_tape *tape, ad_tensor *out) {
@@ -80,7 +82,7 @@ static ad_status place_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* The rows that were replaced have a gradient of exactly zero. */
+/* The rows of x that were replaced get a gradient of exactly zero. */
 static ad_status place_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t full = sample_of(&out->array), front = sample_of(&out->operand[1]->array);

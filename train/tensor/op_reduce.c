@@ -1,4 +1,4 @@
-/* Reductions along one dimension, which disappears: the sum, the mean, or the largest of its elements. */
+/* Reductions along one dimension, which disappears: the sum, the mean, or the maximum of its elements. */
 #include <math.h>
 #include <string.h>
 #include "tensor/along.h"
@@ -12,7 +12,7 @@ static const reduce_numbers *numbers_of(const ad_tensor *out) { return out->own;
 static const ad_array *operand_of(const ad_tensor *out) { return &out->operand[0]->array; }
 static along along_of(const ad_tensor *out) { return ad_along(operand_of(out), numbers_of(out)->dim); }
 
-/* Describes the result by the rule "abc->ac". `must_be_full`: the reduced dimension may not be sharded. */
+/* Describes the result by a rule such as "abc->ac". must_be_full 1: the reduced dimension must not be sharded. */
 static ad_status describe_reduced(ad_tape *tape, ad_tensor *out, int must_be_full) {
   int dim = numbers_of(out)->dim, ndim = operand_of(out)->shape.ndim;
   char dims[2 * AD_DIMS_MAX + 3], full[2] = {0};
@@ -28,10 +28,11 @@ static ad_status describe_reduced(ad_tape *tape, ad_tensor *out, int must_be_ful
 
 static ad_status sum_describe(ad_tape *tape, ad_tensor *out) { return describe_reduced(tape, out, 0); }
 
-/* Scratch: a row of the result, or of its gradient, in f64. */
+/* Returns the bytes of scratch memory: a row of the result, or of its gradient, in f64. */
 static size_t sum_scratch(const ad_tensor *out) { return along_of(out).after * sizeof(double); }
 
-/* The divisor of a mean: the full size of the dimension. So if it is sharded, ranks have addends of the mean. */
+/* Returns the divisor of a mean: the full size of the dimension. So if the dimension is sharded, each rank has an
+ * addend of the mean. */
 static double divisor_of(const ad_tensor *out) {
   return numbers_of(out)->divides ? (double)operand_of(out)->shape.dim[numbers_of(out)->dim] : 1;
 }
@@ -40,7 +41,7 @@ static const void *reduced_row(const ad_tensor *out, along of, size_t before, si
   return ad_at(out->operand[0], operand_of(out)->data, (before * of.size + i) * of.after);
 }
 
-/* Sums neighbouring elements or, if the dimension is not the last, rows. */
+/* Sums the elements along the dimension: neighbours in memory if it is the last dimension, else whole rows. */
 static void add_up(const ad_tensor *out, along of, size_t before, double *sums) {
   ad_dtype dtype = operand_of(out)->dtype;
   if (of.after == 1) {
@@ -62,7 +63,7 @@ static ad_status sum_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* Gives each element the gradient of its sum. */
+/* Gives each element the gradient of the sum to which it was added. */
 static void pass_on(const ad_gradient_slot *slot, along of, size_t before, const double *shares) {
   size_t first = before * of.size * of.after;
   if (of.after == 1)
@@ -123,10 +124,10 @@ static ad_status max_describe(ad_tape *tape, ad_tensor *out) {
                  numbers_of(out)->dim);
 }
 
-/* Saves the index of the largest element for each element of the result. */
+/* Returns the bytes that forward saves: for each element of the result the index of the largest element. */
 static size_t max_saved(const ad_tensor *out) { return ad_numel(out) * sizeof(size_t); }
 
-/* Index of the largest element: the first of equal ones; NaN counts as larger than all numbers. */
+/* Returns the index of the largest element: the first of equal ones; NaN counts as larger than all numbers. */
 static size_t largest_of(const ad_array *x, along of, size_t before, size_t after) {
   size_t best = 0;
   double largest = ad_element(x->dtype, x->data, before * of.size * of.after + after);

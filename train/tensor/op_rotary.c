@@ -32,13 +32,13 @@ static ad_status rotary_check(const ad_tape *tape, const ad_tensor *out) {
   return check_scaling(&numbers->scaling, out->site);
 }
 
-// Saves cosines [seq, head_dim / 2], then sines, at this rank's positions.
+// Returns the bytes that forward saves: cosines [seq, head_dim / 2], then sines, at this rank's positions.
 static size_t rotary_saved(const ad_tensor *out) {
   head_sizes size = sizes_of(out);
   return size.seq * size.head_dim * ad_dtype_size(ad_wide_of(out));
 }
 
-/* Scales a frequency: fast ones are kept, slow ones divided by the factor, those between interpolated. */
+/* Scales a frequency: high frequencies are kept, low ones divided by the factor, those between interpolated. */
 static double scaled(const ad_rotary_scaling *scaling, double frequency) {
   const double pi = 3.14159265358979323846;
   double turns = scaling->original_positions * frequency / (2 * pi);
@@ -51,7 +51,7 @@ static double frequency_of(const rotary_numbers *numbers, size_t pair) {
   return numbers->scaling.factor == 0 ? frequency : scaled(&numbers->scaling, frequency);
 }
 
-// Fills in pair i at every position.
+// Writes the cosines and sines of pair i at every position.
 static void fill_pair(const ad_tensor *out, size_t i, const positions *at_positions) {
   head_sizes size = sizes_of(out);
   size_t half = size.head_dim / 2, at = i;

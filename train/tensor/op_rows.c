@@ -11,8 +11,8 @@
 
 /* ---- a batch as rows ---- */
 
-/* The layout of a batch as rows. Axes that shard any dimension but the last become V, because each rank then has its
- * own rows. The last dimension becomes dimension 1. */
+/* Returns the layout of a batch as rows. Axes that shard any dimension but the last become V, because each rank then
+ * has its own rows. The last dimension becomes dimension 1. */
 static ad_layout layout_of_rows(const ad_array *x) {
   ad_layout layout = x->layout;
   int last = x->shape.ndim - 1;
@@ -61,13 +61,13 @@ ad_tensor *ad_to_rows_at(ad_tape *tape, ad_tensor *x, const char *site) {
   return ad_tape_apply(tape, &to_rows, &x, 1, NULL, site);
 }
 
-/* `like`: the value that the rows were taken from. */
+/* like: the value that the rows were taken from */
 typedef struct rows_numbers {
   const ad_tensor *like;
 } rows_numbers;
 
-/* Checks that rows return with the type they left with: V if each rank took its own rows, not sharded if all ranks
- * took the same rows. */
+/* Checks that rows return with the type that they got from to_rows: V if each rank took its own rows, not sharded if
+ * all ranks took the same rows. */
 static ad_status check_row_type(const ad_tensor *out, const ad_layout *wanted, ad_axis axis, int was_sharded) {
   ad_type is = out->operand[0]->array.layout.type[axis];
   char has[16], should[16];
@@ -119,7 +119,7 @@ ad_tensor *ad_from_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *like, const c
 
 /* ---- from a row for each token to a row for each slot, and back ---- */
 
-/* Row i of the slots belongs to row index[i] of the tokens. */
+/* Row i of the slots is row index[i] of the tokens. */
 typedef struct slot_numbers {
   const size_t *index;
   size_t slots, tokens;
@@ -155,7 +155,7 @@ static ad_status describe_rows(const ad_tape *tape, ad_tensor *out, size_t befor
 
 static size_t width_of(const ad_tensor *out) { return out->array.shape.ndim > 1 ? ad_columns(out) : 1; }
 
-/* slots[i] = tokens[index[i]] */
+/* Copies rows: slots[i] = tokens[index[i]]. */
 static void take_rows(const ad_tensor *out, void *slots, const void *tokens, int adds) {
   const slot_numbers *numbers = slots_of(out);
   size_t width = width_of(out);
@@ -164,13 +164,13 @@ static void take_rows(const ad_tensor *out, void *slots, const void *tokens, int
         ->put(ad_at(out, slots, i * width), ad_at(out, tokens, numbers->index[i] * width), 1, width, adds);
 }
 
-// Scratch: sums of narrow rows while they are formed.
+// Returns the bytes of scratch memory: sums of rows of a narrow dtype, while they are formed.
 static size_t sums_scratch(const ad_tensor *out) {
   ad_dtype wide = ad_wide_of(out);
   return wide == out->array.dtype ? 0 : slots_of(out)->tokens * width_of(out) * ad_dtype_size(wide);
 }
 
-/* tokens[index[i]] += slots[i]: a token's slots are added in the wide dtype, and the sum is rounded once. */
+/* Adds rows: tokens[index[i]] += slots[i]. A token's slots are added in the wide dtype, and the sum is rounded once. */
 static void add_rows(const ad_tensor *out, void *tokens, const void *slots, int adds) {
   const slot_numbers *numbers = slots_of(out);
   const row_kernels *rows = ad_rows(out->array.dtype);
@@ -223,7 +223,7 @@ static const ad_operation from_slots = {.name = "from_slots",
                                         .forward = from_slots_forward,
                                         .backward = from_slots_backward};
 
-/* The slots of a routing. The routing is NULL if the tape failed before tokens were routed. */
+/* Returns the slots of a routing. The routing is NULL if the tape failed before tokens were routed. */
 static slot_numbers token_slots(const ad_routing *routing) {
   return routing ? (slot_numbers){routing->token_of_slot, routing->slots, routing->tokens, NULL} : (slot_numbers){0};
 }

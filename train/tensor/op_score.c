@@ -21,7 +21,7 @@ static ad_status softmax_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* dx = y (dy - sum(y dy)) */
+/* The gradient is dx = y (dy - sum(y dy)). */
 static ad_status softmax_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   ad_dtype dtype = out->array.dtype;
   size_t width = ad_columns(out);
@@ -68,7 +68,7 @@ static ad_status shares_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* dx = (dy - sum(y dy)) / sum(x) */
+/* The gradient is dx = (dy - sum(y dy)) / sum(x). */
 static ad_status shares_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   ad_dtype dtype = out->array.dtype;
   size_t width = ad_columns(out);
@@ -99,7 +99,7 @@ typedef struct choice_numbers {
   const ad_array *bias;
   ad_routing *routing;
   ad_decisions decisions;
-  const ad_tensor *batch; /* if `decisions` are given: the batch; the tokens are its rows from row `first` on */
+  const ad_tensor *batch; /* only with `decisions`: the batch; the tokens are its rows from row `first` on */
   size_t first;
 } choice_numbers;
 
@@ -113,7 +113,8 @@ static ad_status take_scratch(ad_tape *tape, size_t count, size_t size, void *ou
   return AD_OK;
 }
 
-/* Makes the routing, whose memory lasts until the tape's reset. Backend dry makes it too: plans count its rows. */
+/* Makes the routing; its memory lasts until the tape's reset. On backend dry it is made too, because plans count its
+ * rows. */
 static ad_status take_routing(ad_tape *tape, const ad_tensor *out) {
   const ad_tensor *scores = out->operand[0];
   ad_routing *routing = numbers_of(out)->routing;
@@ -133,7 +134,7 @@ static ad_status take_routing(ad_tape *tape, const ad_tensor *out) {
   return ad_tape_take(tape, ad_array_bytes(&routing->choices), &routing->choices.data);
 }
 
-/* Checks the balancing bias. Each rank must have all of it, because it is read element by element. */
+/* Checks the balancing bias. Each rank must have the full bias, because each rank reads all of its elements. */
 static ad_status check_bias(const ad_tape *tape, const ad_array *bias, int64_t experts, const char *site) {
   char shape[96];
   if (!bias) return AD_OK;
@@ -167,7 +168,8 @@ static ad_status choice_describe(ad_tape *tape, ad_tensor *out) {
   return take_routing(tape, out);
 }
 
-/* The number that decides the choice: the score plus the balancing bias. The bias is used for nothing else. */
+/* Returns the number by which experts are chosen: the score plus the balancing bias. The bias is used for nothing
+ * else. */
 static double rank_of(const ad_tensor *out, size_t token, size_t expert) {
   const ad_array *bias = numbers_of(out)->bias;
   size_t experts = ad_columns(out->operand[0]);
@@ -181,7 +183,7 @@ static int is_chosen(const int32_t *chosen, size_t count, size_t expert) {
   return 0;
 }
 
-/* The best expert besides the `count` chosen ones; the first of equal experts. SIZE_MAX: none is left. */
+/* Returns the best expert except the `count` chosen ones, the first of equal experts; SIZE_MAX if none is left. */
 static size_t best_left(const ad_tensor *out, size_t token, const int32_t *chosen, size_t count) {
   size_t best = SIZE_MAX;
   for (size_t e = 0; e < ad_columns(out->operand[0]); e++)
@@ -190,7 +192,8 @@ static size_t best_left(const ad_tensor *out, size_t token, const int32_t *chose
   return best;
 }
 
-/* The worst chosen expert's number (rank_of) minus that of the best expert that was not chosen. */
+/* Returns the smallest score + bias (rank_of) of a chosen expert, minus the largest of an expert that was not
+ * chosen. */
 static double margin_of(const ad_tensor *out, size_t token, const int32_t *chosen) {
   size_t k = ad_columns(out), best = best_left(out, token, chosen, k);
   double worst = INFINITY;
@@ -203,7 +206,7 @@ static void choose(const ad_tensor *out, size_t token, int32_t *chosen) {
   for (size_t j = 0; j < ad_columns(out); j++) chosen[j] = (int32_t)best_left(out, token, chosen, j);
 }
 
-/* The experts of a token in the list of decisions. */
+/* Returns the place of a token's experts in the list of decisions. */
 static int32_t *decisions_of(const ad_tensor *out, size_t token) {
   return numbers_of(out)->decisions.of + (size_t)numbers_of(out)->routing->number[token] * ad_columns(out);
 }
@@ -221,7 +224,8 @@ static ad_status take_given(const ad_tensor *out, size_t token, int32_t *chosen)
   return AD_OK;
 }
 
-/* Takes a token's experts as given, or chooses them and notes the choice. */
+/* Takes a token's experts from the decisions if they are given. Otherwise chooses the experts, and writes them to the
+ * decisions if there are any. */
 static ad_status decide(const ad_tensor *out, size_t token, int32_t *chosen) {
   ad_decisions decisions = numbers_of(out)->decisions;
   if (decisions.of && decisions.given) return take_given(out, token, chosen);
@@ -230,7 +234,7 @@ static ad_status decide(const ad_tensor *out, size_t token, int32_t *chosen) {
   return AD_OK;
 }
 
-/* On backend dry there are no scores: the tokens are spread evenly over the experts. */
+/* Spreads the tokens evenly over the experts, on backend dry, where there are no scores. */
 static void spread_evenly(ad_routing *routing) {
   for (size_t i = 0; i < routing->tokens * routing->top_k; i++) routing->expert[i] = (int32_t)(i % routing->experts);
 }
@@ -252,7 +256,7 @@ static ad_status choose_all(ad_tape *tape, const ad_tensor *out) {
   return AD_OK;
 }
 
-/* Writes how many tokens of this rank chose each expert, as a value for the tape. */
+/* Writes how many tokens of this rank chose each expert to an array for ad_choices. */
 static void count_choices(const ad_tape *tape, ad_routing *routing) {
   const ad_array *choices = &routing->choices;
   for (size_t e = 0; e < routing->experts && !tape->dry; e++)

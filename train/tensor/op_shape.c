@@ -28,7 +28,7 @@ static ad_status transpose_describe(ad_tape *tape, ad_tensor *out) {
   return ad_operation_describe_as(tape, out, dims, NULL);
 }
 
-/* A value as [before, a, between, b, after], where dimensions a and b are swapped. */
+/* A value as [before, a, between, b, after]; the dimensions a and b are swapped. */
 typedef struct swap {
   size_t before, a, between, b, after;
 } swap;
@@ -40,7 +40,7 @@ static swap swap_of(const ad_array *array, int a, int b) {
   return (swap){of_a.before, of_a.size, size ? of_a.after / size : 0, of_b.size, of_b.after};
 }
 
-/* Calls `put` for each run of elements that stay together, with the run's place before and after the swap. */
+/* Calls `put` for each run of elements that stay together, with the run's offset before and after the swap. */
 static void for_each_run(swap s, void (*put)(void *context, size_t here, size_t there), void *context) {
   for (size_t before = 0; before < s.before; before++)
     for (size_t a = 0; a < s.a; a++)
@@ -112,8 +112,8 @@ static int64_t product(const ad_shape *shape, int first, int end) {
   return all;
 }
 
-/* The dimension of shape `to` with as many elements before it as dimension `dim` of `from`, so that both begin at
- * the same element; -1: there is none. Dimensions of size 1 are skipped. */
+/* Returns the dimension of shape `to` with as many elements before it as dimension `dim` of `from`, so that both
+ * dimensions begin at the same element; -1 if there is none. Dimensions of size 1 are skipped. */
 static int dim_that_takes(const ad_shape *from, int dim, const ad_shape *to) {
   int64_t before = product(from, 0, dim);
   for (int d = 0; d < to->ndim; d++)
@@ -125,7 +125,7 @@ static int dim_that_takes(const ad_shape *from, int dim, const ad_shape *to) {
 static int sharded_identically(const ad_shape *from, int dim, const ad_shape *to, int to_dim, int64_t parts) {
   int64_t n = from->dim[dim], m = to->dim[to_dim];
   int64_t of_n = product(from, dim + 1, from->ndim), of_m = product(to, to_dim + 1, to->ndim);
-  if (n == m) return 1;  // then the elements after them are as many, too
+  if (n == m) return 1;  // then both have the same number of elements after them
   if (n % parts == 0 && m % parts == 0) return n / parts * of_n == m / parts * of_m;
   return 0;
 }
@@ -142,7 +142,7 @@ static ad_status no_such_sharding(const ad_tensor *out, ad_axis axis, const char
                  ad_axis_name(axis), ad_shape_print(wanted_of(out), to, sizeof to), why, type);
 }
 
-/* The number of parts (chunks, in a zigzag cut) into which all axes together shard a dimension. */
+/* Returns the number of parts (chunks, if the sharding is zigzag) into which all axes together shard a dimension. */
 static int64_t parts_of(const ad_layout *layout, int dim) {
   int64_t parts = ad_mesh_ranks_over(layout->mesh, ad_layout_axes_sharding(layout, dim));
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
@@ -169,7 +169,7 @@ static ad_status move_shardings_of(const ad_tensor *out, ad_axes axes, ad_layout
   return AD_OK;
 }
 
-/* Moves all shardings. Axes of more than one rank come first, so that an error message names one of them. */
+/* Moves all shardings. Axes of more than one rank come first, so that an error message names such an axis if it can. */
 static ad_status move_shardings(const ad_tensor *out, ad_layout *layout) {
   ad_axes large = ad_mesh_large(layout->mesh);
   AD_TRY(move_shardings_of(out, large, layout));

@@ -1,4 +1,5 @@
-/* A change of view as an operation, and back: the memory stays, and the ranks are factored into other axes. */
+/* A change of view as an operation: the memory stays, and the ranks are factored into other axes. Backward views the
+ * gradient on the mesh of the operand. */
 #include <string.h>
 #include "tensor/tape.h"
 
@@ -8,7 +9,8 @@ typedef struct view_numbers {
 
 static const ad_mesh *view_of(const ad_tensor *out) { return ((const view_numbers *)out->own)->view; }
 
-// The gradient's view changes the same way: its types are the duals, and if types agree on a set of axes, so do duals.
+// Describes x on the view, and checks that the gradient can be viewed on x's mesh again. It can: its types are the
+// duals, and if types agree on a set of axes, so do their duals.
 static ad_status view_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array;
   if (!view_of(out)) return ad_fail(AD_INVALID, "%s: view: the view is NULL", out->site);

@@ -1,6 +1,6 @@
-/* The private part of tensors, for addend's own operations (op_*.c). A record is described in addend/operation.h.
- * The tape (tape.c, backward.c) does the work common to all operations: it checks shapes and types by the rule,
- * gives memory, decides where gradients go, and skips the arithmetic on backend dry. */
+/* The private part of tensors, for addend's own operations (op_*.c). A record is described in addend/operation.h. The
+ * tape (tape.c, backward.c) does the work common to all operations: it checks shapes and types by the rule, allocates
+ * memory, decides where gradients go, and skips the arithmetic on backend dry. */
 #ifndef TENSOR_OPERATION_H
 #define TENSOR_OPERATION_H
 #include "tensor/arena.h"
@@ -23,10 +23,11 @@ struct ad_tensor {
   /* has_value, has_saved: `array` or `saved` has its own block of the shared memory (blocks.c). is_in_reducer:
    * `grad` is summed directly in the reducer's bucket. */
   unsigned char has_value, has_saved, is_in_reducer;
-  int carries;           /* whether it has a gradient: it is a parameter or an input, or computed from one */
+  int carries;           /* 1: the tensor has a gradient: it is a parameter or an input, or computed from one */
   unsigned char is_kept; /* the caller wants the gradient to stay (ad_keep) */
   unsigned char is_lent; /* another tape or rank reads the value until this tape's reset */
-  unsigned char is_needed, needs_saved; /* later calls of backward read the value; or `saved` */
+  /* 1: a later call of backward reads the value (is_needed), or `saved` (needs_saved) */
+  unsigned char is_needed, needs_saved;
   const ad_parameters *from; /* for a parameter: the set that it belongs to, as number `param`; NULL: not a parameter */
   size_t param;
   /* During one run of backward: `uses` counts the operations and seeds whose share is still missing from the
@@ -38,15 +39,16 @@ struct ad_tensor {
   /* 1: computed from an input, so that its gradient belongs to the pass of inputs; 0: to the pass of weights */
   unsigned char reached;
   unsigned char shares_value; /* the value lies in operand 0's memory */
-  unsigned char waits;        /* the operands that inputs reach got the gradient, the others not yet */
+  /* 1: the gradient was passed to the operands that inputs reach, not yet to the other operands */
+  unsigned char waits;
   /* Only for a tensor whose gradient is kept (ad_keep): the gradient of earlier runs of backward, while `grad`
    * collects that of this run. While `waits` is 1: the gradient of this run, and `grad` is the sum of both. */
   void *earlier;
   void *saved, *scratch;
 };
 
-/* ad_operation_apply for one of addend's own records, which is not checked. On failure returns the tape's dead
- * tensor, which later operations return in turn. */
+/* Like ad_operation_apply, for one of addend's own records, which is not checked. On failure returns the tape's dead
+ * tensor; an operation on a dead tensor returns it again. */
 ad_tensor *ad_tape_apply(ad_tape *tape, const ad_operation *op, ad_tensor *const *operands, int count, const void *own,
                          const char *site);
 ad_tensor *ad_tape_missing(const char *site, const char *what); /* sets the error "the tape is NULL"; returns NULL */
@@ -56,16 +58,17 @@ ad_status ad_check_loss(const ad_tensor *loss, const char *site);
 /* Reports this tape's error to the other ranks, once, because they may wait for this rank in a collective. */
 void ad_tape_report_error(ad_tape *tape);
 int ad_tape_owns(const ad_tape *tape, const ad_tensor *tensor); /* returns 1 if the tensor is a live one of this tape */
-const char *ad_tape_foreigner(const ad_tensor *tensor); /* describes, in words, a tensor that the tape does not own */
-/* ad_operation_describe, but with these layouts in place of the operands' own; for fused operations. */
+/* returns words that describe a tensor which the tape does not own */
+const char *ad_tape_foreigner(const ad_tensor *tensor);
+/* Like ad_operation_describe, with these layouts in place of the operands' own; for fused operations. */
 ad_status ad_operation_describe_by(const ad_tape *tape, ad_tensor *out, const ad_layout *const *layouts);
 
-/* The operands whose gradients backward fills, one bit each. */
+/* Returns the operands whose gradients backward fills, one bit each. */
 static inline uint64_t ad_operation_fills(const ad_operation *op) { return op->fills ? op->fills : ~op->indices; }
 /* Returns 1 if by its rule the operation is linear in each operand. Then the gradient of an operand depends only on
  * the other operands and on the arriving gradient. */
 static inline int ad_operation_is_linear(const ad_operation *op) { return op->dims && op->linearity != AD_NONLINEAR; }
-/* The operands that backward does not read while it fills only the gradients of `filled`. */
+/* Returns the operands that backward does not read while it fills only the gradients of `filled`; one bit each. */
 static inline uint64_t ad_operation_unread(const ad_operation *op, uint64_t filled) {
   int is_one = !(filled & (filled - 1));
   if (!ad_operation_is_linear(op)) return op->unread;
@@ -74,12 +77,12 @@ static inline uint64_t ad_operation_unread(const ad_operation *op, uint64_t fill
 
 static inline int ad_is_parameter(const ad_tensor *tensor) { return tensor->from != NULL; }
 
-/* The dtype in which statistics of the value are kept: the wide one. */
+/* Returns the dtype in which statistics of the value are kept: its wide dtype. */
 static inline ad_dtype ad_wide_of(const ad_tensor *tensor) { return ad_dtype_wide(tensor->array.dtype); }
 
-/* Local sizes, for op_*.c. */
+/* Numbers of local elements, for op_*.c. */
 static inline size_t ad_numel(const ad_tensor *tensor) { return (size_t)ad_shape_numel(&tensor->array.local); }
-/* The size of the last dimension, and the number of rows of that size. */
+/* Return the size of the last dimension, and the number of rows of that size, on this rank. */
 size_t ad_columns(const ad_tensor *tensor);
 size_t ad_rows_of(const ad_tensor *tensor);
 static inline void *ad_at(const ad_tensor *tensor, const void *data, size_t element) {

@@ -26,7 +26,7 @@ static ad_status wrong_dims(const attempt *of, const char *why) {
                  of->site, of->op->name, of->op->dims, why);
 }
 
-/* Reads the letters of one term and adds them to `seen`. Returns the end of the term. */
+/* Reads the letters of one term and marks them in `seen`. Returns the end of the term. */
 static const char *read_term(const char *at, char seen[128]) {
   if (!strncmp(at, "...", 3)) at += 3;
   for (; isascii((unsigned char)*at) && isalpha((unsigned char)*at); at++) seen[(unsigned char)*at] = 1;

@@ -1,6 +1,6 @@
-/* The conversions that would repair a refused operation are found by trying. On the failed tape, on backend dry,
- * each conversion is recorded, then the operation. ad_repair_begin runs a step with one of them, and so shows what
- * the program would be with the conversion in its source. */
+/* Finds the conversions that would repair a refused operation, by trying: on the failed tape, on backend dry, it
+ * records each conversion, then the operation. ad_repair_begin runs a step with one of these conversions, and so shows
+ * what the program would be with the conversion in its source. */
 #include "tensor/repair.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@ enum { TYPES_MAX = 4 + 2 * AD_DIMS_MAX };
 
 /* ---- listing repairs and printing them ---- */
 
-/* Lists all types of a value with `ndim` dimensions; returns how many. */
+/* Lists all types that a value with `ndim` dimensions may have; returns their number. */
 static int all_types(int ndim, ad_type out[TYPES_MAX]) {
   int count = 0;
   const ad_type same[] = {AD_R, AD_I, AD_V, AD_P};
@@ -47,7 +47,8 @@ const char *ad_repair_print(const ad_repair *repair, char *buffer, size_t size) 
   return buffer;
 }
 
-/* Keeps the place of a call. If the text is too long, keeps its end, which has the line, after "...". */
+/* Copies the place (FILE:LINE) of a call. If the text is too long, copies only its end, which has the line, after
+ * "...". */
 static void keep_site(const char *site, char out[AD_REPAIR_SITE_SIZE]) {
   size_t length = strlen(site), most = AD_REPAIR_SITE_SIZE - 1 - strlen("...");
   int is_cut = length >= AD_REPAIR_SITE_SIZE;
@@ -56,15 +57,15 @@ static void keep_site(const char *site, char out[AD_REPAIR_SITE_SIZE]) {
 
 /* ---- which conversions the refused call would accept ---- */
 
-/* The refused call, one of its operands, and the chain of single-operand calls that made this operand: calls[0] made
- * the operand, calls[1] made the operand of calls[0]. */
+/* A conversion that is tried: the refused call, one of its operands, and the chain of single-operand calls that made
+ * this operand. calls[0] made the operand, calls[1] made the operand of calls[0]. */
 enum { CALLS_MAX = 4 };
 typedef struct trying {
   ad_repairs *to;
   const ad_operation_passing *call;
   int operand;
   const ad_tensor *calls[CALLS_MAX];
-  int depth; /* how many of these calls are repeated after the conversion; 0: only the refused one */
+  int depth; /* how many of `calls` are repeated after the conversion; 0: only the refused call */
   ad_repair repair;
 } trying;
 
@@ -77,7 +78,7 @@ static ad_tensor *walk(ad_tape *tape, ad_tensor *x, const ad_repair *repair, con
   return x;
 }
 
-/* The tensor that is converted. */
+/* Returns the tensor that is converted. */
 static ad_tensor *converted(const trying *t) {
   return t->depth ? t->calls[t->depth - 1]->operand[0] : t->call->operands[t->operand];
 }
@@ -106,7 +107,8 @@ static void list(ad_repairs *to, const ad_repair *repair) {
   to->list[to->count++] = *repair;
 }
 
-/* Tries one conversion and lists it, once for this call alone and once for later uses of the operand, too. */
+/* Tries one conversion. If it is accepted, lists it twice: for this call alone, and for later uses of the operand,
+ * too. */
 static void try_way(trying *t) {
   if (t->to->status || !is_taken(t)) return;
   for (int stays = 0; stays < 2; stays++) {
@@ -116,7 +118,7 @@ static void try_way(trying *t) {
   t->repair.stays = 0;
 }
 
-/* Tries every conversion of at most two steps from the operand's type. */
+/* Tries every conversion from the operand's type that takes at most two transitions. */
 static void try_ways(trying *t, ad_type from, int ndim) {
   ad_type types[TYPES_MAX];
   int count = all_types(ndim, types);
@@ -139,8 +141,8 @@ static void try_axes(trying *t, ad_axes axes, ad_type from, int ndim) {
   try_ways(t, from, ndim);
 }
 
-/* Tries conversions on each axis, on both axes of dp, and on all axes of one type: once without and once with the
- * axes that the mesh does not name. */
+/* Tries conversions on each axis, on both axes of dp, and on all axes where the operand has one type: first only on
+ * those that the mesh names, then on all. */
 static void try_all_axes(trying *t, const ad_array *x) {
   ad_axes named = ad_mesh_named(x->layout.mesh), tried = 0;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -190,7 +192,8 @@ static int is_move(const ad_operation *op) {
   return !strcmp(op->name, "move");
 }
 
-/* Orders repairs: those that state nothing first, then shorter ones, then those at the refused call. */
+/* Compares two repairs for sorting: repairs that state no unchecked fact come first, then shorter ones, then those at
+ * the refused call. */
 static int before(const void *a, const void *b) {
   const ad_repair *one = a, *other = b;
   int by_states = ad_repair_states(one) - ad_repair_states(other), by_steps = one->way.count - other->way.count;
@@ -214,7 +217,7 @@ static void note_refused(void *context, void *passing) {
   to->refused = 1;
   ad_injection watched = ad_injection_set(AD_INJECT_REFUSED, (ad_injection){0});
   trying t = {.to = to, .call = call};
-  tape->reported = 1; /* tries are not reported to the other ranks */
+  tape->reported = 1; /* the other ranks must not learn of errors of the tries */
   for (int i = 0; i < call->count; i++) try_operand(&t, i);
   ad_injection_set(AD_INJECT_REFUSED, watched);
   tape->status = failed.status;
@@ -231,7 +234,8 @@ void ad_repairs_release(ad_repairs *repairs) { ad_release(repairs->list); }
 
 /* ---- taking a step with a repair ---- */
 
-/* Returns 1 if this call is like the refused one, and its operand has the type from which the repair converts. */
+/* Returns 1 if this call has the place and operation of the repair's call, and its operand has the type from which the
+ * repair converts. */
 static int is_refused_call(const ad_repair *repair, const ad_operation_passing *call) {
   char site[AD_REPAIR_SITE_SIZE];
   keep_site(call->site, site);
@@ -241,7 +245,7 @@ static int is_refused_call(const ad_repair *repair, const ad_operation_passing *
   return !(repair->axes & ~identical);
 }
 
-/* Replaces operands by their converted values, for a repair that is for later uses, too. */
+/* Replaces operands by their converted values, if the repair is for later uses, too. */
 static void use_what_stays(ad_mending *m, const ad_operation_passing *call) {
   if (call->tape->transitions < m->transitions) m->before = NULL; /* the tape was reset */
   for (int i = 0; i < call->count; i++)

@@ -1,5 +1,5 @@
-/* Repairs of a program that types refuse: finds the conversions that a refused operation would accept, and records a
- * program with one of them. */
+/* Repairs of a program that the type rules refuse: finds the conversions with which a refused operation would be
+ * accepted, and records a program with one of them. */
 #ifndef TENSOR_REPAIR_H
 #define TENSOR_REPAIR_H
 #include "layout/transition.h"
@@ -7,14 +7,16 @@
 
 enum { AD_REPAIR_SITE_SIZE = 160 };
 
-/* A repair: the operand of a call is converted on some axes. The call is the refused one or one that led to it, and
- * all calls at the same place are treated the same way. */
+/* A repair: an operand of a call is converted on some axes. The call is the refused one, or an earlier call whose
+ * result the refused one used. All calls at the same FILE:LINE are repaired in the same way. */
 typedef struct ad_repair {
-  char site[AD_REPAIR_SITE_SIZE]; /* FILE:LINE of the call; of a longer one "..." and its end */
+  char site[AD_REPAIR_SITE_SIZE]; /* FILE:LINE of the call; if it is too long, "..." and its end */
   const char *op;
-  int is_before; /* 1: the call led to the refused one, through calls with one operand; 0: it is the refused one */
-  int operand;   /* index of the operand, from 0 */
-  ad_axes axes;  /* axes on which the operand has one type, and is converted */
+  /* 1: the repaired call made an operand of the refused one, through calls with one operand; 0: it is the refused
+   * call */
+  int is_before;
+  int operand;  /* index of the operand, from 0 */
+  ad_axes axes; /* axes on which the operand has one type, and is converted */
   ad_way way;
   int stays; /* 1: later uses of the operand use the converted value, too; 0: only this call does */
 } ad_repair;
@@ -37,7 +39,7 @@ void ad_repairs_watch(ad_repairs *repairs);
 void ad_repairs_end(void);
 void ad_repairs_release(ad_repairs *repairs);
 
-/* A repair that is applied while a program runs, until ad_repair_end. Borrows the repair. */
+/* The state of a repair that is applied while a program runs, until ad_repair_end. Borrows the repair. */
 typedef struct ad_mending {
   const ad_repair *repair;
   const ad_tensor *before; /* the operand before and after the conversion */

@@ -1,5 +1,5 @@
-/* The ring of attention. In turn t, rank i has the keys and values of rank i - t. Their gradients follow one turn
- * later: each rank adds its addends to the sum that the ranks before it gathered. Arriving pairs of k and v
+/* The ring of attention. In turn (step) t, rank i has the keys and values of rank i - t. Their gradients follow one
+ * turn later: each rank adds its addends to the sum that arrives from the previous rank. Arriving pairs of k and v
  * alternate between two buffers. Gradients have three buffers: one is computed, one is sent and one arrives. */
 #include "tensor/ring.h"
 
@@ -7,7 +7,8 @@
 
 enum { ARRIVING_PAIRS = 2, GRADIENT_PAIRS = 3, MESSAGES_MAX = 8 };
 
-/* How many buffers for arriving keys and values a ring needs: in a ring of two ranks only one pair ever arrives. */
+/* Returns how many buffers for arriving keys and values a ring needs: one in a ring of two ranks, where only one pair
+ * ever arrives. */
 static size_t arriving_pairs(const key_ring *ring) { return ring->members > 2 ? ARRIVING_PAIRS : 1; }
 
 static int64_t wrapped(const key_ring *ring, int64_t index) {
@@ -18,8 +19,8 @@ int64_t ad_ring_source(const key_ring *ring, int64_t turn) { return wrapped(ring
 
 ad_dtype ad_ring_wide(const key_ring *ring) { return ad_dtype_wide(ring->dtype); }
 
-/* Bytes of half a pair (half 0 is k, half 1 is v). half_bytes: of keys and values; the next function: of gradients,
- * which come first in memory. */
+/* half_bytes returns the bytes of k, or of v, in a buffer; gradient_bytes those of one of their gradients. The buffers
+ * of gradients come first in memory. */
 static size_t half_bytes(const key_ring *ring) { return ring->most * ad_dtype_size(ring->dtype); }
 static size_t gradient_bytes(const key_ring *ring) { return ring->most * ad_dtype_size(ad_ring_wide(ring)); }
 
@@ -31,13 +32,14 @@ static char *gradient_half(const key_ring *ring, size_t pair, int half) {
   return (char *)ring->memory + (2 * pair + (size_t)half) * gradient_bytes(ring);
 }
 
-/* The buffer of the pair that arrived for this turn. */
+/* Returns the buffer of k (half 0) or v (half 1) of the pair that arrived for this turn. */
 static char *arrived(const key_ring *ring, int64_t turn, int half) {
   size_t pair = (size_t)(turn - 1) % arriving_pairs(ring);
   return gradient_half(ring, GRADIENT_PAIRS, 0) + (2 * pair + (size_t)half) * half_bytes(ring);
 }
 
-/* The buffers of gradients: two that alternate with the turns, and one for arriving gradients. */
+/* Return the buffers of gradients, of k (half 0) or v (half 1): `gradient` one of two that alternate with the turns,
+ * `gathered` the one for arriving gradients. */
 static char *gradient(const key_ring *ring, int64_t turn, int half) {
   return gradient_half(ring, (size_t)(turn % 2), half);
 }
@@ -51,7 +53,7 @@ void *ad_ring_d_v(const key_ring *ring, int64_t turn) { return gradient(ring, tu
 
 static int is_last(const key_ring *ring, int64_t turn) { return turn + 1 == ring->members; }
 
-/* The messages of one exchange. */
+/* The messages that this rank sends and receives in one exchange. */
 typedef struct mail_bag {
   ad_message list[MESSAGES_MAX];
   size_t count;
@@ -65,16 +67,16 @@ static void receive(const key_ring *ring, mail_bag *mail, void *data, size_t cou
   mail->list[mail->count++] = (ad_message){.peer = wrapped(ring, ring->index - 1), .receive = data, .count = count};
 }
 
-/* Elements of k, and of v, of this turn. */
+/* Returns the number of elements of k, and of v, of this turn's pair. */
 static size_t count_of(const key_ring *ring, int64_t turn) { return ring->counts[ad_ring_source(ring, turn)]; }
 
-/* Elements of a gradient, as a message counts them. All messages of an exchange have the keys' dtype, so an element
- * of a wider dtype counts as several. */
+/* Returns the number of elements of a gradient, as a message counts them. All messages of an exchange have the keys'
+ * dtype, so an element of a wider dtype counts as several. */
 static size_t gradient_count(const key_ring *ring, int64_t turn) {
   return count_of(ring, turn) * (ad_dtype_size(ad_ring_wide(ring)) / ad_dtype_size(ring->dtype));
 }
 
-/* Adds two messages: one sends this turn's pair, one receives the next turn's. */
+/* Adds four messages: two send this turn's k and v, two receive the next turn's. */
 static void pass_pair(const key_ring *ring, int64_t turn, mail_bag *mail) {
   ring_pair pair = ad_ring_pair(ring, turn);
   send(ring, mail, pair.k, count_of(ring, turn));
@@ -82,7 +84,7 @@ static void pass_pair(const key_ring *ring, int64_t turn, mail_bag *mail) {
   for (int half = 0; half < 2; half++) receive(ring, mail, arrived(ring, turn + 1, half), count_of(ring, turn + 1));
 }
 
-/* Adds two messages: one sends this turn's gradients, one receives the sum gathered for the next turn's pair. */
+/* Adds four messages: two send this turn's gradients, two receive the sums gathered for the next turn's pair. */
 static void pass_gradients(const key_ring *ring, int64_t turn, mail_bag *mail) {
   for (int half = 0; half < 2; half++) send(ring, mail, gradient(ring, turn, half), gradient_count(ring, turn));
   for (int half = 0; half < 2; half++) receive(ring, mail, gathered(ring, half), gradient_count(ring, turn + 1));

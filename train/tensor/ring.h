@@ -1,8 +1,9 @@
-/* Passes keys and values around the ranks that shard a sequence, one rank further in each turn, and brings the
- * gradients that they gather back to their rank. Transfers overlap with the computation of their turn.
+/* Passes keys and values around the ranks that shard a sequence, one rank further in each step of the ring, which is
+ * called a turn. Brings the gradients that they gather back to the rank that owns them. Transfers overlap with the
+ * computation of the same turn.
  *
- * Gradients travel in the wide dtype: rounded to bf16 at each hop they would be rounded once for each member; so they
- * are rounded once at the end, by the operation, as the gradients of a full sequence are. */
+ * Gradients travel in the wide dtype. Rounded to bf16 at each hop, they would be rounded as often as the ring has
+ * ranks; so the operation rounds them once at the end, as it rounds the gradients of a full sequence. */
 #ifndef TENSOR_RING_H
 #define TENSOR_RING_H
 #include "tensor/heads.h"
@@ -25,15 +26,15 @@ typedef struct key_ring {
   ring_pair own; /* this rank's own k and v */
 } key_ring;
 
-/* Bytes of the ring's buffers: for two arriving pairs, and for three pairs of gradients. */
+/* Returns the bytes of the ring's buffers: for two arriving pairs, and for three pairs of gradients. */
 size_t ad_ring_bytes(const key_ring *ring);
-/* The index of the rank whose keys and values this rank has in turn `turn`; in turn 0 it has its own. */
+/* Returns the index of the rank whose keys and values this rank has in turn `turn`; in turn 0 it has its own. */
 int64_t ad_ring_source(const key_ring *ring, int64_t turn);
-/* The keys and values of this turn; valid after the wait for the previous turn. */
+/* Returns the keys and values that this rank has in this turn; valid after the wait for the previous turn. */
 ring_pair ad_ring_pair(const key_ring *ring, int64_t turn);
-/* The dtype in which the gradients of k and v travel. */
+/* Returns the dtype in which the gradients of k and v travel. */
 ad_dtype ad_ring_wide(const key_ring *ring);
-/* The buffers for this rank's addends of the gradients of this turn's k and v. */
+/* Return the buffers for this rank's addends of the gradients of this turn's k and v. */
 void *ad_ring_d_k(const key_ring *ring, int64_t turn);
 void *ad_ring_d_v(const key_ring *ring, int64_t turn);
 
@@ -43,8 +44,8 @@ ad_status ad_ring_post(const key_ring *ring, int64_t turn, int backward, ad_requ
 /* Waits for the transfers of a turn. In backward, then adds the sum that other ranks gathered for this turn's pair
  * to this rank's addends. */
 ad_status ad_ring_wait(const key_ring *ring, int64_t turn, int backward, ad_request *request) AD_CHECKED;
-/* After the last turn: receives the gradients of this rank's own pair. *d_k and *d_v are valid until the memory is
- * freed. */
+/* To be called after the last turn: receives the gradients of this rank's own pair. *d_k and *d_v are valid until the
+ * memory is freed. */
 ad_status ad_ring_come_home(const key_ring *ring, const void **d_k, const void **d_v) AD_CHECKED;
 
 /* Argument of functions at the injection point AD_INJECT_RING: a pass of ring attention that is about to run. */
@@ -54,7 +55,8 @@ typedef struct ring_passing {
   int backward;
 } ring_passing;
 
-/* Argument at the injection point AD_INJECT_RING_TURN: one turn of the ring, whose positions may be changed. */
+/* Argument of functions at the injection point AD_INJECT_RING_TURN: one turn of the ring, whose positions may be
+ * changed. */
 typedef struct ring_turn_passing {
   const key_ring *ring;
   int64_t turn;

@@ -4,13 +4,13 @@
 #include <math.h>
 #include <string.h>
 
-/* Whether a choice is not dropped: its token's number is below the expert's limit. */
+/* Returns 1 if a choice is not dropped: its token's number is below the expert's limit. */
 static int is_kept(const ad_routing *routing, size_t choice) {
   if (!routing->limit) return 1;
   return routing->number[choice / routing->top_k] < routing->limit[routing->expert[choice]];
 }
 
-/* Counting sort by expert. */
+/* Sorts the choices by expert (a counting sort). */
 void ad_routing_sort(ad_routing *routing) {
   size_t choices = routing->tokens * routing->top_k, first = 0;
   memset(routing->per_expert, 0, routing->experts * sizeof *routing->per_expert);

@@ -34,8 +34,8 @@ struct ad_routing {
 /* Sorts the choices that are not dropped into slots. */
 void ad_routing_sort(ad_routing *routing);
 
-/* ad_top_k that also notes the chosen experts, or takes them from `decisions`. The tokens are this rank's rows of a
- * batch [samples, seq, ...], from row `first` on. */
+/* Like ad_top_k, but also writes the chosen experts to `decisions`, or takes them from there. The tokens are this
+ * rank's rows of a batch [samples, seq, ...], from row `first` on. */
 ad_tensor *ad_top_k_kept(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_array *bias, const ad_tensor *batch,
                          size_t first, ad_decisions decisions, ad_routing **routing, const char *site);
 

@@ -24,7 +24,8 @@ static const char *next_term(const char *term) {
   return end + (*end == ',');
 }
 
-// The number of dimensions that "..." means: those of the first operand that has it, minus its letters.
+// Returns the number of dimensions that "..." means: those of the first operand whose term has "...", minus the letters
+// of that term.
 static int leading_dims(const char *dims, const ad_tensor *out) {
   const char *term = dims;
   for (int i = 0; i < out->operand_count; i++, term = next_term(term)) {
@@ -43,7 +44,7 @@ static void free_letters(const char *dims, int count, char *out) {
   out[count > 0 ? count : 0] = 0;
 }
 
-// Writes `dims` with letters in place of every "...".
+// Writes `dims` with the letters `leading` in place of every "...".
 static void expand(const char *dims, const char *leading, char *out) {
   while (*dims) {
     if (strncmp(dims, dots, 3)) {
@@ -63,13 +64,14 @@ static ad_status wrong_ndim(const ad_tensor *out, int i, const char *term, const
                  count_letters(term), ad_plural(count_letters(term)), (int)strcspn(term, ",-"), term, dims);
 }
 
-/* What each letter means. */
+/* The size that each letter means. */
 typedef struct binding {
   int64_t size[LETTERS];
-  int operand[LETTERS];  // the operand that gave the letter its size, from 1; 0: none yet
+  int operand[LETTERS];  // number of the operand, from 1, that gave the letter its size; 0: none yet
 } binding;
 
-/* Binds the letters of one operand to sizes, which must agree with those bound before. */
+/* Binds the letters of one operand to the sizes of its dimensions. A letter that is bound already must have the same
+ * size. */
 static ad_status bind_operand(const ad_tensor *out, int i, const char *term, binding *bound) {
   const ad_shape *shape = &out->operand[i]->array.shape;
   for (int d = 0; d < shape->ndim; d++) {
@@ -109,7 +111,7 @@ static ad_status shape_by_letters(const ad_tensor *out, const char *letters, con
   return AD_OK;
 }
 
-/* The dtype that operand i must have. */
+/* Returns the dtype that operand i must have. */
 static ad_dtype wanted_dtype(const ad_tape *tape, const ad_tensor *out, int i) {
   const ad_operation *op = out->op;
   ad_dtype is = out->operand[i]->array.dtype;
@@ -119,7 +121,7 @@ static ad_dtype wanted_dtype(const ad_tape *tape, const ad_tensor *out, int i) {
   return out->operand[0]->array.dtype;
 }
 
-/* The widest floating dtype among the operands. */
+/* Returns the widest floating dtype among the operands. */
 static ad_dtype widest(const ad_tensor *out) {
   ad_dtype dtype = out->operand[0]->array.dtype;
   for (int i = 1; i < out->operand_count; i++) {
@@ -152,7 +154,7 @@ static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
   return AD_OK;
 }
 
-/* Describes the result by the rule of these letters, for operands with these layouts. */
+/* Describes the result of operands with these layouts by the rule `dims` and `full`. */
 static ad_status describe_by_rule(const ad_tape *tape, ad_tensor *out, const ad_layout *const *layouts,
                                   const char *dims, const char *full) {
   AD_TRY(check_dtypes(tape, out));

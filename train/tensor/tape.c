@@ -185,8 +185,8 @@ static ad_status no_memory(const char *site) {
   return ad_fail(AD_INVALID, "%s: the array has no memory (its `data` is NULL)", site);
 }
 
-/* Checks an array that is to become a leaf. `may_index`: i32 is allowed; `comes_later`: the memory is acquired only
- * for each use. */
+/* Checks an array that is to become a leaf. may_index 1: dtype i32 is allowed, too. comes_later 1: the array has memory
+ * only while it is acquired. */
 static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int may_index, int comes_later,
                             const char *site) {
   if (!value) return ad_fail(AD_INVALID, "%s: a leaf needs an array, not NULL", site);
@@ -202,7 +202,7 @@ static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int may_
   return AD_OK;
 }
 
-// Records a leaf with this value; `from` NULL: it is not a parameter.
+// Records a leaf with this value. `from` is NULL if the leaf is not a parameter.
 static ad_status record_leaf(ad_tape *tape, const ad_array *value, const ad_parameters *from, int carries,
                              const char *site, ad_tensor **out) {
   int may_index = !carries, comes_later = from && from->acquire;
@@ -280,14 +280,14 @@ static void release_parameter(ad_tensor *parameter) {
   parameter->array.data = NULL;
 }
 
-/* Releases the parameters among the first `count` operands, the last first. */
+/* Releases the parameters among the first `count` operands, in reverse order. */
 static void release_first(ad_tensor *out, int count, uint64_t unread) {
   for (int i = count; i-- > 0;) {
     if (is_held(out, i, unread)) release_parameter(out->operand[i]);
   }
 }
 
-/* Acquires a parameter's memory (with ZeRO 3 this gathers it). */
+/* Acquires a parameter's memory (with ZeRO 3 this gathers the parameter). */
 static ad_status hold(const ad_tape *tape, ad_tensor *parameter) {
   const ad_parameters *from = parameter->from;
   if (from->acquire) AD_TRY(from->acquire(from->context, parameter->param));
@@ -332,8 +332,8 @@ static ad_status check_dtype(const ad_tensor *out) {
                  ad_dtype_name(dtype));
 }
 
-// If the result is R, its gradient is P: each rank has an addend. Backward may be given addends one by one only if it
-// is linear in the gradient.
+// Refuses a result whose gradient backward cannot compute from addends. If the result is R, its gradient is P, an
+// addend on each rank; backward may be called on addends only if it is linear in the gradient.
 static ad_status check_linear(const ad_tensor *out) {
   if (!out->op->not_linear || !out->carries) return AD_OK;
   const ad_mesh *mesh = out->array.layout.mesh;
@@ -385,11 +385,11 @@ static ad_status describe_output(ad_tape *tape, ad_tensor *out) {
   return op->check ? op->check(tape, out) : AD_OK;
 }
 
-/* Gives the result memory: operand 0's, or new memory. */
+/* Gives the result its memory: operand 0's memory, or new memory. */
 static ad_status take_memory(ad_tape *tape, ad_tensor *out) {
   const ad_operation *op = out->op;
   const ad_tensor *first = out->operand[0];
-  int stays = !ad_is_parameter(first) || !first->from->acquire;  // else the operand's memory is released after this use
+  int stays = !ad_is_parameter(first) || !first->from->acquire;  // 0: the operand's memory is released after this use
   int made_by_forward = op->makes_memory && !tape->dry;
   if (stays && op->shares && op->shares(out)) {
     out->array.data = first->array.data;

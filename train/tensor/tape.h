@@ -3,18 +3,20 @@
 #define TENSOR_TAPE_H
 #include "tensor/operation.h"
 
-/* A block of memory that was given back, for the next use. */
+/* A block of memory that was given back and can be used again. */
 typedef struct spare {
   struct spare *next;
   size_t bytes;
   void *data;
 } spare;
 
-/* Memory for tapes. Each tape has its own, and may share a further one for values and gradients (ad_tape_pool). */
+/* Memory for tapes. Each tape has its own, and several tapes may share another one for values and gradients
+ * (ad_tape_pool). */
 typedef struct tape_memory {
   ad_arena *arena;
   size_t dry_used,
-      dry_peak;   /* on backend dry: bytes that values would take now; the most of these and the arena's together */
+      /* for backend dry: bytes that values would take now; the largest sum so far of these and the arena's bytes */
+      dry_peak;
   spare *spares;  /* blocks to use again */
   spare *records; /* unused records for `spares` */
   int is_shared;
@@ -24,8 +26,8 @@ typedef struct tape_memory {
 /* Which gradients a walk of backward computes: all, those that inputs reach, or the remaining ones. */
 typedef enum tape_walk { WALK_WHOLE, WALK_INPUTS, WALK_WEIGHTS } tape_walk;
 
-/* Losses of single samples: cross_entropy adds this rank's part of the loss of each sample (a row of the targets'
- * first dimension). Summed over all ranks, each part is counted once for each of its replicas. */
+/* Losses of single samples. cross_entropy adds this rank's part of the loss of each sample (a row of the targets' first
+ * dimension). If sums of all ranks are added, each part is counted once for each of its replicas. */
 typedef struct ad_sample_losses {
   double *sums, *counts; /* [size]: for each sample, its summed loss and the positions that count */
   size_t size;           /* number of samples */
@@ -45,12 +47,12 @@ struct ad_tape {
   /* the tensor recorded last */
   ad_tensor *last;
   ad_tensor dead;                  /* failed operations return it */
-  int runs_forward;                /* an operation was recorded since the last run of backward */
-  int began_last;                  /* the last run of backward has begun */
-  tape_walk walk;                  /* the present or the last walk */
-  int defers_weights;              /* the last run was a pass of inputs, so that ad_backward_weights must follow */
+  int runs_forward;                /* 1: an operation was recorded since the last run of backward */
+  int began_last;                  /* 1: the last run of backward has begun */
+  tape_walk walk;                  /* the present walk, or the last one if none runs */
+  int defers_weights;              /* 1: the last run was a pass of inputs, so that ad_backward_weights must follow */
   int transitions;                 /* number of transitions recorded so far */
-  int reported;                    /* the error was reported to the other ranks */
+  int reported;                    /* 1: the error was reported to the other ranks */
   const ad_sample_losses *samples; /* NULL: losses of samples are not wanted */
   ad_status status;
   char message[AD_MESSAGE_MAX];
@@ -87,7 +89,7 @@ typedef struct ad_operation_passing {
 void ad_tape_note_samples(ad_tape *tape, const ad_sample_losses *to);
 /* Returns 1 if values of this tape may have the dtype: the tape's own, or the wide one. */
 int ad_tape_has_dtype(const ad_tape *tape, ad_dtype dtype);
-/* A position of the arena: rewinding to it frees the scratch memory taken since. */
+/* A position of the arena: rewinding to it frees the scratch memory taken after it. */
 typedef struct tape_mark {
   size_t arena, dry;
 } tape_mark;
@@ -106,11 +108,11 @@ ad_status ad_block_take(ad_tape *tape, size_t bytes, void **out) AD_CHECKED;
 ad_status ad_block_give(ad_tape *tape, size_t bytes, void *data) AD_CHECKED;
 /* Takes the memory of a value, or of what forward saves: a block of the shared memory if there is one, else new. */
 ad_status ad_value_take(ad_tape *tape, size_t bytes, void **out) AD_CHECKED;
-/* For tapes that share a pool, after a pass: gives back values and saved memory that neither backward nor another
+/* For tapes that share a pool, after a pass: gives back the values and saved memory that no later pass and no other
  * tape will read. A tensor's array has no data after its value was given back. */
 ad_status ad_tape_drop(ad_tape *tape) AD_CHECKED;
 void ad_tape_give_all(ad_tape *tape); /* for tapes that share a pool: gives all of it back */
-/* The operands of `out` whose gradients this walk computes, one bit each. */
+/* Returns the operands of `out` whose gradients this walk computes, one bit each. */
 uint64_t ad_walk_fills(tape_walk walk, const ad_tensor *out);
 /* Marks a value as read by others until the tape's reset, so that its memory is not given back before. */
 void ad_tape_lend(ad_tensor *value);
@@ -120,8 +122,9 @@ void ad_tape_lend(ad_tensor *value);
 typedef struct ad_tape_pool ad_tape_pool;
 ad_status ad_tape_pool_create(int dry, ad_tape_pool **out) AD_CHECKED;
 void ad_tape_pool_destroy(ad_tape_pool *pool);
-size_t ad_tape_pool_peak_bytes(const ad_tape_pool *pool); /* as ad_tape_peak_bytes */
-void ad_tape_share(ad_tape *tape, ad_tape_pool *pool);    /* call it before anything is recorded */
+/* returns the pool's peak, as ad_tape_peak_bytes returns a tape's */
+size_t ad_tape_pool_peak_bytes(const ad_tape_pool *pool);
+void ad_tape_share(ad_tape *tape, ad_tape_pool *pool); /* call it before anything is recorded */
 
 /* Acquires the memory of the parameters among the operands of `out`, until ad_tape_release. `unread`: bit set of
  * operands to leave out. On failure nothing stays acquired. */
@@ -129,7 +132,8 @@ ad_status ad_tape_acquire(ad_tape *tape, ad_tensor *out, uint64_t unread) AD_CHE
 void ad_tape_release(ad_tensor *out, uint64_t unread);
 void ad_tape_trace(ad_tape *tape, ad_pass pass, ad_edge edge);
 
-/* ad_input for a value whose gradient has the other dtype of the tape, as a parameter's does. */
+/* Like ad_input, for a value whose gradient has the dtype `gradient`: the value's own or, as a parameter's gradient,
+ * the wide one. */
 ad_tensor *ad_input_with(ad_tape *tape, const ad_array *value, ad_dtype gradient, const char *site);
 
 /* The dtypes to which a value, and in backward its gradient, is rounded during a transfer; 0: not rounded. */

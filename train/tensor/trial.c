@@ -1,4 +1,4 @@
-/* ad_check_operation: draws operands, computes the results of one process, and compares all other results with
+/* ad_check_operation: draws operands, computes the results of one process in f64, and compares all other results with
  * these. */
 #include "tensor/trial.h"
 
@@ -13,7 +13,8 @@
 #include "addend/random.h"
 
 static const char site[] = "ad_check_operation";
-enum { OF_OPERANDS = 1000, OF_ARRIVING = 2000, ADDENDS = 64 }; /* streams of random numbers; ADDENDS: for each value */
+/* streams of random numbers; each value has ADDENDS streams for its addends */
+enum { OF_OPERANDS = 1000, OF_ARRIVING = 2000, ADDENDS = 64 };
 
 ad_status ad_trial_fail(const ad_trial *trial, const char *format, ...) {
   char text[AD_MESSAGE_MAX];
@@ -31,14 +32,15 @@ ad_status ad_trial_tape(const ad_trial *trial, ad_dtype dtype, ad_tape **out) {
 
 /* ---- laying operands out on one rank ---- */
 
-/* The number of the addend of a P value that this rank has. Sets *count to the number of addends. */
+/* Returns which addend of a P value this rank has. Sets *count to the number of addends. */
 static size_t addend_of(const ad_layout *layout, int64_t rank, size_t *count) {
   ad_group group = ad_mesh_group(layout->mesh, ad_layout_axes_of(layout, AD_P), rank);
   *count = (size_t)ad_group_size(&group);
   return (size_t)ad_group_index(&group, rank);
 }
 
-/* An element of one addend. All addends but the last are random; the last is the full value minus the others. */
+/* Returns an element of one addend. All addends but the last are random; the last is the full value minus all
+ * others. */
 static double addend(const ad_trial *trial, double full, uint64_t stream, size_t element, size_t which, size_t count) {
   if (which + 1 < count) return ad_random_normal(trial->given.seed, stream * ADDENDS + which, element);
   for (size_t i = 0; i + 1 < count; i++) full -= ad_random_normal(trial->given.seed, stream * ADDENDS + i, element);
@@ -74,7 +76,8 @@ static ad_dtype dtype_of(const ad_trial *trial, const ad_tape *tape, size_t i) {
   return trial->op && trial->op->wide >> i & 1 ? ad_dtype_wide(dtype) : dtype;
 }
 
-/* Records operand i as a constant or an input; `raw` operands also with a wide gradient, like parameters. */
+/* Records operand i as a constant or an input. If the trial says so, an input whose gradient may have another dtype
+ * (`raw`) has a gradient of the wide dtype, as a parameter does. */
 static ad_tensor *leaf_of(const ad_trial *trial, ad_tape *tape, size_t i, const ad_array *value) {
   if (!ad_trial_carries(trial, i)) return ad_constant_at(tape, value, site);
   int is_raw = trial->as_parameters && trial->op->raw >> i & 1;
@@ -94,7 +97,7 @@ ad_status ad_trial_record(const ad_trial *trial, ad_tape *tape, const ad_layout 
 
 /* ---- drawing operands ---- */
 
-/* The value rounded to the narrowest dtype of the operation, so that all dtypes compute with the same numbers. */
+/* Rounds the value to the narrowest dtype of the operation, so that all dtypes compute with the same numbers. */
 static double representable(const ad_trial *trial, double value) {
   unsigned dtypes = trial->op->dtypes ? trial->op->dtypes : AD_IN_F32_F64;
   ad_dtype narrowest = dtypes >> AD_BF16 & 1 ? AD_BF16 : dtypes >> AD_F32 & 1 ? AD_F32 : AD_F64;
@@ -103,7 +106,7 @@ static double representable(const ad_trial *trial, double value) {
   return ad_array_get(&one, 0);
 }
 
-/* Element i of an operand, drawn as the trial says: indices, uniform or normal numbers. */
+/* Draws element i of an operand as the trial says: an index, a uniform or a normal number. */
 static double drawn(const ad_trial *trial, size_t operand, size_t i) {
   const ad_operation_trial *given = &trial->given;
   uint64_t stream = OF_OPERANDS + operand;
@@ -174,7 +177,7 @@ static ad_status compute(ad_trial *trial, ad_tape *tape) {
   return AD_OK;
 }
 
-/* The five parts of the check. */
+/* Runs the five parts of the check. */
 static ad_status run_parts(ad_trial *trial) {
   ad_tape *tape;
   AD_TRY(draw_values(trial));
@@ -221,7 +224,8 @@ static void close_trial(ad_trial *trial) {
   ad_arena_destroy(trial->arena);
 }
 
-/* Runs the trial. `fills`: the record's field, if it is known before the operation is recorded. */
+/* Runs the trial. `fills` is the record's field; UINT64_MAX if the record is not known before the operation is
+ * recorded. */
 static ad_status run_trial(ad_trial_apply apply, const void *context, uint64_t fills, const ad_operation_trial *given) {
   ad_trial trial = {.apply = apply, .context = context};
   AD_TRY(ad_options_take(&trial.given, sizeof trial.given, given, "ad_operation_trial"));

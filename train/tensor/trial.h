@@ -4,8 +4,8 @@
 #define TENSOR_TRIAL_H
 #include "tensor/tape.h"
 
-/* Records the operation on trial for operands x: a record, or one of addend's own functions
- * that record one operation. */
+/* Records the operation under test for operands x: a custom record, or one of addend's own functions that record one
+ * operation. */
 typedef ad_tensor *(*ad_trial_apply)(ad_tape *tape, ad_tensor *const *x, const void *context);
 
 /* One trial; its arrays are f64. */
@@ -17,7 +17,7 @@ typedef struct ad_trial {
   uint64_t constants;     /* bit i: operand i carries no gradient */
   int as_parameters;      /* `raw` operands get gradients of the wide dtype, as parameters do */
   ad_arena *arena;        /* owns everything that follows */
-  /* a communicator and mesh of one rank, with its layout */
+  /* a communicator and a mesh of one rank, and the layout of a value on it */
   ad_comm *alone;
   ad_mesh *mesh;
   ad_layout same;
@@ -27,13 +27,13 @@ typedef struct ad_trial {
   double *result, *arriving, *gradient[AD_OPERANDS_MAX];
 } ad_trial;
 
-/* The operation, recorded once on a tape; valid until the tape's reset. */
+/* The operation as recorded once on a tape; valid until the tape's reset. */
 typedef struct ad_tried {
   ad_array array[AD_OPERANDS_MAX];
   ad_tensor *x[AD_OPERANDS_MAX], *out;
 } ad_tried;
 
-/* ad_check_operation for the operation that `apply` records. */
+/* Does what ad_check_operation does, for the operation that `apply` records. */
 ad_status ad_check_applied(ad_trial_apply apply, const void *context, const ad_operation_trial *given) AD_CHECKED;
 
 /* The parts of the check: promises of the record; backward against differences of forward; narrow dtypes against
@@ -49,7 +49,7 @@ ad_status ad_trial_tape(const ad_trial *trial, ad_dtype dtype, ad_tape **out) AD
 /* Records operands with these layouts (`layouts` NULL: as on one rank), then the operation. An error of the
  * operation is the tape's status only; the function itself fails with AD_MEMORY at most. */
 ad_status ad_trial_record(const ad_trial *trial, ad_tape *tape, const ad_layout *layouts, ad_tried *out) AD_CHECKED;
-/* This rank's part of a full value. The parts of a P value are random addends (from `stream`) that sum to it. */
+/* Makes this rank's part of a full value. The parts of a P value are random addends (from `stream`) that sum to it. */
 ad_status ad_trial_part(const ad_trial *trial, ad_tape *tape, const double *full, uint64_t stream,
                         ad_array *out) AD_CHECKED;
 static inline int ad_trial_carries(const ad_trial *trial, size_t i) { return !(trial->constants >> i & 1); }

@@ -8,7 +8,7 @@ static size_t numel_of_result(const ad_trial *trial) { return (size_t)ad_shape_n
 
 /* ---- comparing backward with differences of forward ---- */
 
-/* The scalar that is differentiated: the sum of the result's elements times those of the arriving gradient. */
+/* Computes the scalar that is differentiated: the sum of the result's elements times those of the arriving gradient. */
 static ad_status loss(const ad_trial *trial, ad_tape *tape, double *out) {
   ad_tried tried;
   ad_tape_reset(tape);
@@ -20,7 +20,7 @@ static ad_status loss(const ad_trial *trial, ad_tape *tape, double *out) {
   return AD_OK;
 }
 
-/* The difference quotient of the loss by one element. */
+/* Computes the difference quotient of the loss by one element. */
 static ad_status quotient(const ad_trial *trial, ad_tape *tape, double *element, double *out) {
   double is = *element, step = 1e-5 * fmax(1, fabs(is)), above, below;
   *element = is + step;
@@ -122,7 +122,7 @@ static ad_status check_dtype(const ad_trial *trial, ad_dtype dtype, double share
   return status;
 }
 
-/* Bounds: some hundred terms of a sum, each rounded at 6e-8 (f32), and a few roundings at 2^-9 (bf16). */
+/* The bounds allow some hundred terms of a sum, each rounded at 6e-8 (f32), and a few roundings at 2^-9 (bf16). */
 ad_status ad_trial_dtypes(const ad_trial *trial) {
   AD_TRY(check_dtype(trial, AD_F32, 2e-5));
   AD_TRY(check_dtype(trial, AD_BF16, 0.03));

@@ -23,7 +23,7 @@ typedef struct kept {
   size_t bytes;
 } kept;
 
-/* An operation that is recorded once and called again and again. */
+/* An operation that is recorded once and whose forward and backward are called again and again. */
 typedef struct scene {
   const ad_trial *trial;
   ad_tape *tape;
@@ -31,7 +31,7 @@ typedef struct scene {
   size_t count;   /* number of operands */
   uint64_t fills; /* operands with gradients that backward fills */
   ad_gradient_slot slot[AD_OPERANDS_MAX];
-  void *all[AD_OPERANDS_MAX]; /* their gradients, from one call that filled all of them */
+  void *all[AD_OPERANDS_MAX]; /* the operands' gradients, from one call that filled all of them */
   kept kept[KEPT_MAX];
   size_t kept_count;
   int hides;        /* 1: values that a call for some operands must not read are overwritten before the call */
@@ -43,7 +43,7 @@ static int is_filled(const scene *s, size_t i) { return (int)(s->fills >> i & 1)
 
 /* ---- memory that must not change ---- */
 
-/* Copies the memory as it is now. */
+/* Copies the memory as it is now, for a later comparison. */
 static ad_status copy_again(const scene *s, kept *of) {
   AD_TRY(ad_tape_take(s->tape, of->bytes, &of->copy));
   if (of->bytes) memcpy(of->copy, of->data, of->bytes);
@@ -153,7 +153,7 @@ static void poison(scene *s) {
   }
 }
 
-/* The number of the gradient's elements that were not written. */
+/* Returns the number of the gradient's elements that were not written. */
 static size_t unwritten(const scene *s, size_t i) {
   size_t count = 0, n = ad_trial_numel(s->trial, i), bytes = gradient_bytes(s, i) / (n ? n : 1);
   static const unsigned char poisoned[sizeof(double)] = {POISON, POISON, POISON, POISON,
@@ -162,7 +162,7 @@ static size_t unwritten(const scene *s, size_t i) {
   return count;
 }
 
-/* Calls backward for all operands and keeps the gradients for comparison. */
+/* Calls backward with all slots and keeps the gradients for comparison. */
 static ad_status all_slots(scene *s) {
   poison(s);
   AD_TRY(call_backward(s, s->slot));
@@ -197,7 +197,7 @@ static ad_status called_again(scene *s) {
 
 /* ---- promise: backward adds to what an operand's gradient has already ---- */
 
-/* The number in an element of a gradient before backward adds to it. */
+/* Returns the number that is in an element of a gradient before backward adds to it. */
 static double base_of(const scene *s, size_t i, size_t k) {
   return ad_random_normal(s->trial->given.seed, 3000 + i, k);
 }
@@ -244,7 +244,7 @@ static ad_status unread_are_unread(scene *s) {
   return all_are_same(s, "reads an operand that the ad_operation declares `unread`: with that operand overwritten, it");
 }
 
-/* Gives operand 0's gradient the memory of the arriving gradient, as the promise allows. */
+/* Lets operand 0's gradient have the memory of the arriving gradient, as passes_gradient_on allows. */
 static ad_status passes_gradient_on(scene *s) {
   if (!s->out->op->passes_gradient_on || !is_filled(s, 0)) return AD_OK;
   void *own = s->slot[0].data;
@@ -272,7 +272,7 @@ static const char *slots_of(const scene *s, uint64_t set, char *buffer, size_t s
   return buffer;
 }
 
-/* Overwrites the values that a call for this set promises not to read. */
+/* Overwrites the values that a call for this set of operands promises not to read. */
 static void hide_unread(const scene *s, uint64_t set) {
   const ad_tensor *out = s->out;
   uint64_t unread = ad_operation_unread(out->op, set);
@@ -303,7 +303,7 @@ static ad_status set_is_same(const scene *s, uint64_t set, const char *when) {
 }
 
 /* Calls backward for a set of operands and compares their gradients. Sets *is_promise to 1 if a failure is a broken
- * promise, to 0 if it is an error of backward's own. */
+ * promise, to 0 if backward itself returned an error. */
 static ad_status judge_set(const scene *s, uint64_t set, const ad_gradient_slot *slot, int *is_promise) {
   *is_promise = 0;
   if (s->hides) hide_unread(s, set);
@@ -317,7 +317,7 @@ static ad_status judge_set(const scene *s, uint64_t set, const ad_gradient_slot 
   return set_is_same(s, set, "where the other slots are NULL");
 }
 
-/* Judges a set in a child process, which may crash in backward: with default signals, no core dump and no output. */
+/* Judges a set in this child process, in which backward may crash: with default signals, no core dump and no output. */
 static void set_in_child(const scene *s, uint64_t set, const ad_gradient_slot *slot) {
   static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
   int is_promise;
@@ -328,7 +328,8 @@ static void set_in_child(const scene *s, uint64_t set, const ad_gradient_slot *s
   _exit(status ? is_promise ? BROKE_PROMISE : 1 : 0);
 }
 
-/* The verdict from the child's end. A child that neither finished nor left an error message was killed by the call. */
+/* Turns the child's exit status into a status. A child that neither finished nor left an error message was killed by
+ * the call. */
 static ad_status judge_end(const scene *s, uint64_t set, int end) {
   char slots[96];
   slots_of(s, set, slots, sizeof slots);
@@ -342,7 +343,7 @@ static ad_status judge_end(const scene *s, uint64_t set, int end) {
   return AD_OK;
 }
 
-/* Judges a set in a child process. */
+/* Judges a set of operands in a child process. */
 static ad_status set_alone(const scene *s, uint64_t set) {
   ad_gradient_slot slot[AD_OPERANDS_MAX] = {{.data = NULL}};
   for (size_t i = 0; i < s->count; i++)
@@ -362,7 +363,8 @@ static ad_status try_set(scene *s, uint64_t set) {
   return set_alone(s, set);
 }
 
-/* Judges every set of operands, if there are few operands; else each operand alone, and all operands but one. */
+/* Judges every set of operands if at most FEW operands have gradients; else each operand alone, and all operands but
+ * one. */
 static ad_status each_set_alone(scene *s) {
   enum { FEW = 4 };
   uint64_t all = 0;
@@ -379,7 +381,7 @@ static ad_status each_set_alone(scene *s) {
 
 /* ---- setting up the operation ---- */
 
-/* Takes memory that a child process shares. */
+/* Takes memory that a child process shares with this one. */
 static ad_status take_shared(size_t bytes, void **out) {
   void *taken = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (taken == MAP_FAILED) return ad_fail(AD_MEMORY, "ad_check_operation: no memory for a gradient");

@@ -1,5 +1,5 @@
-/* Checks the rule of types: lays operands out in every way that the rule allows, on several ranks that this process
- * plays one after another. Each rank's result must be its part of the result of one process. */
+/* Checks the rule of types: lays operands out in every way that the rule allows. This process computes what each of
+ * several ranks would, one rank after another. Each rank's result must be its part of the result of one process. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,31 +15,31 @@ static const char site[] = "ad_check_operation";
 
 enum {
   RANKS = 6,      /* ranks of the largest mesh */
-  WAYS_MAX = 600, /* ways that are tried on one axis: all, or as many drawn at random */
-  PAIRS = 64,     /* ways that are drawn on two axes */
+  WAYS_MAX = 600, /* ways to lay out operands that are tried on one axis: all, or this many drawn at random */
+  PAIRS = 64,     /* pairs of ways that are drawn for two axes */
   TYPES = 3 + 2 * AD_DIMS_MAX,
-  DRAWS = 4000, /* number of the first stream of random numbers that draws come from */
+  DRAWS = 4000, /* number of the first stream of random numbers for draws of ways */
   TEXT = 400
 };
 
-/* One rank of the mesh, which this process plays. */
+/* One rank of the mesh, whose part this process computes. */
 typedef struct player {
-  ad_comm *comm; /* backend dry, and yet the rank's tape computes */
+  ad_comm *comm; /* comm of backend dry; the rank's tape computes nevertheless */
   ad_tape *tape;
   ad_tried tried;
   ad_array arriving;
-  uint64_t bytes; /* bytes that went through comm before the present way was tried */
+  uint64_t bytes; /* bytes that went through comm before the present layouts were tried */
 } player;
 
-/* A mesh with all its ranks, which this process plays one after another. */
+/* A mesh and all its ranks; this process computes each rank's part, one after another. */
 typedef struct stage {
   const ad_trial *trial;
   ad_mesh *mesh;
   size_t size; /* number of ranks */
   player player[RANKS];
-  player judge; /* a dry tape: a way that its rule refuses is not legal */
-  int transits; /* transitions that ran while the present way was tried */
-  /* the present way */
+  player judge; /* a dry tape, which shows whether the rule refuses the present layouts */
+  int transits; /* transitions that ran while the present layouts were tried */
+  /* the layouts of the operands that are tried now */
   ad_layout layout[AD_OPERANDS_MAX];
 } stage;
 
@@ -97,7 +97,7 @@ static ad_status differs(const stage *s, const ad_layout *layout, const char *wh
                        is, wanted);
 }
 
-/* Element i of one rank's part; if the value is P, the sum of the element over the ranks with addends. */
+/* Returns element i of one rank's part; if the value is P, the sum of the element over the ranks with addends. */
 static double together(const ad_array *const *parts, const ad_group *group, size_t i) {
   double sum = 0;
   for (int64_t k = 0; k < ad_group_size(group); k++) sum += ad_array_get(parts[ad_group_rank(group, k)], i);
@@ -110,7 +110,7 @@ static double largest(const double *numbers, size_t n) {
   return most;
 }
 
-/* Compares a rank's part with its part of the full value. */
+/* Compares what a rank computed with its part of the full value. */
 static ad_status part_is(const stage *s, const ad_array *const *parts, size_t rank, const double *full,
                          const char *what, size_t number) {
   const ad_array *own = parts[rank];
@@ -155,8 +155,8 @@ static ad_status gradients_are_right(const stage *s) {
 
 /* ---- trying one way to lay out the operands ---- */
 
-/* Returns 1 if ranks communicated. Ranks that are played one after another cannot, so their results would mean
- * nothing. */
+/* Returns 1 if ranks communicated. Ranks that are computed one after another cannot communicate, so their results would
+ * mean nothing. */
 static int talked(const stage *s) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < s->size; i++) bytes += ad_comm_bytes(s->player[i].comm) - s->player[i].bytes;
@@ -173,7 +173,7 @@ static ad_status reopen_if_broken(stage *s) {
   return open_player(s, 0, &s->judge);
 }
 
-/* Sets *legal to 1 if the rule and the operation's own checks allow the present way. Computes nothing. */
+/* Sets *legal to 1 if the rule and the operation's own checks allow the present layouts. Computes nothing. */
 static ad_status judge_way(stage *s, int *legal) {
   ad_tape_reset(s->judge.tape);
   AD_TRY(ad_trial_record(s->trial, s->judge.tape, s->layout, &s->judge.tried));
@@ -207,7 +207,7 @@ static int is_varying(const stage *s) {
   return ad_layout_axes_of(&ad_tensor_array(s->player[0].tried.out)->layout, AD_V) != 0;
 }
 
-/* Tries the present way. If it is legal, compares results and gradients with those of one process. */
+/* Tries the present layouts. If they are legal, compares results and gradients with those of one process. */
 static ad_status make_and_compare(stage *s, int *legal) {
   AD_TRY(judge_way(s, legal));
   if (!*legal) return AD_OK;
@@ -233,7 +233,7 @@ typedef struct way {
   ad_type type[AD_OPERANDS_MAX];
 } way;
 
-/* Lists the types that an operand may have; returns how many. */
+/* Lists the types that an operand may have; returns their number. */
 static size_t types_of(const ad_trial *trial, size_t operand, ad_type type[TYPES]) {
   size_t count = 0;
   int is_index = (int)(trial->op->indices >> operand & 1);
@@ -247,7 +247,7 @@ static size_t types_of(const ad_trial *trial, size_t operand, ad_type type[TYPES
   return count;
 }
 
-/* The way with this number or, if there are too many ways, a random way drawn by this number. */
+/* Returns the way with this number or, if there are too many ways, a random way drawn by this number. */
 static way way_of(const ad_trial *trial, uint64_t number, int is_drawn) {
   way out = {{AD_R}};
   for (size_t i = 0; i < trial->given.count; i++) {
@@ -260,7 +260,7 @@ static way way_of(const ad_trial *trial, uint64_t number, int is_drawn) {
   return out;
 }
 
-/* The number of ways, or some number above WAYS_MAX. */
+/* Returns the number of ways, or some number above WAYS_MAX. */
 static uint64_t ways_of(const ad_trial *trial) {
   uint64_t ways = 1;
   for (size_t i = 0; i < trial->given.count && ways <= WAYS_MAX; i++) {
@@ -308,7 +308,7 @@ static ad_status on_two_axes(const ad_trial *trial, stage *s, const way *legal, 
 }
 
 ad_status ad_trial_types(const ad_trial *trial) {
-  if (trial->op->makes_memory) return AD_OK;  // the shape of its result differs between ranks
+  if (trial->op->makes_memory) return AD_OK;  // the shape of such a result differs between ranks
   stage one = {.trial = trial}, two = {.trial = trial};
   size_t count = 0;
   way *legal = ad_arena_take(trial->arena, WAYS_MAX * sizeof *legal);

@@ -1,4 +1,5 @@
-/* The whole public API, of both libraries. Each header is one concept; a header builds only on those above it. */
+/* The whole public API, of core, audit and train. Each header is one concept; a header builds only on those above
+ * it. */
 #ifndef ADDEND_ADDEND_H
 #define ADDEND_ADDEND_H
 #include "addend/core.h"

@@ -14,8 +14,8 @@ typedef struct ad_check_options {
   int64_t steps;    /* training steps to check; 0: 2 */
   ad_dtype dtype;   /* dtype of the check: 0 means f64; AD_F32 is the other choice */
   int recipe_dtype; /* 1: keep the dtypes of the recipe's own precision policy */
-  /* 1: compare with the directional derivative alone, see above. The check of a program other than addend's own
-   * always adds this comparison, in f64, unless the program's rules.not_smooth names a reason */
+  /* 1: compare with the directional derivative alone, without a reference. The check of a program other than addend's
+   * own always makes this comparison too, in f64, unless the program's rules.not_smooth gives a reason */
   int directional;
   /* 1: also repeat the check with mutants: mistakes, made one at a time */
   int mutate;

@@ -25,7 +25,7 @@ typedef struct ad_checkpoint_number {
   int64_t value; /* saving writes the first rank's value; loading fills it on all ranks */
 } ad_checkpoint_number;
 
-/* A key and a text about the origin of the values; kept in the index. */
+/* A key and a text about the origin of the values; saved in the index. */
 typedef struct ad_checkpoint_fact {
   const char *key, *value;
 } ad_checkpoint_fact;
@@ -41,7 +41,7 @@ typedef struct ad_checkpoint_state {
   const char *text;                /* a text for people (the recipe), kept in the index and never loaded; NULL: none */
   const ad_checkpoint_fact *facts; /* keys and texts to save, those of the first rank */
   size_t fact_count;
-  /* Loading calls it on every rank with the facts of an undamaged checkpoint, before it reads the checkpoint's
+  /* Loading calls `judge` on every rank with the facts of an undamaged checkpoint, before it reads the checkpoint's
    * values. A status other than AD_OK ends the loading. NULL: every checkpoint is accepted. */
   ad_status (*judge)(void *context, const ad_checkpoint_fact *facts, size_t count);
   void *context;

@@ -24,8 +24,9 @@ typedef struct ad_text_options {
   char **mask; /* .npy files of uint8 or bool, one for each file of tokens (ad_token_options); or none */
   size_t mask_count;
   int64_t seq; /* number of tokens in a sample */
-  /* Fractions of a sample's tokens that count: with fraction f the first floor(f * seq + 0.5) of them do. Sample i of a
-   * step's batch uses number i modulo valid_count, so the sequence restarts with every step. None: all tokens count. */
+  /* Fractions of a sample's tokens that count: with fraction f the first floor(f * seq + 0.5) tokens of the sample
+   * count. Sample i of a step's batch uses number i modulo valid_count, so the sequence restarts with every step. None:
+   * all tokens count. */
   double *valid;
   size_t valid_count;
   double validation; /* fraction h: the last floor(h * bytes) bytes of every file are reserved for validation */
@@ -34,7 +35,7 @@ typedef struct ad_text_options {
 /* Checks, without reading the text, whether ad_text_data_open would find enough of it. Returns the same errors and
  * messages. */
 AD_API AD_CHECKED ad_status ad_text_data_check(const char *const *paths, size_t count, int64_t seq, double validation);
-/* AD_IO unless the path names at least one readable file. */
+/* Returns AD_IO unless the path names at least one readable file. */
 AD_API AD_CHECKED ad_status ad_text_path_check(const char *path);
 
 typedef struct ad_text_data ad_text_data;
@@ -80,15 +81,16 @@ AD_API AD_CHECKED ad_status ad_text_data_open_tokens(const ad_token_options *opt
 AD_API void ad_text_data_close(ad_text_data *text);
 AD_API int64_t ad_text_data_bytes(const ad_text_data *text);  /* bytes of text or of tokens in all files */
 AD_API int64_t ad_text_data_tokens(const ad_text_data *text); /* number of tokens in all files */
-/* xxhash64 over all bytes of all files (for tokens: over all elements) and the places where files end, whatever the
- * fraction for validation. 0: the text was not read. For tokens the first call reads all of them. */
+/* Returns the xxhash64 over all bytes of all files (for tokens: over all elements) and over the positions at which
+ * files end; the fraction for validation does not change it. 0: the text was not read. For tokens the first call reads
+ * all of them. */
 AD_API uint64_t ad_text_data_checksum(const ad_text_data *text);
-/* the same checksum over the masks; 0: there are none */
+/* Returns the same checksum over the masks; 0: there are none. */
 AD_API uint64_t ad_text_data_mask_checksum(const ad_text_data *text);
 /* Adds to counts[token] how often each token occurs in a part of the text; in files of tokens, in the part's windows
  * (see ad_batch_options). */
 AD_API void ad_text_data_count_values(const ad_text_data *text, ad_data_part of, int64_t *counts);
-/* The bytes of a part; owned by the text. NULL: the text was not read, or consists of tokens. */
+/* Returns the bytes of a part; owned by the text. NULL: the text was not read, or consists of tokens. */
 AD_API const uint8_t *ad_text_data_part(const ad_text_data *text, ad_data_part of, int64_t *size);
 
 /* How global batches are drawn. A global batch is the samples that all ranks together read in one step.
@@ -144,13 +146,13 @@ typedef struct ad_batch_options {
 AD_API AD_CHECKED ad_status ad_text_data_rows(const ad_text_data *text, const ad_batch_options *options, int64_t step,
                                               int64_t first, int64_t count, int32_t *tokens, int32_t *targets,
                                               int64_t *counted);
-/* w: how many samples of seq tokens, each with the byte after it, fit one after another into a part from its first byte
- * on (for files of tokens: into each file). Number i of a set (ad_batch_options) is window (i * p) mod w, where p is
- * the first number from 0.618 w on that has no common divisor with w. So a set has up to w samples, none twice, and
- * already its first few are spread evenly over the part. */
+/* Returns w, the number of samples of seq tokens, each with the byte after it, that fit one after another into a part
+ * from its first byte on (for files of tokens: into each file). Number i of a set (ad_batch_options) is window (i * p)
+ * mod w, where p is the first number from 0.618 w on that has no common divisor with w. So a set has up to w samples,
+ * none twice, and already its first few are spread evenly over the part. */
 AD_API int64_t ad_text_data_samples(const ad_text_data *text, ad_data_part of);
-/* The rows of the global batch that a rank holds in microbatch m of `microbatches`: floor(i*n/g) divides the global
- * batch into microbatches, then the layout shards dimension 0 of the microbatch. */
+/* Returns the rows of the global batch that a rank has in microbatch m of `microbatches`: floor(i*n/g) divides the
+ * global batch into microbatches, then the layout shards dimension 0 of the microbatch. */
 AD_API ad_span ad_batch_rows(const ad_layout *layout, int64_t rank, int64_t global_batch, int64_t microbatches,
                              int64_t m);
 
@@ -187,7 +189,8 @@ AD_API AD_CHECKED ad_status ad_line_font_check(const ad_line_options *options, c
 AD_API AD_CHECKED ad_status ad_line_data_open(const ad_line_options *options, ad_line_data **out);
 AD_API void ad_line_data_close(ad_line_data *lines);
 AD_API int64_t ad_line_data_bytes(const ad_line_data *lines); /* bytes of the text's files */
-/* xxhash64 of the text, as ad_text_data_checksum, and of all fonts in their order, the validation font last. */
+/* Return the xxhash64 of the text, as ad_text_data_checksum does, and that of all fonts in their order, the validation
+ * font last. */
 AD_API uint64_t ad_line_data_checksum(const ad_line_data *lines);
 AD_API uint64_t ad_line_data_font_checksum(const ad_line_data *lines);
 typedef struct ad_line {
@@ -209,7 +212,7 @@ AD_API AD_CHECKED ad_status ad_line_data_draw(ad_line_data *lines, uint64_t seed
                                               ad_line *out, uint8_t *characters, float *picture);
 
 /* Weights in files: one safetensors file, or several shards joined by an index, as Hugging Face writes them
- * (model.safetensors.index.json). ad_params_check_weights says whether they are the weights of a model. */
+ * (model.safetensors.index.json). ad_params_check_weights checks whether they are the weights of a model. */
 typedef struct ad_weights ad_weights;
 /* Opens weights; a path that ends in ".json" is an index. The errors of ad_safetensors_open. AD_INVALID also names what
  * is wrong in an index: wrong entries, tensors missing from a file, and tensors that it does not list. Only headers are
@@ -217,10 +220,10 @@ typedef struct ad_weights ad_weights;
 AD_API AD_CHECKED ad_status ad_weights_open(const char *path, ad_weights **out);
 AD_API void ad_weights_close(ad_weights *weights);             /* NULL allowed */
 AD_API const char *ad_weights_path(const ad_weights *weights); /* the path as given, for messages */
-/* File number i in the order of their names; valid until close. No two files have a tensor of the same name. NULL:
- * there are fewer files. */
+/* Returns file number i, in the order of the files' names; valid until close. No two files have a tensor of the same
+ * name. NULL: there are fewer files. */
 AD_API const ad_safetensors *ad_weights_file(const ad_weights *weights, size_t i);
-/* The tensor with this name, in any of the files; NULL: no file has it. */
+/* Returns the tensor with this name, from any of the files; NULL: no file has it. */
 AD_API const ad_safetensor *ad_weights_find(const ad_weights *weights, const char *name);
 
 #if defined(__cplusplus)

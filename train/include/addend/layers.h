@@ -26,7 +26,7 @@ typedef struct ad_declarations {
   ad_status status; /* the first failure; its message is in ad_last_error() until the next failure */
 } ad_declarations;
 
-/* An empty list. Borrows the mesh. */
+/* Returns an empty list. Borrows the mesh. */
 AD_API ad_declarations ad_declarations_on(const ad_mesh *mesh);
 AD_API void ad_declarations_release(ad_declarations *list);
 
@@ -101,8 +101,8 @@ AD_API ad_linear_layer ad_linear_declare(ad_declarations *to, const char *path, 
 /* The product and the bias; x and the result have the layouts that ad_linear_sharding says. */
 AD_API ad_tensor *ad_linear_forward(ad_tape *t, ad_tensor *const *params, const ad_linear_layer *layer, ad_tensor *x);
 
-/* The embedding: looks up rows of a table [vocabulary, d_model], sharded over tp. As a tied head, it also multiplies by
- * these rows. */
+/* The embedding: looks up rows of a table [vocabulary, d_model], sharded over tp. If the head is tied, the layer also
+ * multiplies the hidden states by these rows. */
 typedef struct ad_embedding_layer {
   size_t table;
   ad_parallel parallel;
@@ -195,10 +195,10 @@ typedef struct ad_mlp_shape {
 AD_API ad_mlp_layer ad_mlp_declare(ad_declarations *to, const char *path, const ad_mlp_shape *shape);
 /* x [batch, seq, d_model] on the residual stream -> the same shape and layout. */
 AD_API ad_tensor *ad_mlp_forward(ad_tape *t, ad_tensor *const *params, const ad_mlp_layer *layer, ad_tensor *x);
-/* The products of the MLP alone, between entering and leaving tp: x is R on tp, the result P. */
+/* The products of the MLP alone, without ad_tp_enter and ad_tp_leave: x is R on tp, the result P. */
 AD_API ad_tensor *ad_mlp_products(ad_tape *t, ad_tensor *const *params, const ad_mlp_layer *layer, ad_tensor *x);
 
-/* The standard deviation of a matrix with `in` rows at which a product with it keeps the size of its input. */
+/* Returns the standard deviation of a matrix with `in` rows at which a product with it keeps the size of its input. */
 AD_API double ad_deviation_keeping_size(int64_t in);
 
 #if defined(__cplusplus)

@@ -108,15 +108,15 @@ AD_API ad_tensor *ad_operation_apply_at(ad_tape *tape, const ad_operation *opera
 /* ---- what the functions of a record can read; `out` is the operation's result ---- */
 AD_API size_t ad_operand_count(const ad_tensor *out);
 AD_API const ad_array *ad_operand(const ad_tensor *out, size_t i); /* NULL: there are fewer operands */
-/* In backward: the arriving gradient, with the result's shape and the dual of its layout. ad_tensor_array gives the
- * result itself. */
+/* For backward: ad_result_grad returns the arriving gradient, with the result's shape and the dual of its layout.
+ * ad_tensor_array returns the result itself. */
 AD_API const ad_array *ad_result_grad(const ad_tensor *out);
-/* The operation's own struct, the bytes that it keeps from forward to backward, and its working memory; see
+/* Return the operation's own struct, the bytes that it keeps from forward to backward, and its working memory; see
  * ad_operation. */
 AD_API const void *ad_operation_own(const ad_tensor *out);
 AD_API void *ad_operation_saved(const ad_tensor *out);
 AD_API void *ad_operation_scratch(const ad_tensor *out);
-/* the call site where the operation was recorded, for messages */
+/* Returns the call site where the operation was recorded, for messages. */
 AD_API const char *ad_tensor_site(const ad_tensor *out);
 
 /* For `describe`: describe the result by the record's dims, by other dims made for this call (for a dimension that the
@@ -160,11 +160,11 @@ typedef struct ad_operation_trial {
  *   and each left out); a write to a slot that is NULL is found in a child process, which it crashes;
  * - backward against central differences of forward, element by element, in f64 (not if `not_linear`);
  * - f32, and bf16 if the record has it, against f64: within 2e-5 and 3 % of the largest number;
- * - types: operands are laid out on up to six ranks in all ways that the rule accepts (R, I, P, each cut, plain and
+ * - types: operands are laid out on up to six ranks in all ways that the rule accepts (R, I, P, sharded, plain and
  *   zigzag; on two axes a random choice of these); each rank computes its part, and the parts, put together as the rule
  *   says, must make the value and the gradients of one process; layouts with which the operation communicates are left
  *   out;
- * - linear operations: that calls for some operands do without the values that they must not read. */
+ * - linear operations: a call for some operands must work without the values that it must not read. */
 AD_API AD_CHECKED ad_status ad_check_operation(const ad_operation *operation, const ad_operation_trial *trial);
 
 #if defined(__cplusplus)

@@ -16,7 +16,7 @@ typedef struct ad_plan_options {
   const char *trace;
 } ad_plan_options;
 
-/* The plan as text: the document of `addend plan --json` (see the manual page), or the same as tables for people.
+/* Makes the plan as text: the document of `addend plan --json` (see the manual page), or the same as tables for people.
  * options NULL: the defaults. Caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_plan_json(const ad_recipe *recipe, const ad_plan_options *options, char **out);
 AD_API AD_CHECKED ad_status ad_plan_table(const ad_recipe *recipe, const ad_plan_options *options, char **out);
@@ -24,7 +24,7 @@ AD_API AD_CHECKED ad_status ad_plan_table(const ad_recipe *recipe, const ad_plan
 /* Plans of one recipe with different values of one key. */
 typedef struct ad_plan_comparison {
   size_t size;     /* sizeof(ad_plan_comparison) */
-  const char *key; /* the key, which heads the plans: "shard.zero" */
+  const char *key; /* the key whose values differ, shown above the plans: "shard.zero" */
   size_t count;    /* number of values and recipes; at least 1 */
   const char *const *values;
   const ad_recipe *const *recipes; /* the recipe as read with each value */
@@ -46,11 +46,11 @@ AD_API AD_CHECKED ad_status ad_plan_compare_table(const ad_plan_comparison *comp
 AD_API AD_CHECKED ad_status ad_plan_picture(const ad_recipe *recipe, const ad_plan_options *options,
                                             const char *command, char **out);
 
-/* Checks whether a recipe's ranks fit into this machine's memory; call it before starting them. AD_MEMORY, naming
- * which ranks need how much, if they need more than a limit of this process's control group, or of one above it,
- * plus the free swap; also if a process may not have the memory for matrix products (ulimit -v, ulimit -d). If they
- * only need more than the memory that is free now, there or on the machine, this is a warning (ad_set_log), because
- * free memory changes from moment to moment. */
+/* Checks whether a recipe's ranks fit into this machine's memory; call it before starting them. AD_MEMORY, naming which
+ * ranks need how much, if they need more than a limit of this process's control group, or of one above it, plus the
+ * free swap; also if a process may not have the memory for matrix products (ulimit -v, ulimit -d). If the ranks only
+ * need more memory than is free now, in the control group or on the machine, ad_plan_fits returns AD_OK and logs a
+ * warning (ad_set_log), because free memory changes all the time. */
 AD_API AD_CHECKED ad_status ad_plan_fits(const ad_recipe *recipe);
 
 #if defined(__cplusplus)

@@ -1,6 +1,6 @@
-/* Programs. A program is what is trained: its record (ad_program_kind) has its recipe keys, its modules, its data,
- * the phases of a microbatch, its counts and its losses. The step function (train.h) knows laws; a program knows a
- * model. */
+/* Programs. A program is what is trained: its record (ad_program_kind) has its recipe keys, its modules, its data, the
+ * phases of a microbatch, its counts and its losses. The step function (train.h) applies the laws and knows no model; a
+ * program knows its model. */
 #ifndef ADDEND_PROGRAM_H
 #define ADDEND_PROGRAM_H
 #include <stddef.h>
@@ -17,24 +17,26 @@ extern "C" {
 /* ---- recipe keys: how recipes write a program's options ---- */
 
 typedef enum ad_key_kind {
-  AD_KEY_INTEGER,  /* int64_t */
-  AD_KEY_NUMBER,   /* double; `word`, if there is one, means 0 */
-  AD_KEY_BOOLEAN,  /* int; for a key with `words`: the number of one of these */
-  AD_KEY_TEXT,     /* char *, owned */
-  AD_KEY_VIEW,     /* char *, owned: a mesh string for the ranks of the first module; NULL: the key is left out */
-  AD_KEY_DTYPE,    /* ad_dtype; `word` means 0 */
-  AD_KEY_GRADIENT, /* ad_dtype, and an int at `second`; `word` means 0, "raw" sets the int */
+  AD_KEY_INTEGER, /* int64_t */
+  AD_KEY_NUMBER,  /* double; the key's `word`, if it has one, means 0 */
+  AD_KEY_BOOLEAN, /* int; for a key with `words`: the index of the word that was written */
+  AD_KEY_TEXT,    /* char *, owned */
+  /* char *, owned: a mesh string for the ranks of the first module; NULL if the recipe leaves the key out */
+  AD_KEY_VIEW,
+  AD_KEY_DTYPE,    /* ad_dtype; the key's `word` means 0 */
+  AD_KEY_GRADIENT, /* ad_dtype, and an int at `second`; the key's `word` means dtype 0, "raw" sets the int to 1 */
   AD_KEY_SYNC,     /* ad_sync */
-  /* ad_recipe_override *, owned, with its size_t count at `second`: a map from patterns to those keys of `precision`
-   * that are in an ad_precision_policy */
+  /* ad_recipe_override *, owned, with its size_t count at `second`: a map from patterns of parameter names to keys of
+   * `precision`, those that ad_precision_policy has */
   AD_KEY_OVERRIDES
 } ad_key_kind;
 
 typedef struct ad_key {
   const char *path; /* "model.layers": section and name; or a name alone */
   ad_key_kind kind;
-  int list; /* 1: the key has a list of such values, owned; their size_t count is at `second` */
-  /* byte offsets in the program's options struct (for the keys that all recipes have: in ad_recipe) */
+  int list; /* 1: the value is a list of values of this kind, owned; its size_t count is at `second` */
+  /* byte offsets of the value, and of the second value that some kinds have, in the program's options struct (for the
+   * keys that all recipes have: in ad_recipe) */
   size_t offset, second;
   double least, most;        /* smallest and largest value of a number, or of each number of a list */
   int open_least, open_most; /* 1: the limit itself is not allowed */
@@ -58,9 +60,9 @@ typedef struct ad_key {
 #define AD_WORDS_KEY(path, options, field, fallback, help) \
   { path, AD_KEY_TEXT, 0, offsetof(options, field), 0, 0, 0, 0, 0, fallback, NULL, help, 0, NULL }
 
-/* Receives a program's complaints about its options. Each complaint names the key where a repair is best:
- * "model.heads"; "data.text[1]" for the second element of a list; "mesh" or, with several modules, "mesh.MODULE".
- * The recipe adds that key's file and line. */
+/* Receives a program's complaints about its options. Each complaint names the key that is best changed: "model.heads";
+ * "data.text[1]" for the second element of a list; "mesh" or, with several modules, "mesh.MODULE". The recipe adds that
+ * key's file and line. */
 typedef struct ad_complaints {
   void (*add)(void *context, const char *key, ad_status status,
               const char *message); /* status: AD_INVALID, AD_IO (a file) or AD_MEMORY */
@@ -90,9 +92,9 @@ typedef struct ad_program_setting {
   /* dtype in which tapes compute: the recipe's, or f64 in a check; 0 if the recipe's could not be read */
   ad_dtype compute;
   ad_dtype residual; /* dtype of the residual stream, as in ad_tape_options; 0: the wide one of `compute` */
-  /* The pipeline's stages, if the kind has stages; 0: as many as the mesh's axis pp. Stage s lies on the ranks at
-   * position s % pp. stage_layers has each stage's number of layers; stage_layer_count 0: the program divides the
-   * layers. Borrowed. */
+  /* Number of pipeline stages, if the kind has stages; 0: as many as the mesh's axis pp has ranks. Stage s is on the
+   * ranks at position s % pp of that axis. stage_layers has each stage's number of layers; stage_layer_count 0: the
+   * program divides the layers. Borrowed. */
   int64_t stages;
   const int64_t *stage_layers;
   size_t stage_layer_count;
@@ -197,7 +199,7 @@ typedef struct ad_pretraining {
 typedef enum ad_deciding { AD_DECIDES, AD_OBEYS } ad_deciding;
 typedef enum ad_step_outcome { AD_STEP_TAKEN, AD_STEP_SKIPPED } ad_step_outcome;
 
-/* The continuation of a text. */
+/* The text that a program continues: the argument of ad_program_kind.sampling.next. */
 typedef struct ad_continued {
   size_t size;               /* sizeof(ad_continued) */
   ad_tensor *const *params;  /* the module's parameters, as constants of the tape */
@@ -235,32 +237,34 @@ struct ad_program_kind {
      * empty value. NULL: there are none. */
     void (*complete)(void *options);
     /* Judges several keys together, and together with the meshes (one for each module). Options are judged only here,
-     * except for the range of each value. A value may be out of its range, or 0 or empty if it could not be read; a
-     * mesh that could not be read is given as one of a single rank. Such mistakes were reported already, so nothing
-     * should be concluded from them. setting->meshes is NULL. NULL: the ranges of the keys are enough. */
+     * except for the range of each value. Values that are out of range, unread values (0 or empty) and unread meshes
+     * (given as a single rank) were reported already: report nothing that follows from them. setting->meshes is NULL.
+     * NULL: the ranges of the keys are enough. */
     void (*check)(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
                   const ad_complaints *to);
     /* Complains if files that the options name do not exist or are too short. NULL: the options name no files. */
     void (*check_files)(const void *options, const ad_complaints *to);
-    /* If gradients are not the slope of the loss under these options (difference quotients then cannot check them):
-     * returns what to set so that they are, or why they never are; otherwise NULL. NULL: they always are. */
+    /* Returns NULL if gradients are the slope of the loss under these options, so that difference quotients can check
+     * them. Otherwise returns what to set so that they are the slope, or why no setting makes them so. NULL: gradients
+     * always are the slope. */
     const char *(*not_smooth)(const void *options);
-    /* The number that 0 means in a key ("model.d_hidden"): an exported model's config.json has it. NULL: 0 means
-     * 0. */
+    /* Returns the number that 0 means in a key ("model.d_hidden"); an export writes this number into config.json. NULL:
+     * 0 means 0 in every key. */
     int64_t (*usual)(const void *options, const char *key);
   } rules;
 
   /* The data that the program reads. */
   struct {
-    int (*has_validation)(const void *own); /* 1: there is validation data; may be called before open; NULL: 0 */
-    /* The number of samples in the validation part, after open. NULL: any number can be drawn. */
+    /* returns 1 if there is validation data; may be called before open; NULL: there is none */
+    int (*has_validation)(const void *own);
+    /* Returns the number of samples in the validation part, after open. NULL: any number can be drawn. */
     int64_t (*validation_samples)(const void *own);
-    /* Bytes of memory for data and batch on this rank. NULL: those of ad_program_add_batch. */
+    /* Returns the bytes of memory for data and batch on this rank. NULL: those of ad_program_add_batch. */
     size_t (*bytes)(const void *own);
-    /* The arrays of a step's batch: everything that makes the size of one rank's share, and so of its tapes' memory,
-     * differ from the next rank's. Returns array number `index` and its name ("microbatch.0.tokens"; size 0: the name
-     * is not wanted); NULL after the last. Modules that each read a slice of one batch each have arrays of it, with the
-     * same name. Arrays have no data before the first `read`. NULL: those of ad_program_add_batch. */
+    /* The arrays of a step's batch. All arrays belong here whose sizes differ between ranks, since the memory of tapes
+     * depends on them. Returns array number `index` and its name ("microbatch.0.tokens"; size 0: the name is not
+     * wanted); NULL after the last. Modules that each read a slice of one batch each have arrays of it, with the same
+     * name. Arrays have no data before the first `read`. NULL: those of ad_program_add_batch. */
     const ad_array *(*batch_array)(const void *own, size_t index, char *name, size_t size);
     /* Arrays that computation uses and that no step changes (weights of a decoder that is explained): returns array
      * number `index` and its name, as batch_array does. No data before `open`. NULL: there are none. */
@@ -288,13 +292,14 @@ struct ad_program_kind {
   } choices;
 
   /* How a text is continued (sample.h, and the prompts of evaluations), in one process. Such a program has one module.
-   * `next` NULL: it is no decoder of text. */
+   * `next` NULL: the program cannot continue texts. */
   struct {
-    /* The text that training reads, within `options`, and in *vocabulary the number of different tokens. */
+    /* Returns the options of the text that training reads, and sets *vocabulary to the number of different tokens. */
     const ad_text_options *(*text)(const void *options, int64_t *vocabulary);
-    /* Changes options that make a token depend on how many are read together. NULL: there are none. */
+    /* Changes options under which the result for a token depends on how many tokens are read together. NULL: there are
+     * none. */
     void (*prepare)(void *options);
-    size_t (*kept_count)(const void *own); /* how many caches of keys and values `next` fills */
+    size_t (*kept_count)(const void *own); /* returns how many caches of keys and values `next` fills */
     /* Returns the logits [1, 1, vocabulary] of the token that follows. */
     ad_tensor *(*next)(void *own, ad_tape *t, const ad_continued *from);
   } sampling;
@@ -305,23 +310,24 @@ struct ad_program_kind {
 
   /* What a run reports about the program. */
   struct {
-    /* Floating-point operations of all matrix products for so many samples, forward and backward. NULL: not known. */
+    /* Returns the floating-point operations of all matrix products, forward and backward, for this number of samples.
+     * NULL: not known. */
     double (*flops)(const void *own, int64_t samples);
-    /* Numbers of the last step, the same on all ranks, for metrics.jsonl. Returns series number `index`, its name and
-     * its length; NULL after the last. NULL: there are none. */
+    /* Gives the numbers of the last step, the same on all ranks, for metrics.jsonl. Returns series number `index`, its
+     * name and its length; NULL after the last. NULL: there are none. */
     const double *(*measured)(const void *own, size_t index, const char **name, size_t *count);
     /* Called on all ranks after the training: shows what was learned, on validation data, as a JSON document for the
      * run's folder and its report. On the first rank *out becomes a text that is freed with free(), or NULL if there is
      * nothing to show. Collective. NULL: the program shows nothing. */
     ad_status (*show)(void *own, const ad_forward *forward, char **out);
-    /* Lines of a report's summary: returns the name of line number `index` and writes its text to `buffer`; NULL after
-     * the last. NULL: there are none. */
+    /* Gives the lines of a report's summary: returns the name of line number `index` and writes its text to `buffer`;
+     * NULL after the last. NULL: there are none. */
     const char *(*fact)(const void *own, size_t index, char *buffer, size_t size);
   } account;
 
   /* What the program does beside its steps. */
   struct {
-    /* Called on all ranks after a step's updates, for what changes once a step (states, by the step's numbers).
+    /* Called on all ranks after a step's updates, for changes that happen once in a step (to states, for example).
      * AD_STEP_SKIPPED: the step updated nothing. Collective. NULL: nothing to do. */
     ad_status (*after_step)(void *own, ad_step_outcome outcome);
     const ad_pretraining *pretraining; /* NULL: none */
@@ -336,7 +342,7 @@ struct ad_program_kind {
    * names that they have without stages. `rules.check` gets the mesh of the first stage. 0: the program's mesh has no
    * axis pp. */
   int has_stages;
-  /* Like account.flops, for one stage: a plan weights stages with it. NULL: all stages weigh the same. */
+  /* Returns what account.flops returns, for one stage: a plan weights stages by it. NULL: all stages weigh the same. */
   double (*stage_flops)(const void *own, size_t stage, int64_t samples);
 };
 
@@ -346,7 +352,7 @@ AD_API AD_CHECKED ad_status ad_program_register(const ad_program_kind *kind);
 
 /* ---- loading a program from a shared library ---- */
 
-/* The contents of a shared object. */
+/* What a shared object with programs exports (AD_PROGRAM_OBJECT): the kinds, and what it was built with. */
 typedef struct ad_program_object {
   size_t size;                                       /* sizeof(ad_program_object) */
   const char *version;                               /* AD_HEADER_VERSION */
@@ -360,7 +366,7 @@ typedef struct ad_program_object {
  *   static const ad_program_kind *const kinds[] = {&classifier, NULL};
  *   AD_PROGRAM_OBJECT(kinds);
  *
- * It costs nothing if the same file is built as a program. */
+ * The macro does no harm if the same file is built as a program. */
 #define AD_PROGRAM_OBJECT(kinds)                                                                                   \
   AD_EXTERN_C AD_API const ad_program_object addend_program;                                                       \
   AD_EXTERN_C_VALUE const ad_program_object addend_program = {sizeof(ad_program_object), AD_HEADER_VERSION, kinds, \
@@ -378,14 +384,15 @@ typedef struct ad_program_object {
  * contains no programs, was built with the headers of another version, or was linked with its own copy of the library.
  */
 AD_API AD_CHECKED ad_status ad_program_load(const char *path);
-/* For commands, before a program is loaded or a recipe read: continues in a new process; its parent waits for it and
- * passes signals on. If a function of a program ends that process, by exit or by a fault, the parent calls `failed`
- * with a message that names the function, and exits with the result. Otherwise it ends as the process does. */
+/* For commands, before they load a program or read a recipe: forks, and returns in the child. The parent waits for the
+ * child and passes signals to it. If a function of a program ends the child, by exit or by a fault, the parent calls
+ * `failed` with a message that names the function, and exits with the result. Otherwise the parent ends as the child
+ * did. */
 AD_API void ad_program_supervise(int (*failed)(ad_status status));
 
 /* ---- planning a program: adding modules, counts, losses and phases ---- */
 
-/* The settings with which the program was created. */
+/* Returns the settings with which the program was created. */
 AD_API const ad_program_setting *ad_program_setting_of(const ad_program *program);
 /* Checks that files of weights contain exactly these parameters, for a program that starts from such a file.
  * AD_INVALID, with the files' path, unless every parameter is there as a tensor of its shape and of floats, and there
@@ -403,16 +410,16 @@ AD_API AD_CHECKED ad_status ad_program_add_declared(ad_program *to, const char *
                                                     ad_declarations *list);
 AD_API AD_CHECKED ad_status ad_program_add_count(ad_program *to, const ad_count_spec *spec);
 AD_API AD_CHECKED ad_status ad_program_add_loss(ad_program *to, const ad_loss_spec *spec);
-/* Call it after adding the phase that gives the value and before adding those that need it. */
+/* Adds a transfer. Call it after adding the phase that gives the value and before adding the phases that need it. */
 AD_API AD_CHECKED ad_status ad_program_add_transfer(ad_program *to, const ad_transfer_spec *spec);
 AD_API AD_CHECKED ad_status ad_program_add_phase(ad_program *to, const ad_phase *phase);
 
-/* The mesh of a module. */
+/* Returns the mesh of a module. */
 AD_API const ad_mesh *ad_program_mesh(const ad_program *program, size_t module);
-/* The mesh of the kind's module number `pool` with all its blocks or stages, for counts that these share. */
+/* Returns the mesh of the kind's module number `pool` with all its blocks or stages, for counts that these share. */
 AD_API const ad_mesh *ad_program_pool(const ad_program *program, size_t pool);
-/* The number of stages into which the program's module is divided, each its own module; 1 if its kind has no stages.
- */
+/* Returns the number of stages into which the program's module is divided, each its own module; 1 if its kind has no
+ * stages. */
 AD_API size_t ad_program_stage_count(const ad_program *program);
 
 /* ---- batches that are read row by row ---- */
@@ -431,7 +438,7 @@ typedef struct ad_batch_field {
  * pools (ad_mesh_has_rank), `create` must not call this, and `read` must not call ad_batch_read. */
 AD_API AD_CHECKED ad_status ad_program_add_batch(ad_program *to, const ad_layout *rows, const ad_batch_field *fields,
                                                  size_t count, ad_batch **out);
-/* one field in microbatch m; borrowed */
+/* Returns the array of one field in microbatch m; borrowed. */
 AD_API const ad_array *ad_batch_array(const ad_batch *batch, size_t field, size_t m);
 
 /* One of this rank's samples, to be read. */
@@ -456,9 +463,9 @@ typedef struct ad_row_reader {
  * all samples count. */
 AD_API AD_CHECKED ad_status ad_batch_read(ad_batch *batch, int64_t step, ad_data_split validation,
                                           const ad_row_reader *reader, int64_t *counted);
-/* Facts about the batch that was read last: its step; where its samples came from; and the number, in the step's
- * batch of all ranks, of microbatch m's first sample. A phase that draws random numbers by sample (ad_dropout) uses
- * these. It draws none for validation batches, so a check's forward passes draw the same numbers as its steps. */
+/* Facts about the batch that was read last: its step; the origin of its samples; and the number, in the step's batch of
+ * all ranks, of microbatch m's first sample. A phase that draws random numbers by sample (ad_dropout) needs them. Such
+ * a phase draws none for validation batches, so a check's forward passes draw the same numbers as its steps. */
 AD_API int64_t ad_batch_step(const ad_batch *batch);
 AD_API ad_data_split ad_batch_split(const ad_batch *batch);
 AD_API int64_t ad_batch_first(const ad_batch *batch, size_t m);
@@ -470,14 +477,14 @@ AD_API size_t ad_phase_microbatch(const ad_phase_run *at);
 AD_API size_t ad_phase_module(const ad_phase_run *at); /* number of the phase's module in the program */
 /* Returns 1 if the phase runs in a step, 0 if it runs in a forward pass alone, which must change nothing */
 AD_API int ad_phase_trains(const ad_phase_run *at);
-/* The power of two by which every gradient of a step is multiplied (precision.loss_scale); 1: there is none. Code
- * that reads a gradient after backward must divide by it. */
+/* Returns the power of two by which every gradient of a step is multiplied (precision.loss_scale); 1 if there is no
+ * loss scale. Code that reads a gradient after backward must divide by it. */
 AD_API double ad_phase_loss_scale(const ad_phase_run *at);
-/* The parameters of the phase's module. Only one phase of a microbatch may use a parameter, because its gradient is
- * submitted once. */
+/* Returns the parameters of the phase's module. Only one phase of a microbatch may use a parameter, because its
+ * gradient is submitted once. */
 AD_API const ad_parameters *ad_phase_parameters(ad_phase_run *at);
-/* State number `state` of the phase's module: to use as a constant of the tape, or to write if the program's rules say
- * so. */
+/* Returns state number `state` of the phase's module: to use as a constant of the tape, or to write if the program's
+ * rules allow it. */
 AD_API ad_array *ad_phase_state(ad_phase_run *at, size_t state);
 /* A change of one state of the phase's module by a gradient, within a step, by the program's own rule. */
 typedef struct ad_state_change {
@@ -489,9 +496,9 @@ typedef struct ad_state_rule {
   size_t size; /* sizeof(ad_state_rule) */
   /* Applies one change to its state. */
   void (*change)(const void *own, ad_phase_run *at, const ad_state_change *change, size_t i);
-  /* Called after the change: adds to off[numel] how much each element of the state may be off if its gradients, this
-   * one and all earlier ones, may be off by `error`. A check tolerates that much, because a rule that divides by
-   * accumulated values amplifies rounding. NULL: nothing is added. */
+  /* Called after the change: adds to off[numel] how far each element of the state may be off if this gradient and all
+   * earlier ones may be off by `error`. A check tolerates that much, because a rule that divides by accumulated values
+   * amplifies rounding. NULL: nothing is added. */
   void (*off)(const void *own, ad_phase_run *at, const ad_state_change *change, size_t i, double error, double *off);
   const void *own;
 } ad_state_rule;
@@ -500,13 +507,15 @@ typedef struct ad_state_rule {
  * is NULL or its number of elements is not its state's; earlier states in the list are then changed already. */
 AD_API AD_CHECKED ad_status ad_phase_change_states(ad_phase_run *at, const ad_state_rule *rule,
                                                    const ad_state_change *changes, size_t count);
-/* The value that an earlier phase gave under this name, on this phase's tape: as a leaf, or as its transfer brought
- * it. The value carries a gradient unless, as far as this rank can see, it was made of constants alone. */
+/* Returns the value that an earlier phase gave under this name, on this phase's tape. The value is a leaf, or the
+ * result of its transfer. The value carries a gradient unless, as far as this rank can see, it was made of constants
+ * alone. */
 AD_API ad_tensor *ad_phase_need(ad_phase_run *at, const char *name);
 /* Gives a value to later phases under this name. */
 AD_API void ad_phase_give(ad_phase_run *at, const char *name, ad_tensor *value);
-/* Submits the numerator of loss number `loss` in this microbatch, or this phase's part of it; once in a phase. The
- * step divides it by its count, starts backward from the quotient times the loss's coefficient, and reports it. */
+/* Submits the numerator of loss number `loss` in this microbatch, or this phase's part of the numerator; once in a
+ * phase. The step divides the numerator by the loss's count, starts backward from the quotient times the loss's
+ * coefficient, and reports the quotient. */
 AD_API void ad_phase_loss(ad_phase_run *at, size_t loss, ad_tensor *numerator);
 
 #if defined(__cplusplus)

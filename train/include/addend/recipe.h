@@ -94,8 +94,8 @@ typedef struct ad_recipe {
  * train.microbatches: must be at least 1, is 0". */
 AD_API AD_CHECKED ad_status ad_recipe_read(const char *path, const char *const *sets, size_t set_count,
                                            ad_recipe **out);
-/* Like ad_recipe_read, for recipes that are planned and not run: reads of model.from only config.json and the
- * headers of its weights. */
+/* Like ad_recipe_read, for recipes that are planned and not run: of the folder model.from only config.json and the
+ * headers of the weights are read. */
 AD_API AD_CHECKED ad_status ad_recipe_read_on_paper(const char *path, const char *const *sets, size_t set_count,
                                                     ad_recipe **out);
 /* Like ad_recipe_read, from a text; `path` is used only in messages. No file that the recipe names is looked at: a
@@ -103,20 +103,20 @@ AD_API AD_CHECKED ad_status ad_recipe_read_on_paper(const char *path, const char
 AD_API AD_CHECKED ad_status ad_recipe_parse(const char *text, const char *path, const char *const *sets,
                                             size_t set_count, ad_recipe **out);
 AD_API void ad_recipe_destroy(ad_recipe *recipe);
-/* The recipe as YAML with every key and its value. Caller frees *out with free(). */
+/* Writes the recipe as YAML with every key and its value. Caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_recipe_print(const ad_recipe *recipe, char **out);
-/* The mesh key as one text: the mesh string, or "{encoder: dp=4, model: dp=2 cp=2}". Returns buffer. */
+/* Writes the mesh key as one text: the mesh string, or "{encoder: dp=4, model: dp=2 cp=2}". Returns buffer. */
 AD_API const char *ad_recipe_mesh_text(const ad_recipe *recipe, char *buffer, size_t size);
-/* Sets *out to the recipe of the training before this one (ad_program_kind.pretraining), on the same ranks, all of
- * them data-parallel; NULL if there is none. */
+/* Sets *out to the recipe of the training that runs before this recipe's own (ad_program_kind.pretraining), on the same
+ * ranks, all of them data-parallel; NULL if there is none. */
 AD_API AD_CHECKED ad_status ad_recipe_pretraining(const ad_recipe *recipe, ad_recipe **out);
-/* All paths that --set accepts, over the recipes of all registered programs: one path a line, each once. Caller frees
- * *out with free(). */
+/* Lists all paths that --set accepts, over the recipes of all registered programs: one path a line, each once. Caller
+ * frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_recipe_keys(char **out);
-/* The name of the pipeline's schedule: schedule.kind. If that is left out: "interleaved" if a rank has several
- * stages, else "1f1b". */
+/* Returns the name of the pipeline's schedule: schedule.kind or, if the recipe leaves it out, "interleaved" if a rank
+ * has several stages, else "1f1b". */
 AD_API const char *ad_recipe_schedule(const ad_recipe *recipe);
-/* The number of ranks on which the recipe runs. */
+/* Sets *out to the number of ranks on which the recipe runs. */
 AD_API AD_CHECKED ad_status ad_recipe_world(const ad_recipe *recipe, int64_t *out);
 
 #if defined(__cplusplus)

@@ -14,8 +14,8 @@ extern "C" {
 AD_API AD_CHECKED ad_status ad_report_write(const char *const *folders, size_t count, const char *path);
 
 /* Writes a text (a plan's picture, a check's document) as addend writes all its files: under a temporary name beside
- * `path`, which is renamed to `path` when the file is complete. Until then, or if writing fails, an existing file
- * stays as it is. A symbolic link is itself replaced; a folder, a pipe or a device is AD_IO. */
+ * `path`, which is renamed to `path` when the file is complete. Until then, or if writing fails, an existing file stays
+ * as it is. A symbolic link is itself replaced; a folder, a pipe or a device is AD_IO. */
 AD_API AD_CHECKED ad_status ad_write_text(const char *text, const char *path);
 
 #if defined(__cplusplus)

@@ -1,6 +1,5 @@
 /* Generates tokens with a trained decoder: one process, one sequence. Keys and values of earlier tokens are kept, so
- * each token is computed once. For programs that say how a text is continued
- * (ad_program_kind.sampling). */
+ * each token is computed once. Only for programs that can continue a text (ad_program_kind.sampling). */
 #ifndef ADDEND_SAMPLE_H
 #define ADDEND_SAMPLE_H
 #include <stdint.h>
@@ -28,7 +27,7 @@ typedef struct ad_sampler_options {
 AD_API AD_CHECKED ad_status ad_sampler_open(const char *from, const ad_sampler_options *options, ad_sampler **out);
 AD_API void ad_sampler_close(ad_sampler *sampler); /* NULL allowed */
 
-/* The number of tokens in the vocabulary; tokens are numbered from 0. */
+/* Returns the number of tokens in the vocabulary; tokens are numbered from 0. */
 AD_API int64_t ad_sampler_vocabulary(const ad_sampler *sampler);
 /* Returns 1 if each token is a byte of text: in runs on data.text, and in a folder with 256 tokens and no
  * tokenizer.json. */
@@ -39,7 +38,8 @@ AD_API int ad_sampler_ends(const ad_sampler *sampler, int32_t token);
 /* Reads tokens [count], at least 1: adds them to the sequence. AD_INVALID: a token is outside the vocabulary. After
  * any other error the sequence is lost: call ad_sampler_begin. */
 AD_API AD_CHECKED ad_status ad_sampler_read(ad_sampler *sampler, const int32_t *tokens, int64_t count);
-/* The logits [vocabulary] of the token after those read so far; valid until the next call. NULL: no token was read. */
+/* Returns the logits [vocabulary] of the token after those read so far; valid until the next call. NULL: no token was
+ * read. */
 AD_API const double *ad_sampler_logits(const ad_sampler *sampler);
 /* Chooses the next token by the options, without reading it. AD_INVALID: no token was read. */
 AD_API AD_CHECKED ad_status ad_sampler_choose(const ad_sampler *sampler, int32_t *token);

@@ -62,43 +62,43 @@ AD_API void ad_tape_continue(ad_tape *tape, int64_t position);
 AD_API ad_status
 ad_tape_status(const ad_tape *tape); /* The tape's first error; this call puts its text into ad_last_error(). */
 AD_API ad_dtype ad_tape_dtype(const ad_tape *tape);
-/* The dtype of the residual stream. */
+/* Returns the dtype of the residual stream. */
 AD_API ad_dtype ad_tape_residual(const ad_tape *tape);
 AD_API ad_comm *ad_tape_comm(const ad_tape *tape);       /* comm of the tape; NULL for a NULL tape */
 AD_API const ad_mesh *ad_tape_mesh(const ad_tape *tape); /* mesh of the tape; NULL for a NULL tape */
-/* The most bytes that the tape's values have taken together since it was created; on backend dry the bytes that they
- * would have taken. */
+/* Returns the most bytes that the tape's values have taken together since the tape was created; on backend dry the
+ * bytes that they would have taken. */
 AD_API size_t ad_tape_peak_bytes(const ad_tape *tape);
-/* For a model that could not make a value: makes the error, with the text of ad_last_error(), stick to the tape,
- * unless an earlier error does. Returns a dead tensor, or NULL for a NULL tape. AD_OK is no error and becomes
+/* For a model that could not make a value: makes the error, with the text of ad_last_error(), stick to the tape, unless
+ * an earlier error sticks to it already. Returns a dead tensor, or NULL for a NULL tape. AD_OK is no error and becomes
  * AD_INVALID. */
 AD_API ad_tensor *ad_tape_fail(ad_tape *tape, ad_status status);
 
-/* A leaf without a gradient. The array is borrowed until reset. Its dtype is the tape's or the wide one, or AD_I32 for
- * indices. Its mesh is the tape's or another view of the same ranks. */
+/* Makes a leaf without a gradient. The array is borrowed until reset. Its dtype is the tape's or the wide one, or
+ * AD_I32 for indices. Its mesh is the tape's or another view of the same ranks. */
 AD_API ad_tensor *ad_constant_at(ad_tape *tape, const ad_array *value, const char *site);
-/* A leaf for a value that arrived from another tape or another mesh. It carries a gradient: ad_grad returns it after
- * backward, and ad_backward_from can continue with it where the value came from. The array is as for ad_constant,
- * without indices. */
+/* Makes a leaf for a value that arrived from another tape or another mesh. It carries a gradient: ad_grad returns it
+ * after backward, and ad_backward_from can continue with it where the value came from. The array is as for ad_constant,
+ * but not of indices. */
 AD_API ad_tensor *ad_input_at(ad_tape *tape, const ad_array *value, const char *site);
-/* The leaf of parameter number `param` of `from`, with its reducer. Operations that use the same parameter share one
- * leaf: call this once for each microbatch. */
+/* Returns the leaf of parameter number `param` of `from`, with its reducer. Operations that use the same parameter
+ * share one leaf. Call ad_parameter once for each parameter and microbatch. */
 AD_API ad_tensor *ad_parameter_at(ad_tape *tape, const ad_parameters *from, size_t param, const char *site);
 #define ad_constant(...) ad_constant_at(__VA_ARGS__, AD_HERE)
 #define ad_input(...) ad_input_at(__VA_ARGS__, AD_HERE)
 #define ad_parameter(...) ad_parameter_at(__VA_ARGS__, AD_HERE)
 
 AD_API const ad_array *ad_tensor_array(const ad_tensor *tensor); /* the tensor's value; NULL for a dead tensor */
-/* The gradient, after ad_backward, of a leaf or of a tensor marked by ad_keep; NULL if there is none. */
+/* Returns the gradient, after ad_backward, of a leaf or of a tensor marked by ad_keep; NULL if there is none. */
 AD_API const ad_array *ad_grad(const ad_tensor *tensor);
 /* Keeps a tensor's gradient readable after ad_backward, summed over the starts of backward. A leaf's gradient is
  * kept without this call, unless the reducer took it. */
 AD_API void ad_keep(ad_tensor *tensor);
 AD_API double ad_tensor_scalar(const ad_tensor *tensor); /* value of this rank's copy; NaN if it is no scalar */
 
-/* Runs backward, with seed 1, from a scalar that is P or I on every axis (the loss). For another type AD_TYPE names
- * the repair. Gradients of parameters go to the reducer as soon as they are complete. On a failed tape: reports the
- * error to the group (ad_comm_fail) and returns it. */
+/* Runs backward, with seed 1, from a scalar that is P or I on every axis (the loss). If the loss has another type, the
+ * error AD_TYPE names a repair. Gradients of parameters go to the reducer as soon as they are complete. On a failed
+ * tape: reports the error to the group (ad_comm_fail) and returns it. */
 AD_API AD_CHECKED ad_status ad_backward_at(ad_tape *tape, ad_tensor *loss, const char *site);
 #define ad_backward(...) ad_backward_at(__VA_ARGS__, AD_HERE)
 typedef enum ad_start { AD_MORE_STARTS, AD_LAST_START, AD_INPUTS_START } ad_start;
@@ -138,9 +138,10 @@ AD_API AD_CHECKED ad_status ad_backward_weights_at(ad_tape *tape, const char *si
  * Shapes are those of full values, last dimension fastest. All operands have one dtype, and the result has the same,
  * unless the operation's comment says otherwise. "Wide" means f32 on a tape of bf16, and the tape's own dtype
  * otherwise. */
-/* x in the tape's own dtype or its wide dtype, rounded once; x itself if it has that dtype already. */
+/* Rounds x once to the tape's own dtype or its wide dtype; returns x itself if it has that dtype already. */
 AD_API ad_tensor *ad_to_dtype_at(ad_tape *tape, ad_tensor *x, ad_dtype dtype, const char *site);
-AD_API ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site); /* same shapes */
+/* a + b, elementwise; same shapes */
+AD_API ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site);
 /* x [..., n] plus row [n] added to every row, as a bias. Law 3 as for ad_add: if x is P, row must be P as well
  * (`once`), because otherwise every rank would add the full row. */
 AD_API ad_tensor *ad_add_row_at(ad_tape *tape, ad_tensor *x, ad_tensor *row, const char *site);
@@ -152,8 +153,8 @@ AD_API ad_tensor *ad_scale_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *facto
  * was summed. */
 AD_API ad_tensor *ad_scale_at(ad_tape *tape, ad_tensor *a, double factor, const char *site);
 /* a divided by the count's total over microbatches and ranks (law 5); waits for the count's sum if it is in flight.
- * AD_TYPE while the count is still P on an axis, that is until it was posted and waited for. If the total is 0, the
- * result and the gradient are 0. */
+ * AD_TYPE while the count is still P on an axis: until its sum was posted and waited for. If the total is 0, the result
+ * and the gradient are 0. */
 AD_API ad_tensor *ad_divide_at(ad_tape *tape, ad_tensor *a, const ad_count *count, const char *site);
 /* a times microbatch m's share of the count: ad_count_of(m) / total; 0 if the total is 0. For a loss that is not
  * linear in its sums: such a loss is defined for each microbatch over all ranks, and weighted like its microbatch. */
@@ -194,8 +195,8 @@ AD_API ad_tensor *ad_dropout_at(ad_tape *tape, ad_tensor *x, double probability,
                                 int64_t step, int64_t first, const char *site);
 /* ad_rms_norm over each head of x [batch, seq, heads*head_dim], weight [head_dim]. Sharding must not split a head. */
 AD_API ad_tensor *ad_head_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site);
-/* x [batch, seq, d] with its first n positions replaced by front [batch, n, d]: for embeddings of something other than
- * tokens. Both have the same layout, with the sequence full. */
+/* x [batch, seq, d] with its first n positions replaced by front [batch, n, d]: for embeddings of inputs that are not
+ * tokens, such as pictures. x and front have the same layout, with the sequence full. */
 AD_API ad_tensor *ad_place_at(ad_tape *tape, ad_tensor *x, ad_tensor *front, const char *site);
 /* ad_concat joins n values (1 to 64) along the last dimension, which must be full; their other dimensions must be
  * equal. Law 3 as for ad_add: all are P, or none. ad_slice is the inverse: it takes columns first .. first + count - 1
@@ -206,8 +207,8 @@ AD_API ad_tensor *ad_slice_at(ad_tape *tape, ad_tensor *x, int64_t first, int64_
 AD_API ad_tensor *ad_concat_along_at(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site);
 AD_API ad_tensor *ad_slice_along_at(ad_tape *tape, ad_tensor *x, int dim, int64_t first, int64_t count,
                                     const char *site);
-/* x with two of its dimensions exchanged; the sharding moves with the dimensions. If both are the same dimension the
- * result is x. */
+/* x with two of its dimensions exchanged; the sharding moves with the dimensions. If dim is other_dim the result is
+ * x. */
 AD_API ad_tensor *ad_transpose_at(ad_tape *tape, ad_tensor *x, int dim, int other_dim, const char *site);
 /* The same elements in another shape; no byte moves. The sharding stays if a dimension of the new shape begins where
  * the sharded dimension began and each rank's part consists of the same elements. For example S0 of [8, 6] becomes
@@ -293,10 +294,10 @@ AD_API ad_tensor *ad_shares_at(ad_tape *tape, ad_tensor *x, const char *site);
  * its own rows: V. ad_from_rows turns them back into the shape and sharding of `like`, from which they came. */
 AD_API ad_tensor *ad_to_rows_at(ad_tape *tape, ad_tensor *x, const char *site);
 AD_API ad_tensor *ad_from_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *like, const char *site);
-/* Chooses experts: scores [tokens, experts] -> the scores of each token's k best experts, best first, of equal ones the
- * expert with the lowest number first: [tokens, k]. Experts are chosen by score + bias (bias is [experts]; NULL: none).
- * Scores that are not chosen get exactly zero gradient. *routing is set by this call. So make the call its own
- * statement: inside another call, beside an argument that reads the routing, it may be evaluated too late. */
+/* Chooses experts: scores [tokens, experts] -> the scores of each token's k best experts [tokens, k], best first. Of
+ * equal scores that of the expert with the lowest number comes first. Experts are chosen by score + bias (bias is
+ * [experts]; NULL: none). Scores that are not chosen get exactly zero gradient. The call sets *routing. So make the
+ * call its own statement: as an argument beside one that reads the routing, it may be evaluated too late. */
 AD_API ad_tensor *ad_top_k_at(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_array *bias, ad_routing **routing,
                               const char *site);
 /* Limits each expert to ceil(capacity * choices / experts) choices of all ranks: those of the tokens with the lowest
@@ -305,16 +306,16 @@ AD_API ad_tensor *ad_top_k_at(ad_tape *tape, ad_tensor *scores, int64_t k, const
  * on which the scores are V. Call it after ad_top_k and before slots are made. */
 AD_API void ad_limit_at(ad_tape *tape, ad_routing *routing, double capacity, const ad_tensor *batch, size_t first,
                         const char *site);
-/* Reading the choices of this rank's tokens, after ad_top_k has run. There are no choices if the routing is NULL or
+/* For reading the choices of this rank's tokens, after ad_top_k has run. There are no choices if the routing is NULL or
  * its tape has failed. */
 AD_API size_t ad_routing_dropped(const ad_routing *routing); /* number of choices that have no slot */
 /* The experts chosen: an array [tokens, top_k] of the expert's number for each choice, in the order of ad_top_k's
  * result, dropped choices included. *count: tokens * top_k. Borrowed until the tape's reset. On backend dry tokens are
  * spread evenly. NULL: there are no choices. */
 AD_API const int32_t *ad_routing_choices(const ad_routing *routing, size_t *count);
-/* The smallest distance between two numbers of a token, each score + bias: of a chosen expert, and of one not
- * chosen. It can be below 0 only if choices were given (ad_decisions); INFINITY if nothing was left to choose, or
- * there are no choices. A program computes its `choices.margin` from it (program.h). */
+/* Returns the smallest distance, over all tokens, between score + bias of a chosen expert and of one not chosen. It can
+ * be below 0 only if choices were given (ad_decisions). INFINITY: every expert was chosen, or there are no choices. A
+ * program computes its `choices.margin` from this distance (program.h). */
 AD_API double ad_routing_margin(const ad_routing *routing);
 /* Choices kept beside a batch [samples, seq, ...] in an order that no mesh changes: numbers of experts [samples * seq,
  * top_k], for ad_experts_forward (experts.h). A program keeps them for its `choices.decisions` (program.h). */
@@ -322,8 +323,8 @@ typedef struct ad_decisions {
   int32_t *of; /* choices of the whole batch, borrowed until the tape's reset; NULL: they are not kept */
   int given;   /* 1: tokens use the choices in `of`; 0: each rank writes its tokens' choices to `of` */
 } ad_decisions;
-/* How many tokens of this rank chose each expert, before any limit: a constant [experts] with the types of the
- * scores. On axes where it is V, because ranks route their own tokens, declare it P and sum it. */
+/* How many tokens of this rank chose each expert, before any limit: a constant [experts] with the types of the scores.
+ * On axes where this constant is V, because ranks route their own tokens, declare it P and sum it. */
 AD_API ad_tensor *ad_choices_at(ad_tape *tape, const ad_routing *routing, const char *site);
 /* The load-balancing loss of these rows, after Fedus et al. 2021, eq. 4 (for any top_k):
  *   experts * sum over e of (choices_e / sum of choices) * (sum over rows of shares_e / rows of all ranks)
@@ -360,10 +361,10 @@ AD_API ad_tensor *ad_grouped_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w
 #define ad_return(...) ad_return_at(__VA_ARGS__, AD_HERE)
 #define ad_grouped_linear(...) ad_grouped_linear_at(__VA_ARGS__, AD_HERE)
 
-/* ---- transitions (law 2) ----
- * Moves x to the type `to` on `axes` (as in ad_axes_parse). If x has different types on these axes, one type is
- * moved after another. If the mesh names at least one of the axes, axes that it does not name and that need no move
- * stay as they are. A failed tape reports its error to the group here, because other ranks may be waiting. */
+/* ---- transitions (law 2) ---- Moves x to the type `to` on `axes` (as in ad_axes_parse). If x has different types on
+ * these axes, one type is moved after another. If the mesh names at least one of the axes, the other axes are skipped
+ * if they have one rank and need no move. A failed tape reports its error to the group here, because other ranks may be
+ * waiting. */
 AD_API ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const char *axes, ad_type to, const char *site);
 /* The same value seen on another factorisation of its ranks, as ad_layout_view allows; no byte moves. Backward views
  * the gradient on x's mesh again. Borrows the view until reset. */
@@ -377,11 +378,11 @@ AD_API ad_tensor *ad_transfer_tensor_at(ad_tape *tape, ad_tensor *x, ad_bridge *
 
 /* ---- to_local and from_local: code outside the type rules ---- */
 /* Prepares x for code that only knows local buffers: ad_tensor_array of the returned tensor is this rank's part.
- * `gradient` is the layout of the gradient that this code will later pass to ad_backward_from for the returned
- * tensor; it determines how the code uses the value. If it is the dual of x's type, nothing happens. Otherwise an
- * entry of law 2 that moves no bytes brings x to the dual of `gradient`: I->R for a gradient that is P (each rank
- * leaves an addend, and the entry's backward sums them), S(d)->V or R->V for a gradient that is V. NULL: the dual on
- * every axis. AD_TYPE for a P without a stated gradient, and if there is no such entry. */
+ * `gradient` is the layout of the gradient that this code will later pass to ad_backward_from for the returned tensor;
+ * `gradient` thus determines how the code uses the value. If `gradient` is the dual of x's type, nothing happens.
+ * Otherwise an entry of law 2 that moves no bytes brings x to the dual of `gradient`: I->R for a gradient that is P
+ * (each rank leaves an addend, and the entry's backward sums them), S(d)->V or R->V for a gradient that is V. NULL: the
+ * dual on every axis. AD_TYPE for a P without a stated gradient, and if there is no such entry. */
 AD_API ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradient, const char *site);
 /* Brings a value from code that only knows local buffers back to the tape. Takes the array that the code made, with
  * its layout, and the layout in which the code wants the value's gradient. *leaf gets that gradient (ad_grad, after

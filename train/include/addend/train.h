@@ -29,8 +29,8 @@ typedef struct ad_step_report {
   /* the learning rate of this step */
   double lr;
   double seconds;
-  /* Times of gradient reductions, averaged over ranks: how long a rank waited for one, and how long at least one was in
-   * flight, from its post to the end of its wait. */
+  /* Times of gradient reductions, averaged over ranks: how long a rank waited for reductions, and how long at least one
+   * reduction was in flight, from its post to the end of its wait. */
   double wait_seconds, reduction_seconds;
   int loss_scale; /* exponent of the loss scale in this step's gradients; 0 if there is no loss scale */
   int skipped;    /* 1: a gradient overflowed on some rank. No rank updated anything, and the loss scale fell. */
@@ -46,8 +46,8 @@ typedef struct ad_run_options {
    * that move by the sign of a gradient would drift apart by rounding alone. */
   int given_states;
   size_t crowd; /* `crowd` of the tapes (ad_tape_options), for plans */
-  /* The table of actions that another run of this recipe made, for plans; borrowed until the run is destroyed. NULL:
-   * the run makes its own. */
+  /* The pipeline's table of actions that another run of this recipe made, for plans; borrowed until the run is
+   * destroyed. NULL: the run makes its own. */
   const ad_table *table;
   int plans; /* 1: modules on other ranks are not described; for plans, which do not need them */
 } ad_run_options;
@@ -81,8 +81,8 @@ typedef struct ad_validation_change {
   int64_t since;         /* the step after which the earlier evaluation was; -1: before the first step */
   double change;         /* this loss less the earlier one; NaN: there is none, or samples cannot be separated */
   double standard_error; /* of `change`, from the samples' differences */
-  /* -1: the loss is lower, 1: it is higher, by more than 95 of 100 samples of unchanged loss would show (Student's t);
-   * 0: neither, or fewer than five samples count */
+  /* -1: the loss is lower, 1: the loss is higher, significantly at the level of 95 % (Student's t); 0: the change is
+   * not significant, or fewer than five samples count */
   int verdict;
 } ad_validation_change;
 /* Evaluates the validation set. Collective. */
@@ -112,17 +112,17 @@ AD_API AD_CHECKED ad_status ad_run_read_weights(ad_run *run, const char *path);
 
 /* Options of ad_train, which is `addend train`: it runs all steps of a recipe on this rank, and rank 0 writes files
  * into FOLDER:
- *   metrics.jsonl         results of the steps
- *   trace.json            events of all ranks
- *   run.json              what ran, and where
- *   report.html           the page about the run
- *   weights.safetensors   the trained weights
- *   checkpoints/          checkpoints, if the recipe or a request asks for them
- *   samples.jsonl         continuations of evaluate.prompts, if there are any
- *   validation.jsonl      the summed loss and the counted positions of each validation sample, a line an evaluation
+ *   metrics.jsonl results of the steps
+ *   trace.json events of all ranks
+ *   run.json what ran, and where
+ *   report.html the page about the run
+ *   weights.safetensors the trained weights
+ *   checkpoints/ checkpoints, if the recipe or a request asks for them
+ *   samples.jsonl continuations of evaluate.prompts, if there are any
+ *   validation.jsonl the summed loss and the counted positions of each validation sample, one line per evaluation
  * While it runs it holds a lock on the folder (FOLDER/.lock): a second training there is refused with AD_IO. A training
- * that the recipe runs before its own (ad_recipe_pretraining) is its own run with the same options, in a folder
- * inside FOLDER; an error in it, or a request to stop, ends the whole training. */
+ * that the recipe runs before its own (ad_recipe_pretraining) is its own run with the same options, in a folder inside
+ * FOLDER; an error in it, or a request to stop, ends the whole training. */
 typedef struct ad_train_options {
   size_t size;        /* sizeof(ad_train_options) */
   const char *folder; /* FOLDER, which is made if it does not exist; NULL: "runs/NAME" */
