@@ -11,10 +11,10 @@ ad_status ad_account_begin(ad_checker *checker, int64_t step) AD_CHECKED;
  * whose gradient is wrong in this step. Removes the account. Collective. */
 ad_status ad_account_end(ad_checker *checker, int64_t step, int reads) AD_CHECKED;
 
-/* Removes accounts that the ranks of this process left because they ended in the middle of a step. */
+/* Removes the accounts of ranks that this process started and that ended in the middle of a step. */
 void ad_account_remove_left(void);
 
-/* account_counts.c: compares the ranks' counts of the step. Collective. */
+/* account_counts.c: compares the counts by which ranks divided their losses in the step. Collective. */
 ad_status ad_account_compare_counts(ad_checker *checker) AD_CHECKED;
 
 /* account_causes.c: judges one parameter by the document of `addend diff`: sets the parameter's causes, or records in

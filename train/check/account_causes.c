@@ -10,7 +10,7 @@
 #include "module/module.h"
 #include "step/run.h"
 
-/* Kinds of causes that only `addend diff` has, and the check's kind for each. */
+/* Kinds of causes that `addend diff` has and the check has not, with the check's kind for each. */
 static const struct {
   const char *name;
   ad_cause_kind kind;

@@ -15,7 +15,7 @@ typedef struct ad_addends {
   size_t count;
   /* `sizes`: sums of the addends' absolute values; its arrays are NULL unless they are wanted */
   ad_addend_sums themselves, sizes;
-  int loss_scale; /* exponent that the addends carry until they are summed */
+  int loss_scale; /* exponent of the loss scale by which the addends are multiplied until they are summed */
 } ad_addends;
 
 ad_status ad_addends_create(ad_run *run, int with_sizes, ad_addends *out) AD_CHECKED;

@@ -23,8 +23,8 @@ typedef struct ad_calls {
   ad_status status;    /* AD_MEMORY if a kind is missing */
 } ad_calls;
 
-/* From now on adds every collective of a float dtype over several ranks to `calls`, until ad_calls_stop or until all
- * injection points are cleared. */
+/* From this call on, adds every collective of a float dtype over several ranks to `calls`, until ad_calls_stop or until
+ * all injection points are cleared. */
 void ad_calls_watch(ad_calls *calls, const ad_comm *comm);
 void ad_calls_stop(void);
 void ad_calls_release(ad_calls *calls);

@@ -1,4 +1,4 @@
-/* How likely it is that one sum of squares exceeds another by a given factor. */
+/* Computes how likely it is that one sum of squares exceeds another by a given factor. */
 #ifndef CHECK_CHANCE_H
 #define CHECK_CHANCE_H
 

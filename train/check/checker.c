@@ -109,7 +109,7 @@ static ad_status create_parts(ad_checker *checker, ad_comm *comm, const ad_check
   checker->everyone = ad_run_everyone(checker->run);
   checker->param_count = ad_run_param_count(checker->run);
   AD_TRY(create_arrays(checker));
-  int32_t *decisions; /* from this call on the program keeps its choices */
+  int32_t *decisions; /* this call also makes the program keep its choices from now on */
   size_t decision_count;
   AD_TRY(own_decisions(checker, &decisions, &decision_count));
   if (rounds(job)) AD_TRY(ad_addends_create(checker->run, 1, &checker->addends));
@@ -211,7 +211,7 @@ static ad_status compare_replicas(ad_checker *checker) {
   for (int part = 0; part < AD_PART_COUNT; part++) {
     for (size_t i = 0; i < checker->param_count; i++) {
       const ad_array *own = ad_run_part(checker->run, i, (ad_param_part)part);
-      /* a module that is a mirror has no moments */
+      /* a mirror (a module without optimizer) has no moments */
       checker->parts[i] = own ? own : ad_run_part(checker->run, i, AD_PART_VALUE);
     }
     AD_TRY(ad_replicas_compare(checker->comm, &checker->everyone, checker->parts, checker->param_count,
@@ -250,7 +250,7 @@ static const ad_replicas *worst_replicas(const ad_checker *checker, size_t param
   return &checker->replicas[part][param];
 }
 
-/* Describes the parameter as one that no step has judged yet. */
+/* Describes the parameter as one that no step has judged. */
 static void describe_param(const ad_run *run, size_t index, ad_check_param *out) {
   ad_run_param at = ad_run_param_at(run, index);
   *out = (ad_check_param){

@@ -13,8 +13,8 @@ enum { AD_ACCOUNT_PATH = 256 };
 
 /* The axes along which a count (by which losses are divided) should be the same on all ranks, but is not. */
 typedef struct ad_reported_counts {
-  ad_axes within; /* axes over which the count is summed: ranks along them have different sums */
-  ad_axes beside; /* other axes: ranks along them count the same rows, with different results */
+  ad_axes within; /* axes over which the count is summed, but along which ranks have different sums */
+  ad_axes beside; /* other axes, along which ranks count the same rows, but with different results */
 } ad_reported_counts;
 
 /* One rank's share of one check. Parameters are numbered over all modules, as in ad_run_param_at. */
@@ -48,7 +48,7 @@ typedef struct ad_checker {
   ad_places places; /* on the first rank: the program's transitions, listed when an account is first read */
 } ad_checker;
 
-/* Makes the run, and on the first rank its reference. Collective. On failure nothing is left behind. */
+/* Creates the run and, on the first rank, its reference. Collective. On failure nothing is left behind. */
 ad_status ad_checker_create(ad_checker *checker, ad_comm *comm, const ad_check_job *job) AD_CHECKED;
 void ad_checker_destroy(ad_checker *checker);
 /* Called before the first step: on the first rank, marks every number of the check as not judged. */

@@ -1,4 +1,5 @@
-/* Explains gradients that were wrong before they were summed: the addends that ranks submitted are wrong themselves. */
+/* Finds causes of gradients that were wrong before they were summed: the addends that ranks submitted are wrong
+ * themselves. */
 #ifndef CHECK_COMPUTED_H
 #define CHECK_COMPUTED_H
 #include "check/mutation.h"

@@ -28,7 +28,7 @@ typedef struct ad_latitude {
 typedef struct ad_computing {
   size_t count;
   ad_latitude latitude;
-  double chance; /* the probability that one number of a correct program exceeds its bound */
+  double chance; /* the probability with which one number of a correct program may exceed its bound */
   double *norm;  /* norm of the gradient in f64 */
   /* norm of what rounding to communication dtypes changes in the gradient (values that travel between modules) */
   double *comm_rounding;

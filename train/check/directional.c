@@ -75,7 +75,7 @@ enum { CONSTANTS_MAX = 4096 };
  * of the first pass. */
 typedef struct ad_constants {
   uint64_t hashes[CONSTANTS_MAX];
-  size_t count, known; /* number of constants so far in this pass, and in the first pass */
+  size_t count, known; /* number of constants that this pass has had so far, and that the first pass had */
   char *changed;       /* the first line with a constant that differs; "": none so far */
   size_t size;
 } ad_constants;

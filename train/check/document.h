@@ -5,7 +5,7 @@
 
 #include "check/mutants.h"
 
-/* Everything that a check found; borrows all of it. */
+/* Everything that a check found; all pointers are borrowed. */
 typedef struct ad_findings {
   const ad_recipe *recipe;
   const ad_check_options *options;

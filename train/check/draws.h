@@ -9,7 +9,7 @@
 enum { AD_DRAWS = 8 };
 
 typedef struct ad_draws {
-  /* sums of the addends of the run that takes the draws; its `run` is NULL if no draws are taken */
+  /* sums of the addends of the run that takes the draws; `addends.run` is NULL if no draws are taken */
   ad_addends addends;
   float **deviations;               /* [parameters][AD_DRAWS][numel]: each draw's gradient minus the gradient in f64 */
   ad_step_report reports[AD_DRAWS]; /* the report of each draw, with its losses */

@@ -17,7 +17,7 @@
 enum { NAME_SIZE = AD_PROGRAM_NAME_SIZE, TEXT_SIZE = 40 };
 enum { REPORTED_MAX = 5 + AD_LOSSES_MAX + AD_NORM_GROUPS_MAX };
 
-/* A list of arrays to write; each rank has its part of each array. */
+/* A list of arrays that are to be written; each rank has its part of each array. */
 typedef struct dumped {
   const ad_array **parts;
   ad_safetensor *tensors;

@@ -24,13 +24,13 @@ typedef enum ad_killed_by {
 } ad_killed_by;
 const char *ad_killed_by_name(ad_killed_by killed_by);
 
-/* One mutant and what became of it. Lives in memory that processes share, so its pointers point to constants only. */
+/* One mutant and what became of it, in memory that processes share; so its pointers point only to constants. */
 typedef struct ad_mutant {
   char name[256];
   const ad_known_bug *known; /* NULL: the mutant is a derived one, described by `mutation` */
   ad_mutation mutation;
   int catalogue;         /* number in docs/catalogue.md of the published bug that this one repeats; 0: none */
-  double expected_ratio; /* ratio of the wrong gradient to the reference; NaN: it is not one number */
+  double expected_ratio; /* ratio of the wrong gradient to the reference; NaN if it differs between elements */
   ad_killed_by killed_by;
   char param[AD_PROGRAM_NAME_SIZE];
   double ratio;

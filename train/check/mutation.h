@@ -17,7 +17,7 @@
   X(OTHER_GROUP, "other_group") /* done over other ranks: groups sheared along another axis, of the same size */ \
   X(BACKWARD_IDENTITY, "backward_identity")         /* backward returns the gradient unchanged */                \
   X(BACKWARD_LOCAL, "backward_local")               /* backward takes this rank's part, zeros elsewhere */       \
-  X(FIRST_MICROBATCH_ONLY, "first_microbatch_only") /* done in the first microbatch of a step only */            \
+  X(FIRST_MICROBATCH_ONLY, "first_microbatch_only") /* is done only in the first microbatch of a step */         \
   X(ONCE_EVERYWHERE, "once_everywhere")             /* the replica of every rank counts */
 typedef enum ad_operator {
 #define AD_OPERATOR_CODE(code, name) AD_OPERATOR_##code,
@@ -27,7 +27,7 @@ typedef enum ad_operator {
 } ad_operator;
 const char *ad_operator_name(ad_operator operator_);
 int ad_operator_has_axis(
-    ad_operator operator_); /* derived.c: the operator adds or drops one axis, or shears along it */
+    ad_operator operator_); /* derived.c: returns 1 if the operator adds or drops one axis, or shears along it */
 
 typedef enum ad_place_phase { AD_PLACE_FORWARD, AD_PLACE_BACKWARD, AD_PLACE_STEP } ad_place_phase;
 
@@ -39,15 +39,15 @@ typedef struct ad_place {
   ad_move move;
   ad_type from, to;
   ad_axes axes;    /* the axes over which the transition goes */
-  ad_axes named;   /* the axes that its mesh names; each other axis has one rank */
-  ad_axes large;   /* the axes of its mesh that have more than one rank */
+  ad_axes named;   /* the axes that the transition's mesh names; each other axis has one rank */
+  ad_axes large;   /* the axes of the transition's mesh that have more than one rank */
   ad_axes same;    /* the axes along which all ranks submit the same values */
   ad_axes partial; /* other axes, on which the value is Partial (P) */
   int64_t ranks;   /* number of ranks in the transition's group */
   int ordinal;     /* the transition's number on its tape; -1: it is on no tape */
   int is_segment;  /* 1: the transition is one parameter's part of a packed array */
-  int times;       /* how often it is executed in a step */
-  int64_t rank;    /* a rank that executes it */
+  int times;       /* how often the transition is executed in a step */
+  int64_t rank;    /* a rank that executes the transition */
 } ad_place;
 /* Describes the transition: "blocks.0.attn.wq: all_reduce over dp_replicate". Returns buffer. */
 const char *ad_place_print(const ad_place *place, char *buffer, size_t size);

@@ -9,7 +9,7 @@
 const char *ad_no_axis_name(ad_no_axis why);
 /* Returns a clause for people that explains such a word; "" for NULL and for an unknown word. */
 const char *ad_no_axis_clause(const char *name);
-/* Returns why the cause has no axes, or AD_AXIS_IS_NAMED if it has. */
+/* Returns why the cause names no axes, or AD_AXIS_IS_NAMED if it names some. */
 ad_no_axis ad_cause_no_axis(const ad_cause *cause);
 /* Returns the axes that all causes name. If causes differ or name no axes, returns 0 and sets *why. */
 ad_axes ad_causes_axes(const ad_causes *causes, ad_no_axis *why);

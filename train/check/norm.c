@@ -123,7 +123,7 @@ static void report_common(const parts *p, const part *of, ad_causes *causes) {
         ->no_axis = AD_NO_AXIS_NO_GROUP;
 }
 
-/* For a parameter that is counted more than once: adds the causes. */
+/* Adds the causes for a parameter that is counted more than once. */
 static void report_more(const parts *p, const part *of, const char *name, ad_causes *causes) {
   const ad_layout *storage = &of->at.spec->storage;
   ad_axes replicated = ad_layout_same_axes(storage) & ad_mesh_large(storage->mesh);
@@ -144,7 +144,7 @@ static void report_more(const parts *p, const part *of, const char *name, ad_cau
         ->no_axis = AD_NO_AXIS_NO_REPLICAS;
 }
 
-/* For a parameter that is counted in part: adds the causes. */
+/* Adds the causes for a parameter that is counted in part. */
 static void report_less(const part *of, const char *name, ad_causes *causes) {
   const ad_layout *storage = &of->at.spec->storage;
   ad_axes large = ad_mesh_large(storage->mesh), replicated = ad_layout_same_axes(storage) & large,
@@ -161,14 +161,15 @@ static void report_less(const part *of, const char *name, ad_causes *causes) {
         name, axes_text(replicated), of->times);
 }
 
-/* For a parameter that the first rank has and that is not counted: it is missing, or the shards of other ranks are. */
+/* Adds the causes for a parameter that is not counted although the first rank has it: the parameter is missing, or the
+ * shards of other ranks are. */
 static void report_none(const part *of, const char *name, ad_causes *causes) {
   report_less(of, name, causes);
   ad_causes_add(causes, AD_CAUSE_MISSING, 0, 0, "in the norm: `%.80s` is not counted", name);
 }
 
-/* For a parameter that is not counted at all and that the first rank does not have: the sum over stages or pools is
- * missing. */
+/* Adds the cause for a parameter that is not counted and that the first rank does not have: the sum over stages or
+ * pools is missing. */
 static void report_elsewhere(const parts *p, const char *name, ad_causes *causes) {
   ad_causes_add(causes, AD_CAUSE_MISSING, stages(p), 0,
                 "in the norm of the first rank: `%.80s` and what else other ranks hold is not counted: the sum over "
@@ -196,7 +197,8 @@ static ad_status explain(ad_checker *checker, parts *p) {
   else if (identical < 2)
     report_less(of, name, &result->norm_causes);
   if (of->times != 0 && identical)
-    report_common(p, of, &result->norm_causes); /* one parameter alone may be the cause, or its sum */
+    /* with one parameter, the parameter's own count or the common sum may be wrong: causes of both are added */
+    report_common(p, of, &result->norm_causes);
   return AD_OK;
 }
 

@@ -9,13 +9,13 @@ typedef struct ad_reference_options {
   /* dtype in which parameters are updated; 0: the recipe's. With 0 the run in f64, too, rounds values that travel
    * between modules to their communication dtypes */
   ad_dtype dtype;
-  int rounds;          /* 1: `dtype` is not f64, and gradients are computed in it too */
+  int rounds;          /* 1: `dtype` is not f64, and gradients are computed in `dtype`, too */
   int shards_formulas; /* 1: the ranks' meshes shard formulas, and not only the batch */
   /* 1: the check has several steps, so a further run is kept that never restarts from the distributed values (the
    * free-running difference) */
   int several_steps;
 } ad_reference_options;
-/* The reference computes its gradients in f64 without ZeRO, whatever the recipe says. */
+/* Creates the reference. Its f64 run computes gradients without ZeRO, whatever the recipe has. */
 ad_status ad_reference_create(const ad_recipe *recipe, const ad_reference_options *options,
                               ad_reference **out) AD_CHECKED;
 void ad_reference_destroy(ad_reference *reference);

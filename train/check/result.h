@@ -35,7 +35,8 @@ typedef struct ad_check_param {
   /* distance of the sum of the ranks' own addends to one process's gradient, divided by its bound; NaN in a check in
    * f64 */
   double process_share;
-  /* 1: the reference's gradient is not zero in some step; 0: that both agree shows nothing about this parameter */
+  /* 1: the reference's gradient is not zero in some step; 0: it always is, so agreement shows nothing about this
+   * parameter */
   int reached;
   int replicas_equal;
   int proportional; /* 1: the gradient is ratio * reference, up to rounding */
@@ -89,7 +90,7 @@ typedef struct ad_check_result {
   ad_check_param params[];
 } ad_check_result;
 
-/* What is to be checked, and where its numbers go. */
+/* A check to make, and the memory for its numbers. */
 typedef struct ad_check_job {
   const ad_recipe *recipe;
   const ad_check_options *options;
@@ -129,7 +130,7 @@ int ad_check_is_wide(const ad_recipe *recipe, const ad_check_options *options);
 /* The bound of states, which are sums of few numbers. */
 #define AD_STATE_BOUND 1e-12
 
-/* check_ranks.c: what each rank runs. */
+/* check_ranks.c: checks on this rank. All ranks of a check call it. */
 ad_status ad_check_rank(ad_comm *comm, const ad_check_job *job) AD_CHECKED;
 
 /* compare.c: computes the ratio and the error of one parameter from `numel` elements of f64 or f32. `largest` is the

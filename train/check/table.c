@@ -266,7 +266,8 @@ static void print_failures(FILE *file, const json_t *numbers, const json_t *summ
  * is. */
 static int digits_of(double share) { return fabs(share - 1) < 0.1 ? 4 : 2; }
 
-/* Prints the second check, in the recipe's own dtypes: one sentence, and its failures if there are any. */
+/* Prints the result of the second check, which is in the recipe's own dtypes: one sentence, and its failures if there
+ * are any. */
 static void print_own(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *own = json_object_get(document, "own_dtypes");
   if (!own) return;

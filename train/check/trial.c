@@ -189,7 +189,7 @@ static int differs_here(const trials *t, int step, const ad_step_report *report)
   return differs;
 }
 
-/* Replaces each word by its maximum over all ranks. */
+/* Replaces each of the words by its maximum over all ranks. */
 static ad_status over_all(trials *t, int32_t words[WORDS]) {
   ad_collective call = {.size = sizeof call,
                         .op = AD_ALL_REDUCE,

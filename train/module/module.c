@@ -149,7 +149,7 @@ static ad_status create_optimizer(ad_module *module) {
                          &module->options.optimizer, &module->optimizer);
 }
 
-/* Completes the options. For the structs inside them, a size of 0 means defaults. */
+/* Completes the options. A size of 0 in a struct inside the options means defaults. */
 static ad_status take_options(const ad_module_options *options, ad_module_options *out) {
   AD_TRY(ad_options_take(out, sizeof *out, options, "ad_module_options"));
   if (!out->reducer.size) out->reducer.size = sizeof out->reducer;

@@ -26,7 +26,7 @@ struct ad_module {
   ad_module_options options;
   const ad_mesh *mesh;
   int is_mirror;
-  ad_param_spec *params; /* copies; they own their names */
+  ad_param_spec *params; /* copies of the declared parameters; the copies own their names */
   size_t param_count;
   ad_module_state_slot *states;
   size_t state_count;
@@ -55,11 +55,11 @@ size_t ad_module_find(const ad_module *module, const char *name);
 size_t ad_module_state_count(const ad_module *module);
 ad_array *ad_module_state(ad_module *module, size_t state);
 /* The arrays of a parameter, which ad_module_part returns. */
-#define AD_PARAM_PART_LIST(X)                                                                                   \
-  X(AD_PART_VALUE, "value")                 /* storage layout, param dtype of the policy */                     \
-  X(AD_PART_MASTER, "master")               /* what the optimizer updates; the value where it is wide enough */ \
-  X(AD_PART_FIRST_MOMENT, "first_moment")   /* of the optimizer */                                              \
-  X(AD_PART_SECOND_MOMENT, "second_moment") /* of the optimizer */                                              \
+#define AD_PARAM_PART_LIST(X)                                                                                \
+  X(AD_PART_VALUE, "value")                 /* storage layout, param dtype of the policy */                  \
+  X(AD_PART_MASTER, "master")               /* what the optimizer updates; the value if its dtype is wide */ \
+  X(AD_PART_FIRST_MOMENT, "first_moment")   /* of the optimizer */                                           \
+  X(AD_PART_SECOND_MOMENT, "second_moment") /* of the optimizer */                                           \
   X(AD_PART_GRADIENT, "gradient") /* storage layout, accumulate dtype; valid from finish to the next microbatch */
 typedef enum ad_param_part {
 #define AD_PARAM_PART_CODE(code, name) code,

@@ -158,7 +158,7 @@ static int scores_are_shared(const pass *at) {
 
 /* ---- the load-balancing loss ---- */
 
-/* Moves x from type `from` to type `to`, on the axes on which it has type `from`. */
+/* Moves x from type `from` to type `to`, on all axes on which x has type `from`. */
 static ad_tensor *moved(ad_tape *t, ad_tensor *x, ad_type from, ad_move move, ad_type to) {
   const ad_array *array = ad_tensor_array(x);
   if (!array) return x;
@@ -232,7 +232,7 @@ static ad_tensor *split_rows(ad_tape *t, ad_tensor *rows, const char *site) {
   return ad_move_at(t, rows, AD_MOVE_CONVERT, "tp", AD_S(0), site);
 }
 
-/* Returns the number of the first row that this rank of tp takes. */
+/* Returns the number of the first row that belongs to this rank of tp when rows are split. */
 static size_t first_row(const ad_tape *t, const ad_tensor *rows) {
   const ad_array *array = ad_tensor_array(rows);
   if (!array) return 0;
@@ -260,7 +260,7 @@ static ad_tensor *gather_rows(pass *at, ad_tensor *split) {
   return ad_tp_leave(t, ad_add(t, routed, shared), full);
 }
 
-/* The layer with split tokens: each rank of tp routes its share of the rows. */
+/* Runs the layer with split tokens: each rank of tp routes its share of the rows. */
 static ad_tensor *split_forward(pass *at) {
   ad_tape *t = at->t;
   ad_tensor *full = ad_to_rows(t, at->x);  // V on dp and cp; on tp I, or V if the sequence is sharded
@@ -274,7 +274,7 @@ static ad_tensor *split_forward(pass *at) {
   return splits ? gather_rows(at, ad_from_rows(t, y, split)) : with_shared(at, ad_from_rows(t, y, at->x));
 }
 
-/* The layer with sharded experts: each rank of tp routes all rows to its part of every expert. */
+/* Runs the layer with sharded experts: each rank of tp routes all rows to its part of every expert. */
 static ad_tensor *sharded_forward(pass *at) {
   ad_tape *t = at->t;
   ad_parallel parallel = at->layer->shape.parallel;

@@ -23,7 +23,7 @@ typedef struct chunk {
 } chunk;
 
 struct ad_arena {
-  chunk *first, *current;  // both NULL when there is no chunk; chunks after `current` are empty
+  chunk *first, *current;  // both NULL if there is no chunk; chunks after `current` are empty
   size_t peak;
 };
 

@@ -11,10 +11,11 @@ void ad_arena_destroy(ad_arena *arena);
  * Returns NULL if there is no memory: the error message is then set and the arena unchanged. */
 void *ad_arena_take(ad_arena *arena, size_t bytes);
 void *ad_arena_take_zeroed(ad_arena *arena, size_t bytes);
-/* Takes all pieces back. After a step with a higher peak than before, the next step of the same size allocates
- * nothing. */
+/* Takes all pieces back. If the step needed more than any step before, allocates one chunk of its size, so that an
+ * equal step then allocates nothing. */
 void ad_arena_reset(ad_arena *arena);
-/* ad_arena_mark returns the present position; ad_arena_rewind takes back all pieces given out after that position. */
+/* ad_arena_mark returns the present position; ad_arena_rewind takes back all pieces that were taken after that
+ * position. */
 size_t ad_arena_mark(const ad_arena *arena);
 void ad_arena_rewind(ad_arena *arena, size_t mark);
 size_t ad_arena_peak(const ad_arena *arena); /* the most bytes that were ever in use at the same time */

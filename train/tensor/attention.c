@@ -128,7 +128,7 @@ static void each_run(block at, const positions *columns, block_function run, voi
   }
 }
 
-/* Goes through the rows of one head, block by block. */
+/* Goes through the rows of one head, block by block: calls `run` for each block and each run of columns. */
 static void each_block(block at, const attention_sizes *size, const positions *columns, block_function run,
                        void *context) {
   size_t stored = 0;
@@ -144,7 +144,7 @@ static void each_block(block at, const attention_sizes *size, const positions *c
   }
 }
 
-/* Goes through all heads of all samples. */
+/* Goes through all heads of all samples: calls `run` for each block of rows and each run of columns. */
 static void each(const attention_sizes *size, ad_dtype dtype, const positions *columns, block_function run,
                  void *context) {
   for (size_t unit = 0; unit < size->batch * size->heads; unit++)
@@ -219,8 +219,8 @@ typedef struct forward_work {
   const attention_part *part;
 } forward_work;
 
-/* Scratch memory has two blocks of scores in the wide dtype. For a narrow dtype two more blocks in that dtype follow,
- * which are the operands of products; for other dtypes products read the first two blocks. */
+/* Return blocks of scratch memory. scores_at: one of two blocks of scores in the wide dtype. read_at: one of two blocks
+ * that products read, which follow in a narrow dtype and are the same two otherwise. */
 static void *scores_at(const block *at, void *scratch, size_t piece) {
   return element(at->wide, scratch, piece * at->rows * at->columns);
 }
@@ -240,7 +240,7 @@ static void take_row(const block *at, const attention_forward *all, size_t row) 
   double before = ad_element(at->wide, all->state.maximum, index), sum = ad_element(at->wide, all->state.sum, index);
   size_t padded = pad_scores(at, scores, seen);
   double largest = fmax(before, wide->max(scores, padded));
-  if (largest == -INFINITY) seen = 0;  // the row sees nothing of this part
+  if (largest == -INFINITY) seen = 0;  // the row sees no key of this part
   if (seen) {
     double kept = exp(before - largest);
     if (sum > 0 && kept < 1) wide->put_divided(out, out, 1 / kept, at->head_dim, 0);
@@ -267,7 +267,7 @@ static void add_part(const attention_forward *at, const attention_part *part) {
   each(&at->size, at->dtype, &part->columns, forward_block, &work);
 }
 
-/* Adds a part to one head of a narrow dtype. */
+/* Adds one part of the keys and values (on a ring: those of one rank) to the results of one head of a narrow dtype. */
 static void add_to_head(const block *head, const attention_forward *all, const attention_part *part) {
   char *next = all->scratch;
   attention_forward one = *all;
@@ -368,7 +368,8 @@ static void back_part(const attention_backward *at, const attention_part *part, 
   each(&at->size, at->dtype, &part->columns, backward_block, &work);
 }
 
-/* Adds a part's gradients for one head of a narrow dtype. */
+/* Adds the gradients from one part of the keys and values (on a ring: those of one rank), for one head of a narrow
+ * dtype. */
 static void back_of_head(const block *head, size_t kv_row, const attention_backward *all, const attention_part *part,
                          void *d_k, void *d_v) {
   char *next = all->scratch;

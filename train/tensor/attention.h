@@ -22,10 +22,11 @@ typedef struct attention_sizes {
   size_t first_head, first_kv_head;
   size_t sharing; /* heads of q that share one head of k and v */
   positions rows; /* positions of q's rows */
-  size_t visible; /* every row sees the first `visible` positions of k; 0: causal, each row sees those up to its own */
+  /* every row sees the first `visible` positions of k; 0: causal, each row sees the positions up to its own */
+  size_t visible;
 } attention_sizes;
 
-/* A part of the keys and values, [batch, columns.count, kv_width]. */
+/* Some of the keys and values, [batch, columns.count, kv_width]: all of them or, on a ring, those of one rank. */
 typedef struct attention_part {
   const void *k, *v;
   positions columns;
@@ -36,12 +37,14 @@ typedef struct row_state {
   void *maximum, *sum;
 } row_state;
 
-/* A forward pass: ad_attention_begin, ad_attention_add for each part, ad_attention_end. */
+/* A forward pass: call ad_attention_begin, then ad_attention_add for each part of the keys and values, then
+ * ad_attention_end. */
 typedef struct attention_forward {
   attention_sizes size;
   ad_dtype dtype;
   const void *q;
-  void *out; /* R: sums; until ad_attention_end they are multiplied by their row's sum */
+  /* sums in the wide dtype; until ad_attention_end each row is multiplied by the row's sum of exponentials */
+  void *out;
   row_state state;
   void *scratch; /* ad_attention_scratch_bytes of memory */
 } attention_forward;

@@ -74,7 +74,8 @@ static int is_to_wait(const ad_tape *tape, const ad_tensor *out) {
   return tape->walk == WALK_INPUTS && ad_walk_fills(WALK_WEIGHTS, out);
 }
 
-// Returns 1 if operand 0's gradient takes over the memory of the result's gradient, which nothing reads any more.
+// Returns 1 if operand 0's gradient can have the memory of the result's gradient, which nothing reads after this
+// operation.
 static int takes_over(const ad_tape *tape, const ad_tensor *out, uint64_t filled) {
   const ad_tensor *operand = out->operand[0];
   return out->op->passes_gradient_on && filled & 1 && !operand->has_grad && !ad_is_parameter(operand) &&
@@ -148,7 +149,8 @@ static void wait_for_weights(ad_tensor *out) {
   swap_with_earlier(out);
 }
 
-// In the pass of weights: the operands that were left got the gradient that waited for them; gives its memory back.
+// In the pass of weights: the operands that had no gradient yet got the one that waited for them. Gives its memory
+// back.
 static ad_status end_waiting(ad_tape *tape, ad_tensor *out, int passed_on) {
   out->waits = 0;
   if (out->has_earlier) {
@@ -233,7 +235,7 @@ static ad_status pass_unreached(ad_tape *tape) {
 }
 
 // Announces to the reducers which gradients the pass of weights will still submit, so that no bucket is reduced before
-// they arrive.
+// these arrive.
 static void expect_weights(const ad_tape *tape) {
   for (const ad_tensor *each = tape->last; each; each = each->previous) {
     if (!ad_is_parameter(each) || !each->from->reducer || !(each->uses || each->has_grad)) continue;
@@ -268,7 +270,7 @@ static ad_status walk(ad_tape *tape, const start *from) {
   return AD_OK;
 }
 
-/* The first of two walks: computes the gradients on paths to inputs. */
+/* Makes the first of two walks: computes the gradients on paths to inputs. */
 static ad_status walk_inputs(ad_tape *tape, const start *from) {
   AD_TRY(walk(tape, from));
   tape->defers_weights = 1;

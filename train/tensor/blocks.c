@@ -174,7 +174,8 @@ void ad_tape_give_all(ad_tape *tape) {
   if (!tape->has_shared) return;
   ad_status status = AD_OK;
   for (ad_tensor *each = tape->last; each && !status; each = each->previous) status = give_all_of(tape, each);
-  // if there is no memory for a record, blocks that were not given back stay taken until the pool is empty
+  // if there is no memory for a record of a block, the blocks that were not given back stay taken until the pool is
+  // empty
   leave(tape);
 }
 

@@ -15,7 +15,7 @@
 /* Records that the bug took effect. */
 static void fire(void *context) { ((ad_known_bug_scene *)context)->fired = 1; }
 
-/* Skips the last turn of the ring: the last block of keys is never attended to. */
+/* Leaves out the keys of the last turn (step) of the ring. */
 static void leave_last_turn(void *context, void *passing) {
   ring_turn_passing *at = passing;
   if (!at->turn || at->turn + 1 != at->ring->members) return;
@@ -31,13 +31,13 @@ static void mask_by_own_positions(void *context, void *passing) {
   fire(context);
 }
 
-/* Overwrites the gradients that other ranks gathered for a block, where the right code adds to them. */
+/* Overwrites the gradients that other ranks gathered for a block of keys; the right code adds to them. */
 static void forget_gathered(void *context, void *passing) {
   *(int *)passing = 0;
   fire(context);
 }
 
-/* Each rank counts its positions of a sharded sequence from 0. */
+/* Makes each rank count its positions of a sharded sequence from 0. */
 static void count_from_zero(void *context, void *passing) {
   positions *at = passing;
   int64_t next = 0;

@@ -12,7 +12,7 @@
 #include "tensor/tape.h"
 
 typedef struct attention_numbers {
-  int64_t head_dim; /* elements of one head */
+  int64_t head_dim; /* number of elements of one head */
   int sees_all;     /* 1: no mask; 0: causal mask */
 } attention_numbers;
 

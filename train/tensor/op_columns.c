@@ -33,7 +33,7 @@ static void *stretch_row(ad_dtype dtype, stretch of, size_t i) {
   return (char *)(uintptr_t)of.data + (i * of.width + of.first) * ad_dtype_size(dtype);
 }
 
-/* Copies `count` elements of a stretch in each row or, with `adds`, adds them. */
+/* Copies `count` elements of a stretch (a range of elements in each row) in every row or, with `adds`, adds them. */
 static void put_stretch(ad_dtype dtype, stretch to, stretch from, size_t count, size_t rows, int adds) {
   for (size_t i = 0; count && i < rows; i++)
     ad_rows(dtype)->put(stretch_row(dtype, to, i), stretch_row(dtype, from, i), 1, count, adds);
@@ -212,7 +212,7 @@ static ad_status slice_describe(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* Returns the stretch of the operand's rows that the slice takes. */
+/* Returns the stretch (a range of elements in each row) of the operand that the slice takes. */
 static stretch sliced(const ad_tensor *out, const void *data) {
   along of = ad_along(&out->operand[0]->array, dim_of_slice(out));
   return (stretch){(size_t)slice_of(out)->first * of.after, of.size * of.after, data};

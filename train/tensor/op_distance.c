@@ -133,7 +133,8 @@ static ad_status divergence_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* The gradient of the logits: (softmax of the logits - softmax of the target) times the gradient of the loss. */
+/* Computes the gradient of the logits: (softmax of the logits - softmax of the target) times the gradient of the
+ * loss. */
 static ad_status divergence_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t width = ad_columns(out->operand[LOGITS]);

@@ -52,7 +52,8 @@ ad_tensor *ad_to_dtype_at(ad_tape *tape, ad_tensor *x, ad_dtype dtype, const cha
 
 /* ---- operation add: the sum of two values ---- */
 
-/* The operands may have two dtypes, as the result of a layer and the residual stream do: the sum has the wider one. */
+/* Adds two operands. They may have two dtypes, as the result of a layer and the residual stream do; the sum has the
+ * wider one. */
 static ad_status add_forward(ad_tape *tape, ad_tensor *out) {
   int first_is_wide = out->operand[0]->array.dtype == out->array.dtype;
   const ad_array *wide = &out->operand[!first_is_wide]->array, *other = &out->operand[first_is_wide]->array;
@@ -88,7 +89,7 @@ ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site
 
 /* ---- operation add_row: adds a vector to each row ---- */
 
-/* The row, operand 1, has the wide dtype. */
+/* Adds the row, operand 1, which has the wide dtype, to each row of operand 0. */
 static ad_status add_row_forward(ad_tape *tape, ad_tensor *out) {
   size_t width = ad_columns(out), rows = ad_rows_of(out);
   if (ad_numel(out)) memcpy(out->array.data, value(out, 0), ad_array_bytes(&out->array));

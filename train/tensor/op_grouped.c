@@ -12,8 +12,8 @@ typedef struct grouped_numbers {
 
 static const ad_routing *routing_of(const ad_tensor *out) { return ((const grouped_numbers *)out->own)->routing; }
 
-/* A rank has the matrices of its own experts. So a type S(0) of the matrices is treated as if they were declared V,
- * without the copy that a declaration would make of a parameter; the gradient is S(0) again. */
+/* Describes the result. A rank has the matrices of its own experts, so a type S(0) of the matrices is treated as V,
+ * without the copy that a declaration V would make of a parameter; the gradient is S(0) again. */
 static ad_status grouped_describe(ad_tape *tape, ad_tensor *out) {
   const ad_layout *matrices = &out->operand[1]->array.layout;
   ad_layout own = *matrices;
@@ -31,7 +31,7 @@ static ad_status grouped_check(const ad_tape *tape, const ad_tensor *out) {
                  out->site, x->local.dim[0], w->local.dim[0], routing->received, routing->own_experts);
 }
 
-/* The sizes of one expert's product: its rows and its matrix. */
+/* Sizes of one expert's product: of its rows and its matrix. */
 typedef struct group_sizes {
   int64_t rows, inner, columns;
   size_t first_row;

@@ -11,7 +11,7 @@
 #include "layout/nest.h"
 #include "tensor/tape.h"
 
-enum { LARGEST, SUM, TARGET, STATISTICS }; /* statistics of one row in one part of the vocabulary */
+enum { LARGEST, SUM, TARGET, STATISTICS }; /* the statistics of one row, in one rank's part of the vocabulary */
 
 /* The gather of statistics, as the operation was recorded. */
 typedef struct loss_numbers {
@@ -164,8 +164,8 @@ static double largest_of_row(const ad_tensor *out, const void *gathered, int64_t
   return largest;
 }
 
-/* Returns the sum of a row's exponentials, over all parts, relative to `largest`. An empty part adds nothing; NaN stays
- * NaN. */
+/* Returns the sum of a row's exponentials, over all ranks' parts of the row, relative to `largest`. An empty part adds
+ * nothing; NaN stays NaN. */
 static double sum_of_row(const ad_tensor *out, const void *gathered, int64_t parts, size_t row, double largest) {
   double sum = 0;
   for (int64_t part = 0; part < parts; part++) {
@@ -181,7 +181,8 @@ static double target_of_row(const ad_tensor *out, const void *gathered, int64_t 
   return target;
 }
 
-/* Computes the loss of a row. Parts are added in a fixed order, so all ranks get the same bits. */
+/* Computes the loss of a row. The ranks' parts of the row are added in a fixed order, so all ranks get the same
+ * bits. */
 static double loss_of_row(const ad_tensor *out, const void *gathered, int64_t parts, size_t row) {
   double largest = largest_of_row(out, gathered, parts, row), sum = sum_of_row(out, gathered, parts, row, largest);
   ad_set_element(out->array.dtype, out->saved, 2 * row, largest);
@@ -248,8 +249,8 @@ static double with_target(const ad_tensor *out, const ad_gradient_slot *slot, si
   return slot->adds ? ad_element(slot->dtype, slot->data, at) + share : share;
 }
 
-// The gradient of a row's logits is (softmax - 1 at the target) times the gradient of the loss; zero at positions that
-// are not counted. Nothing is communicated, because forward saved the statistics of full rows.
+// Computes the gradient of each row's logits: (softmax - 1 at the target) times the gradient of the loss; zero at
+// positions that do not count. Nothing is communicated, because forward saved the statistics of full rows.
 static ad_status loss_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   if (tape->dry) return AD_OK;
   const ad_tensor *logits = out->operand[0];

@@ -101,7 +101,7 @@ static size_t unweighted_scratch(const ad_tensor *out) {
   return wide == out->array.dtype ? 0 : width_of(out) * ad_dtype_size(wide);
 }
 
-// With r the inverse RMS, y = x r and dr/dx = -r^3 x / n, hence dx = r (dy - y <dy, y> / n).
+// Computes dx. With r the inverse RMS of a row, y = x r and dr/dx = -r^3 x / n, hence dx = r (dy - y <dy, y> / n).
 static ad_status unweighted_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t width = width_of(out), count = count_of(out);

@@ -82,7 +82,7 @@ static ad_status place_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* The rows of x that were replaced get a gradient of exactly zero. */
+/* Computes the gradients of both operands. The rows of x that were replaced get exactly zero. */
 static ad_status place_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   size_t full = sample_of(&out->array), front = sample_of(&out->operand[1]->array);

@@ -5,7 +5,7 @@
 #include "tensor/heads.h"
 
 typedef struct rotary_numbers {
-  int64_t head_dim; /* elements of one head */
+  int64_t head_dim; /* number of elements of one head */
   double base;
   ad_rotary_scaling scaling; /* factor 0: no scaling */
 } rotary_numbers;

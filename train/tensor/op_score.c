@@ -21,7 +21,7 @@ static ad_status softmax_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* The gradient is dx = y (dy - sum(y dy)). */
+/* Computes dx = y (dy - sum(y dy)). */
 static ad_status softmax_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   ad_dtype dtype = out->array.dtype;
   size_t width = ad_columns(out);
@@ -68,7 +68,7 @@ static ad_status shares_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* The gradient is dx = (dy - sum(y dy)) / sum(x). */
+/* Computes dx = (dy - sum(y dy)) / sum(x). */
 static ad_status shares_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   ad_dtype dtype = out->array.dtype;
   size_t width = ad_columns(out);
@@ -206,12 +206,12 @@ static void choose(const ad_tensor *out, size_t token, int32_t *chosen) {
   for (size_t j = 0; j < ad_columns(out); j++) chosen[j] = (int32_t)best_left(out, token, chosen, j);
 }
 
-/* Returns the place of a token's experts in the list of decisions. */
+/* Returns a pointer to a token's experts in the list of decisions. */
 static int32_t *decisions_of(const ad_tensor *out, size_t token) {
   return numbers_of(out)->decisions.of + (size_t)numbers_of(out)->routing->number[token] * ad_columns(out);
 }
 
-/* Takes a token's experts from the given decisions. */
+/* Copies a token's experts from the given decisions, and checks them. */
 static ad_status take_given(const ad_tensor *out, size_t token, int32_t *chosen) {
   size_t k = ad_columns(out), experts = ad_columns(out->operand[0]);
   memcpy(chosen, decisions_of(out, token), k * sizeof *chosen);
@@ -275,7 +275,7 @@ static ad_status choice_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* The chosen scores get the gradient; all others get exactly zero. */
+/* Computes the gradient of the scores: chosen scores get the arriving gradient, all others exactly zero. */
 static ad_status choice_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const ad_routing *routing = numbers_of(out)->routing;
   ad_dtype dtype = out->array.dtype;

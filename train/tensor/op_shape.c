@@ -121,11 +121,11 @@ static int dim_that_takes(const ad_shape *from, int dim, const ad_shape *to) {
   return -1;
 }
 
-/* Returns 1 if both dimensions, sharded into `parts` parts (zigzag: chunks), are divided at the same elements. */
+/* Returns 1 if both dimensions, sharded into `parts` parts (chunks, if zigzag), are divided at the same elements. */
 static int sharded_identically(const ad_shape *from, int dim, const ad_shape *to, int to_dim, int64_t parts) {
   int64_t n = from->dim[dim], m = to->dim[to_dim];
   int64_t of_n = product(from, dim + 1, from->ndim), of_m = product(to, to_dim + 1, to->ndim);
-  if (n == m) return 1;  // then both have the same number of elements after them
+  if (n == m) return 1;  // then equally many elements follow an element of either dimension
   if (n % parts == 0 && m % parts == 0) return n / parts * of_n == m / parts * of_m;
   return 0;
 }

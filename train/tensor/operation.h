@@ -28,7 +28,8 @@ struct ad_tensor {
   unsigned char is_lent; /* another tape or rank reads the value until this tape's reset */
   /* 1: a later call of backward reads the value (is_needed), or `saved` (needs_saved) */
   unsigned char is_needed, needs_saved;
-  const ad_parameters *from; /* for a parameter: the set that it belongs to, as number `param`; NULL: not a parameter */
+  /* for a parameter: the set of parameters to which it belongs, with number `param`; NULL if this is not a parameter */
+  const ad_parameters *from;
   size_t param;
   /* During one run of backward: `uses` counts the operations and seeds whose share is still missing from the
    * gradient; `takes_shares`: the shares are added to `grad`. The `grad` of a kept tensor belongs to an earlier run
@@ -60,7 +61,7 @@ void ad_tape_report_error(ad_tape *tape);
 int ad_tape_owns(const ad_tape *tape, const ad_tensor *tensor); /* returns 1 if the tensor is a live one of this tape */
 /* returns words that describe a tensor which the tape does not own */
 const char *ad_tape_foreigner(const ad_tensor *tensor);
-/* Like ad_operation_describe, with these layouts in place of the operands' own; for fused operations. */
+/* Like ad_operation_describe, but with these layouts instead of the operands' own; for fused operations. */
 ad_status ad_operation_describe_by(const ad_tape *tape, ad_tensor *out, const ad_layout *const *layouts);
 
 /* Returns the operands whose gradients backward fills, one bit each. */

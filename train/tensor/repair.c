@@ -185,7 +185,8 @@ static int owns_all(const ad_operation_passing *call) {
   return 1;
 }
 
-/* Returns 1 if the operation is a transition. Its own error message lists what the table of transitions allows. */
+/* Returns 1 if the operation is a transition, for which no repairs are searched: the error message of a transition
+ * lists what the table of transitions allows. */
 static int is_move(const ad_operation *op) {
   for (int move = 0; move < AD_MOVE_COUNT; move++)
     if (!strcmp(op->name, ad_move_name((ad_move)move))) return 1;
@@ -262,7 +263,7 @@ static void convert_operand(ad_mending *m, const ad_operation_passing *call) {
   *operand = m->after;
 }
 
-/* Called before each operation is recorded; may replace its operands. */
+/* Called before each operation is recorded; may replace the operation's operands. */
 static void pass_operands(void *context, void *passing) {
   ad_mending *m = context;
   ad_operation_passing *call = passing;

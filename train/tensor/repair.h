@@ -18,7 +18,7 @@ typedef struct ad_repair {
   int operand;  /* index of the operand, from 0 */
   ad_axes axes; /* axes on which the operand has one type, and is converted */
   ad_way way;
-  int stays; /* 1: later uses of the operand use the converted value, too; 0: only this call does */
+  int stays; /* 1: later uses of the operand use the converted value, too; 0: only the repaired call uses it */
 } ad_repair;
 
 /* Prints "convert operand 2 I->S(0) on `tp`, and use the result from there on". Returns buffer. */

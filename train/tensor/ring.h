@@ -12,14 +12,14 @@ typedef struct ring_pair {
   const void *k, *v;
 } ring_pair;
 
-/* A ring as one of its ranks sees it. */
+/* A ring of ranks, as one of them sees it. */
 typedef struct key_ring {
   ad_comm *comm;
   ad_group group;
   ad_dtype dtype; /* dtype of k and v */
   /* this rank's index, and the number of ranks */
   int64_t index, members;
-  const size_t *counts; /* [members]: elements of each rank's k; its v has as many */
+  const size_t *counts; /* [members]: number of elements of each rank's k; v has as many */
   size_t most;          /* the largest of `counts` */
   const char *site;
   void *memory;  /* ad_ring_bytes of memory */

@@ -346,7 +346,8 @@ static ad_status check_linear(const ad_tensor *out) {
                  out->site, out->op->name, ad_axis_name((ad_axis)__builtin_ctz(wrong)), out->op->name);
 }
 
-/* A parameter in bf16 has an f32 gradient, so backward must be able to write f32 for it. */
+/* Refuses an operand that is a parameter in bf16 if backward cannot write an f32 gradient, which such a parameter
+ * has. */
 static ad_status check_raw(const ad_tensor *out) {
   for (int i = 0; i < out->operand_count; i++) {
     const ad_tensor *operand = out->operand[i];

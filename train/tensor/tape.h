@@ -38,15 +38,15 @@ struct ad_tape {
   ad_comm *comm;
   const ad_mesh *mesh;
   ad_tape_options options;
-  int dry;             /* 1: only records and checks, computes nothing */
+  int dry;             /* 1: the tape only records and checks operations, and computes nothing */
   tape_memory own;     /* all memory of a step that is not shared */
   tape_memory *values; /* memory of values, what they save, gradients and scratch: &own, or a pool's */
   int has_shared;      /* 1: the tape uses some of the pool's memory */
   size_t most_routed;  /* the most tokens that chose experts at the same time */
-  int64_t position;    /* position of the first token of its sequences; see ad_tape_continue */
+  int64_t position;    /* position of the first token of the tape's sequences; see ad_tape_continue */
   /* the tensor recorded last */
   ad_tensor *last;
-  ad_tensor dead;                  /* failed operations return it */
+  ad_tensor dead;                  /* the tensor that failed operations return */
   int runs_forward;                /* 1: an operation was recorded since the last run of backward */
   int began_last;                  /* 1: the last run of backward has begun */
   tape_walk walk;                  /* the present walk, or the last one if none runs */
@@ -64,8 +64,8 @@ typedef struct ad_record_passing {
   const char *site;
   ad_move move;
   int ordinal;  /* number of the transition on its tape */
-  ad_axes axes; /* axes over which it is recorded */
-  int times;    /* how often it is recorded: 1; a mutation may set 0 (left out) or more */
+  ad_axes axes; /* axes over which the transition is recorded */
+  int times;    /* how often the transition is recorded: 1; a mutation may set it to 0 (left out) or more */
   int carries;  /* 1: the moved value carries a gradient */
 } ad_record_passing;
 
@@ -100,7 +100,7 @@ ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) AD_CHECKED;
 
 /* ---- memory of values and gradients (blocks.c) ---- */
 
-/* Takes memory; on backend dry it is only counted, and *out is NULL. */
+/* Takes memory. On backend dry the bytes are only counted, and *out is NULL. */
 ad_status ad_memory_take(tape_memory *memory, int dry, size_t bytes, void **out) AD_CHECKED;
 size_t ad_memory_peak(const tape_memory *memory, int dry);
 /* Takes a gradient's memory, perhaps that of a consumed gradient of the same size; ad_block_give gives it back. */
@@ -111,7 +111,7 @@ ad_status ad_value_take(ad_tape *tape, size_t bytes, void **out) AD_CHECKED;
 /* For tapes that share a pool, after a pass: gives back the values and saved memory that no later pass and no other
  * tape will read. A tensor's array has no data after its value was given back. */
 ad_status ad_tape_drop(ad_tape *tape) AD_CHECKED;
-void ad_tape_give_all(ad_tape *tape); /* for tapes that share a pool: gives all of it back */
+void ad_tape_give_all(ad_tape *tape); /* for tapes that share a pool: gives all memory back to the pool */
 /* Returns the operands of `out` whose gradients this walk computes, one bit each. */
 uint64_t ad_walk_fills(tape_walk walk, const ad_tensor *out);
 /* Marks a value as read by others until the tape's reset, so that its memory is not given back before. */

@@ -8,7 +8,7 @@
  * operation. */
 typedef ad_tensor *(*ad_trial_apply)(ad_tape *tape, ad_tensor *const *x, const void *context);
 
-/* One trial; its arrays are f64. */
+/* One trial of an operation; its arrays are f64. */
 typedef struct ad_trial {
   ad_operation_trial given;
   ad_trial_apply apply;
@@ -36,8 +36,9 @@ typedef struct ad_tried {
 /* Does what ad_check_operation does, for the operation that `apply` records. */
 ad_status ad_check_applied(ad_trial_apply apply, const void *context, const ad_operation_trial *given) AD_CHECKED;
 
-/* The parts of the check: promises of the record; backward against differences of forward; narrow dtypes against
- * f64; results on several ranks against the types; further promises of operations that are linear by their types. */
+/* Run the five parts of the check. promises: of the record. differences: backward against differences of forward.
+ * dtypes: narrow dtypes against f64. types: results on several ranks against the types. linear: further promises of
+ * operations that are linear by their types. */
 ad_status ad_trial_promises(const ad_trial *trial) AD_CHECKED;
 ad_status ad_trial_differences(const ad_trial *trial) AD_CHECKED;
 ad_status ad_trial_dtypes(const ad_trial *trial) AD_CHECKED;

@@ -202,7 +202,7 @@ static ad_status backward_on(const stage *s, player *of) {
   return ad_backward_from_at(of->tape, &of->tried.out, (const ad_array *[]){&of->arriving}, 1, AD_LAST_START, site);
 }
 
-/* Returns 1 if each rank has its own value (V): then there is no full value to compare with. */
+/* Returns 1 if each rank has its own value (V), so that there is no full value to compare with. */
 static int is_varying(const stage *s) {
   return ad_layout_axes_of(&ad_tensor_array(s->player[0].tried.out)->layout, AD_V) != 0;
 }

@@ -39,7 +39,7 @@ AD_API AD_CHECKED ad_status ad_check_on(ad_comm *comm, const ad_recipe *recipe, 
 /* Turns the document of ad_check into tables for people: one line for all parameters that match, a row for each that
  * does not match, counts of the mutants, and a row for each survivor. Caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_check_table(const char *json, ad_text_style style, char **out);
-/* The same tables with a row for every parameter and every mutant, even for mutants that were not tried. */
+/* Like ad_check_table, with a row for every parameter and every mutant, even for mutants that were not tried. */
 AD_API AD_CHECKED ad_status ad_check_list(const char *json, ad_text_style style, char **out);
 
 #if defined(__cplusplus)

@@ -39,7 +39,7 @@ typedef struct ad_checkpoint_state {
   ad_checkpoint_number *numbers;
   size_t number_count;
   const char *text;                /* a text for people (the recipe), kept in the index and never loaded; NULL: none */
-  const ad_checkpoint_fact *facts; /* keys and texts to save, those of the first rank */
+  const ad_checkpoint_fact *facts; /* keys and texts to save; saving writes those of the first rank */
   size_t fact_count;
   /* Loading calls `judge` on every rank with the facts of an undamaged checkpoint, before it reads the checkpoint's
    * values. A status other than AD_OK ends the loading. NULL: every checkpoint is accepted. */
@@ -54,7 +54,7 @@ typedef struct ad_checkpointer ad_checkpointer;
  * functions here. Borrows comm and mesh. AD_IO; AD_INVALID if keep is below 1. */
 AD_API AD_CHECKED ad_status ad_checkpointer_create(ad_comm *comm, const ad_mesh *mesh, const char *folder, int64_t keep,
                                                    ad_checkpointer **out);
-/* Waits until this rank's thread has finished writing. A checkpoint that was not yet complete stays incomplete. NULL
+/* Waits until this rank's thread has finished writing. A checkpoint that is not yet complete stays incomplete. NULL
  * allowed. */
 AD_API void ad_checkpointer_destroy(ad_checkpointer *checkpointer);
 /* Copies the values and returns; a thread on each rank writes the copies to disk. First waits for an earlier write

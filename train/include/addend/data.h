@@ -32,8 +32,8 @@ typedef struct ad_text_options {
   double validation; /* fraction h: the last floor(h * bytes) bytes of every file are reserved for validation */
 } ad_text_options;
 
-/* Checks, without reading the text, whether ad_text_data_open would find enough of it. Returns the same errors and
- * messages. */
+/* Checks, without reading the text, whether ad_text_data_open would find enough text. Returns the same errors and
+ * messages as ad_text_data_open. */
 AD_API AD_CHECKED ad_status ad_text_data_check(const char *const *paths, size_t count, int64_t seq, double validation);
 /* Returns AD_IO unless the path names at least one readable file. */
 AD_API AD_CHECKED ad_status ad_text_path_check(const char *path);
@@ -53,11 +53,11 @@ AD_API AD_CHECKED ad_status ad_text_data_open_unread(const char *const *paths, s
 /* Files of tokens, as ad_text_data_open_tokens takes them. */
 typedef struct ad_token_options {
   size_t size; /* sizeof(ad_token_options) */
-  /* [count] .npy files of uint32 or, where the vocabulary has at most 65536 tokens, of uint16; of one dimension, little
+  /* [count] .npy files of uint32 or, if the vocabulary has at most 65536 tokens, of uint16; of one dimension, little
    * endian */
   const char *const *tokens;
-  /* [count] .npy files of uint8 or bool, each as long as its file of tokens. A token counts as a target if its mask
-   * is 1. NULL: all tokens count */
+  /* [count] .npy files of uint8 or bool, each as long as its file of tokens. A token counts as a target if its element
+   * of the mask is 1. NULL: all tokens count */
   const char *const *masks;
   size_t count;
   int64_t seq;        /* number of tokens in a sample */
@@ -162,11 +162,12 @@ AD_API ad_span ad_batch_rows(const ad_layout *layout, int64_t rank, int64_t glob
 typedef struct ad_line_options {
   char **text; /* files and folders, as in ad_text_options */
   size_t text_count;
-  double validation; /* as in ad_text_options */
+  double validation; /* fraction of the text that is reserved for validation, as in ad_text_options */
   char **fonts;      /* font files; each line is drawn in one of these fonts */
   size_t font_count;
   char *validation_font; /* file of one more font, used only for lines of the validation part; NULL: none */
-  int64_t chars;         /* most characters of a line; a line has at least half as many where they fit */
+  /* most characters of a line; a line has at least half as many, unless they do not fit into the picture */
+  int64_t chars;
   int64_t height, width; /* size of a picture, in pixels */
   double *sizes;         /* [least, most] font size: pixels of the em */
   size_t size_count;
@@ -174,13 +175,14 @@ typedef struct ad_line_options {
    * readable; at 0.1 a bold font's letters close up. None: strokes as in the font. */
   double *weights;
   size_t weight_count;
-  double rotation; /* largest rotation in degrees, either way; less where a line would leave the picture */
+  double rotation; /* largest rotation in degrees, in either direction; smaller if the line would leave the picture */
   double noise;    /* standard deviation of the noise added to every pixel */
   int blank; /* 1: the pictures are empty but the characters are the same, to measure what is known without reading */
 } ad_line_options;
 typedef struct ad_line_data ad_line_data;
 
-/* Checks whether ad_line_data_open would accept this font with these options. Returns the same errors and messages. */
+/* Checks whether ad_line_data_open would accept this font with these options. Returns the same errors and messages as
+ * ad_line_data_open. */
 AD_API AD_CHECKED ad_status ad_line_font_check(const ad_line_options *options, const char *path);
 /* Reads the text as ad_text_data_open does, and every font once. The options are not kept. AD_IO names a file that
  * cannot be read, or that is not a font with all printable ASCII characters. AD_INVALID names an option that is out of

@@ -25,14 +25,14 @@ typedef struct ad_experts_shape {
   int64_t top_k;         /* number of experts that each token chooses */
   int64_t shared_hidden; /* width inside the shared MLP; 0: there is none */
   int uses_sigmoid;      /* how scores are computed; 1: the sigmoid of each logit; 0: the softmax over all experts */
-  int scores_first;      /* 1: the score multiplies the expert's input; 0: its output */
-  int gate_is_summed;    /* type of the router on tp; 1: R, the reducer sums its gradient; 0: I */
-  /* The most choices of a batch that an expert takes, as a multiple of an even share of all choices (ad_limit); 0: no
+  int scores_first;      /* 1: the score multiplies the expert's input; 0: the score multiplies the expert's output */
+  int gate_is_summed;    /* type of the router's weight on tp; 1: R, the reducer sums its gradient; 0: I */
+  /* The most choices that an expert takes in a batch, as a multiple of an even share of all choices (ad_limit); 0: no
    * limit. */
   double capacity;
   int has_balance_loss; /* 1: a balancing loss is computed, and noted by ad_experts_notes */
-  /* factor of the deviation of the initial values of `down`, as in ad_mlp_shape; 1: the deviation that its size gives
-   */
+  /* factor on the standard deviation of the initial values of `down`, as in ad_mlp_shape; 1: the usual deviation for
+   * its size */
   double output_factor;
   const ad_mesh *view; /* borrowed as long as the layer is used */
   ad_parallel parallel;

@@ -10,7 +10,8 @@ extern "C" {
 
 typedef struct ad_export_options {
   size_t size; /* sizeof(ad_export_options) */
-  /* dtype of all written tensors; 0: that of the files which the run read (model.from), or else the run's own */
+  /* dtype of all written tensors; 0: the dtype of the files that the run read (model.from) or, if it read none, of the
+   * run */
   ad_dtype dtype;
   int overwrite; /* 1: replaces an earlier export in the folder; 0: a folder with files is AD_INVALID */
   /* most bytes of tensors in one file, unless a single tensor is larger; 0: 5 GB, as in Transformers */
@@ -20,7 +21,7 @@ typedef struct ad_export_options {
 /* The result of an export. */
 typedef struct ad_exported {
   const char *architecture; /* "LlamaForCausalLM" */
-  int64_t steps;            /* number of training steps taken; -1: run.json does not say */
+  int64_t steps;            /* number of training steps taken; -1: not known, because run.json does not have it */
   int64_t tensors, bytes;   /* number and bytes of the tensors */
   int64_t files;            /* number of files with weights */
 } ad_exported;

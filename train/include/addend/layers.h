@@ -33,14 +33,14 @@ AD_API void ad_declarations_release(ad_declarations *list);
 /* Adds a parameter and returns its number. `spec` has the layer's own choices: shape, layout, `sharded`, decay and
  * initial values. The parameter's name becomes PATH.NAME, its unit is the list's. */
 AD_API size_t ad_declare_param(ad_declarations *to, const char *path, const char *name, ad_param_spec spec);
-/* Adds a state and returns its number; `spec` has dtype, shape, layout and first value. */
+/* Adds a state and returns its number; `spec` has the state's dtype, shape, layout and first value. */
 AD_API size_t ad_declare_state(ad_declarations *to, const char *path, const char *name, ad_state_spec spec);
 
 /* How layers are laid out on the axes tp and cp; the same for all layers of a model. */
 typedef struct ad_parallel {
   int sequence;     /* residual stream on tp; 1: sharded along the sequence (S1); 0: I */
   int converts;     /* weights of norms on a sharded stream; 1: I, converted I->R at each use; 0: R */
-  int gathers_keys; /* keys and values over cp; 1: they are gathered; 0: they go around the ring */
+  int gathers_keys; /* how keys and values reach all ranks of cp; 1: they are gathered; 0: they go around the ring */
 } ad_parallel;
 
 /* ---- tensor parallelism ----
@@ -63,7 +63,7 @@ AD_API ad_tensor *ad_tp_once_at(ad_tape *t, ad_tensor *bias, const char *site);
 #define ad_tp_leave(t, x, parallel) ad_tp_leave_at((t), (x), (parallel), AD_HERE)
 #define ad_tp_use(t, weight) ad_tp_use_at((t), (weight), AD_HERE)
 #define ad_tp_once(t, bias) ad_tp_once_at((t), (bias), AD_HERE)
-/* Returns the layout with `type` on tp, if its mesh names tp. */
+/* Sets the layout's type on tp to `type`, if the layout's mesh names tp. */
 AD_API void ad_tp_type(ad_layout *layout, ad_type type);
 
 /* ---- layers: structures and their declare and forward functions ---- */
@@ -75,7 +75,7 @@ typedef enum ad_linear_sharding {
   AD_SHARD_NOTHING  /* W is R: x and y are R; each rank uses its own part of y, and leaves addends */
 } ad_linear_sharding;
 
-/* A function that a program puts in place of a product x W; `weight` is the number of W. */
+/* A function that a program uses instead of a product x W; `weight` is the parameter number of W. */
 typedef struct ad_stand_in {
   ad_tensor *(*product)(void *own, ad_tape *t, size_t weight, ad_tensor *x, ad_tensor *w);
   void *own;
@@ -98,7 +98,7 @@ typedef struct ad_linear_shape {
 /* Declares PATH.NAME, the weight, and PATH.NAME_bias if the shape has a bias. */
 AD_API ad_linear_layer ad_linear_declare(ad_declarations *to, const char *path, const char *name,
                                          const ad_linear_shape *shape);
-/* The product and the bias; x and the result have the layouts that ad_linear_sharding says. */
+/* Returns x W, plus the bias if there is one; x and the result have the layouts of ad_linear_sharding. */
 AD_API ad_tensor *ad_linear_forward(ad_tape *t, ad_tensor *const *params, const ad_linear_layer *layer, ad_tensor *x);
 
 /* The embedding: looks up rows of a table [vocabulary, d_model], sharded over tp. If the head is tied, the layer also
@@ -127,7 +127,7 @@ AD_API ad_tensor *ad_embedding_logits(ad_tape *t, ad_tensor *const *params, cons
 typedef struct ad_norm_layer {
   size_t weight;
   int converts;
-  double epsilon; /* added to the mean square; 0, as ad_norm_declare leaves it: AD_NORM_EPSILON */
+  double epsilon; /* added to the mean square of a row; 0, as ad_norm_declare sets it, means AD_NORM_EPSILON */
 } ad_norm_layer;
 #define AD_NORM_EPSILON 1e-5
 /* Declares PATH.NAME, the weight [d_model] of the norm. */
@@ -159,7 +159,7 @@ typedef struct ad_attention_shape {
   int sees_all; /* 1: no mask; 0: causal */
   ad_parallel parallel;
   int64_t head_dim;                 /* even; 0: d_model / heads */
-  int has_no_output_bias;           /* 1: with has_bias, only Wq, Wk and Wv have biases; 0: Wo has one too */
+  int has_no_output_bias;           /* with has_bias; 1: only Wq, Wk and Wv have biases; 0: Wo has a bias, too */
   double norm_epsilon;              /* epsilon of the norms of heads; 0: AD_NORM_EPSILON */
   ad_rotary_scaling rotary_scaling; /* factor 0: no scaling */
 } ad_attention_shape;
@@ -195,7 +195,7 @@ typedef struct ad_mlp_shape {
 AD_API ad_mlp_layer ad_mlp_declare(ad_declarations *to, const char *path, const ad_mlp_shape *shape);
 /* x [batch, seq, d_model] on the residual stream -> the same shape and layout. */
 AD_API ad_tensor *ad_mlp_forward(ad_tape *t, ad_tensor *const *params, const ad_mlp_layer *layer, ad_tensor *x);
-/* The products of the MLP alone, without ad_tp_enter and ad_tp_leave: x is R on tp, the result P. */
+/* Returns the products of the MLP without ad_tp_enter and ad_tp_leave: x is R on tp, the result is P on tp. */
 AD_API ad_tensor *ad_mlp_products(ad_tape *t, ad_tensor *const *params, const ad_mlp_layer *layer, ad_tensor *x);
 
 /* Returns the standard deviation of a matrix with `in` rows at which a product with it keeps the size of its input. */

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* Describes a module before it has memory. */
+/* The declaration of a module, which ad_program_add_module takes. */
 typedef struct ad_module_spec {
   size_t size;      /* sizeof(ad_module_spec) */
   const char *name; /* unique in its program; copied */

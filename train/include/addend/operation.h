@@ -22,8 +22,9 @@ typedef struct ad_gradient_slot {
   /* Memory for as many elements as the operand has locally. NULL: this gradient is not wanted now, or never, because
    * the operand is a constant. */
   void *data;
-  int adds;       /* 1: add to the contents of `data`; 0: overwrite them, they may be anything */
-  ad_dtype dtype; /* dtype of the gradient: the operand's, but for a parameter the wide one of the operand's dtype */
+  int adds; /* 1: add to the contents of `data`; 0: overwrite the contents, which are undefined */
+  /* dtype of the gradient: the operand's dtype; if the operand is a parameter, the wide one of that dtype */
+  ad_dtype dtype;
 } ad_gradient_slot;
 
 /* One operation. The record is borrowed until the tape's reset: make it static const. Every member except the first
@@ -84,7 +85,7 @@ typedef struct ad_operation {
   /* ---- an operation's record: memory that it saves and works in ---- */
   size_t own_size;                       /* bytes of the operation's own struct, for its numbers and options */
   size_t (*saved)(const ad_tensor *out); /* bytes to keep from forward to backward */
-  /* bytes of working memory for the time of one forward or backward, whatever slots it has */
+  /* bytes of working memory during one call of forward or backward, whatever slots that call has */
   size_t (*scratch)(const ad_tensor *out);
   int (*shares)(const ad_tensor *out); /* 1: the result uses operand 0's memory */
   /* 1: forward allocates the result's memory (ad_tape_take), and may set the local shape only then. `describe` gives
@@ -94,7 +95,8 @@ typedef struct ad_operation {
   /* ---- an operation's record: result types and checks that `dims` cannot express ---- */
   ad_status (*describe)(ad_tape *tape, ad_tensor *out); /* sets the result's shape, layout and dtype by ad_result_set */
   ad_status (*check)(const ad_tape *tape, const ad_tensor *out); /* may refuse the described result */
-  int runs_dry; /* 1: forward and backward are called on backend dry, too, because they check more than the rule does */
+  /* 1: forward and backward are called on backend dry, too, because they check more than the rule checks */
+  int runs_dry;
 } ad_operation;
 
 /* Records one operation on 1 to AD_OPERANDS_MAX operands: checks shapes and types by its rule, allocates memory and
@@ -147,10 +149,10 @@ typedef struct ad_operation_trial {
   /* How operands are drawn: as normal numbers or, if these two differ, as numbers from `least` to `most`, for functions
    * that are not defined everywhere (a logarithm). Drawn numbers do not hit a kink of forward. */
   double least, most;
-  /* for operands that are indices: they are drawn from 0 to below[i] - 1; other operands ignore it; NULL: there are
-   * none */
+  /* for operand i that consists of indices: they are drawn from 0 to below[i] - 1; ignored for other operands; NULL: no
+   * operand consists of indices */
   const int32_t *below;
-  uint64_t constants; /* bit i: operand i is a constant, in addition to those for which the operation has no gradient */
+  uint64_t constants; /* bit i: operand i is a constant; operands for which the operation has no gradient always are */
   uint64_t seed;      /* seed of all draws */
 } ad_operation_trial;
 /* Tests whether an operation keeps its record's promises, in this process alone, in well under a second; call it in a

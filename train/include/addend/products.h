@@ -21,7 +21,7 @@ typedef struct ad_matrix {
 /* out [m, n] = factor * a [m, k] b [k, n]. */
 typedef struct ad_matrix_product {
   size_t size;     /* sizeof(ad_matrix_product) */
-  ad_dtype dtype;  /* dtype of all three matrices: AD_F64, whose sums form in f64, or AD_F32 */
+  ad_dtype dtype;  /* dtype of all three matrices: AD_F64, whose products are summed in f64, or AD_F32 */
   int64_t m, n, k; /* each 0 or more; k = 0 gives zeros */
   ad_matrix a, b;
   double factor; /* 0 means 1 */

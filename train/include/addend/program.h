@@ -18,7 +18,7 @@ extern "C" {
 
 typedef enum ad_key_kind {
   AD_KEY_INTEGER, /* int64_t */
-  AD_KEY_NUMBER,  /* double; the key's `word`, if it has one, means 0 */
+  AD_KEY_NUMBER,  /* double; if the key has a `word`, this word means 0 */
   AD_KEY_BOOLEAN, /* int; for a key with `words`: the index of the word that was written */
   AD_KEY_TEXT,    /* char *, owned */
   /* char *, owned: a mesh string for the ranks of the first module; NULL if the recipe leaves the key out */
@@ -32,7 +32,7 @@ typedef enum ad_key_kind {
 } ad_key_kind;
 
 typedef struct ad_key {
-  const char *path; /* "model.layers": section and name; or a name alone */
+  const char *path; /* "model.layers" (section and name), or a name without a section */
   ad_key_kind kind;
   int list; /* 1: the value is a list of values of this kind, owned; its size_t count is at `second` */
   /* byte offsets of the value, and of the second value that some kinds have, in the program's options struct (for the
@@ -40,7 +40,8 @@ typedef struct ad_key {
   size_t offset, second;
   double least, most;        /* smallest and largest value of a number, or of each number of a list */
   int open_least, open_most; /* 1: the limit itself is not allowed */
-  const char *fallback; /* the default, as a recipe would write it; NULL: the key must be given; "" for a list: empty */
+  /* the default, as a recipe would write it; "" for a list: the empty list; NULL: the recipe must give the key */
+  const char *fallback;
   /* a word that a recipe may write for 0, see ad_key_kind; NULL: none */
   const char *word;
   /* one line for people, for --help */
@@ -51,8 +52,8 @@ typedef struct ad_key {
   const char *const *words;
 } ad_key;
 #define AD_DTYPE_BIT(dtype) (1u << (dtype))
-/* Short forms for most keys: a value in `field` of the struct `options`, between least and most; it must be given if
- * `fallback` is NULL. */
+/* Short forms for most keys. The value is in `field` of the struct `options`, between least and most. The recipe must
+ * give the key if `fallback` is NULL. */
 #define AD_INTEGER_KEY(path, options, field, least, most, fallback, help) \
   { path, AD_KEY_INTEGER, 0, offsetof(options, field), 0, least, most, 0, 0, fallback, NULL, help, 0, NULL }
 #define AD_NUMBER_KEY(path, options, field, least, most, fallback, help) \
@@ -91,7 +92,7 @@ typedef struct ad_program_setting {
   int64_t evaluated;
   /* dtype in which tapes compute: the recipe's, or f64 in a check; 0 if the recipe's could not be read */
   ad_dtype compute;
-  ad_dtype residual; /* dtype of the residual stream, as in ad_tape_options; 0: the wide one of `compute` */
+  ad_dtype residual; /* dtype of the residual stream, as in ad_tape_options; 0: the wide dtype of `compute` */
   /* Number of pipeline stages, if the kind has stages; 0: as many as the mesh's axis pp has ranks. Stage s is on the
    * ranks at position s % pp of that axis. stage_layers has each stage's number of layers; stage_layer_count 0: the
    * program divides the layers. Borrowed. */
@@ -113,8 +114,9 @@ typedef enum ad_data_split {
 typedef struct ad_forward {
   ad_status (*run)(void *context, size_t m);
   void *context;
-  ad_group everyone; /* all ranks; they all take part */
-  /* Reports progress: the first rank calls it now and then during long work, of which `done` of `of` parts are done. */
+  ad_group everyone; /* all ranks, which all must call `run` */
+  /* Reports progress. The first rank calls it now and then during long work with `of` parts, of which `done` are
+   * done. */
   void (*report_progress)(void *context, const char *what, int64_t done, int64_t of);
 } ad_forward;
 
@@ -143,7 +145,7 @@ typedef struct ad_phase {
 typedef struct ad_count_spec {
   size_t size; /* sizeof(ad_count_spec) */
   const char *name;
-  ad_layout layout; /* P on axes whose ranks count different things, R or I on the others */
+  ad_layout layout; /* P on axes along which ranks count different things, R or I on all other axes */
 } ad_count_spec;
 
 /* A loss: its numerator comes from phases (ad_phase_loss), its denominator is a count. */
@@ -151,10 +153,11 @@ typedef struct ad_loss_spec {
   size_t size; /* sizeof(ad_loss_spec) */
   const char *name;
   size_t count;  /* number of the count that divides the loss */
-  int is_metric; /* 1: reported like a loss, but no gradient starts from it */
+  int is_metric; /* 1: reported like a loss, but without a gradient: backward does not start from it */
   /* factor of this loss in the loss that is trained on; reports show the loss without it; 0 means 1 */
   double coefficient;
-  int is_auxiliary; /* 1: not part of the validation loss, which says how good the model is (a balancing loss) */
+  /* 1: not part of the validation loss, which shows how good the model is (example: a balancing loss) */
+  int is_auxiliary;
   /* 1: the loss is not linear in its sums. It is then defined for each microbatch over all ranks and weighted with its
    * microbatch's share of the count, instead of being divided by the count. */
   int per_microbatch;
@@ -177,10 +180,12 @@ typedef struct ad_transfer_spec {
   /* Dtypes in which the value and its gradient travel between ranks; 0: unchanged. A check in f64 ignores them and
    * rounds nothing. */
   ad_dtype comm_dtype, gradient_comm_dtype;
-  int one_way; /* 1: no gradient comes back, because no loss that is trained on depends on the value there */
-  /* 1: the value is a parameter's. Its gradient is f32 even if values are bf16, and microbatches do not divide it. */
+  /* 1: no gradient goes back over the bridge, because no loss that is trained on depends on the value in `module` */
+  int one_way;
+  /* 1: the value is one of a parameter. Its gradient is f32 even if values are bf16, and microbatches do not divide the
+   * value. */
   int is_parameter;
-  int is_residual; /* 1: the value is the residual stream, and has its dtype */
+  int is_residual; /* 1: the value is the residual stream, and has the residual stream's dtype */
 } ad_transfer_spec;
 
 typedef struct ad_program_kind ad_program_kind;
@@ -325,7 +330,7 @@ struct ad_program_kind {
     const char *(*fact)(const void *own, size_t index, char *buffer, size_t size);
   } account;
 
-  /* What the program does beside its steps. */
+  /* What the program does outside its steps, and what a continued run may change. */
   struct {
     /* Called on all ranks after a step's updates, for changes that happen once in a step (to states, for example).
      * AD_STEP_SKIPPED: the step updated nothing. Collective. NULL: nothing to do. */
@@ -447,11 +452,13 @@ typedef struct ad_batch_row {
   /* arrays of the sample's microbatch, in the order in which ad_program_add_batch got the fields */
   const ad_array *fields;
   size_t row; /* row of the sample in these arrays */
-  /* Number of the sample: step * global_batch + its place in the step's batch; in the validation set, its number there.
-   */
+  /* Number of the sample: step * global_batch + its index in the step's batch; in the validation set, its index in the
+   * set. */
   int64_t sample;
   ad_data_split validation;
-  int counts; /* 1, or 0 after the last sample of the validation set; set it to 0 for a sample that is not to count */
+  /* 1 if the sample counts; 0 after the last sample of the validation set; `read` sets it to 0 for any other sample
+   * that is not to count */
+  int counts;
 } ad_batch_row;
 /* The function that reads one sample into its arrays. */
 typedef struct ad_row_reader {
@@ -475,7 +482,8 @@ AD_API int64_t ad_batch_first(const ad_batch *batch, size_t m);
 AD_API ad_tape *ad_phase_tape(ad_phase_run *at);
 AD_API size_t ad_phase_microbatch(const ad_phase_run *at);
 AD_API size_t ad_phase_module(const ad_phase_run *at); /* number of the phase's module in the program */
-/* Returns 1 if the phase runs in a step, 0 if it runs in a forward pass alone, which must change nothing */
+/* Returns 1 if the phase runs in a step, 0 if it runs in a forward pass without a step, in which it must change
+ * nothing. */
 AD_API int ad_phase_trains(const ad_phase_run *at);
 /* Returns the power of two by which every gradient of a step is multiplied (precision.loss_scale); 1 if there is no
  * loss scale. Code that reads a gradient after backward must divide by it. */
@@ -483,18 +491,19 @@ AD_API double ad_phase_loss_scale(const ad_phase_run *at);
 /* Returns the parameters of the phase's module. Only one phase of a microbatch may use a parameter, because its
  * gradient is submitted once. */
 AD_API const ad_parameters *ad_phase_parameters(ad_phase_run *at);
-/* Returns state number `state` of the phase's module: to use as a constant of the tape, or to write if the program's
- * rules allow it. */
+/* Returns state number `state` of the phase's module: to use as a constant of the tape, or to write if the program
+ * changes this state by itself. */
 AD_API ad_array *ad_phase_state(ad_phase_run *at, size_t state);
-/* A change of one state of the phase's module by a gradient, within a step, by the program's own rule. */
+/* A change of one state of the phase's module by a gradient, within a step; how the state changes is the program's own
+ * rule. */
 typedef struct ad_state_change {
   size_t state;             /* number of the state */
-  const ad_array *gradient; /* this rank's gradient, with as many elements as its part of the state */
+  const ad_array *gradient; /* this rank's gradient, with as many elements as this rank has of the state */
 } ad_state_change;
 /* A rule by which states change within a step; `i` is the number of a change in the list of changes. */
 typedef struct ad_state_rule {
   size_t size; /* sizeof(ad_state_rule) */
-  /* Applies one change to its state. */
+  /* Applies one change to the change's state. */
   void (*change)(const void *own, ad_phase_run *at, const ad_state_change *change, size_t i);
   /* Called after the change: adds to off[numel] how far each element of the state may be off if this gradient and all
    * earlier ones may be off by `error`. A check tolerates that much, because a rule that divides by accumulated values

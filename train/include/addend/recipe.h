@@ -12,8 +12,9 @@ enum { AD_MICROBATCHES_MAX = 1024 };
 
 /* Other dtypes for the parameters whose names match a pattern. */
 typedef struct ad_recipe_override {
-  char *pattern;              /* a glob that parameter names are matched with */
-  ad_precision_policy policy; /* zero fields: as in the recipe's `precision` */
+  char *pattern; /* a glob that parameter names are matched with */
+  /* dtypes for these parameters; a zero field means the dtype of the recipe's `precision` */
+  ad_precision_policy policy;
 } ad_recipe_override;
 
 /* The values of a recipe's `placement`: all modules on the same ranks, or each module on its own ranks, one mesh after
@@ -21,7 +22,7 @@ typedef struct ad_recipe_override {
 #define AD_COLOCATED "colocated"
 #define AD_DISJOINT "disjoint"
 
-/* The mesh of one module. */
+/* The mesh of one module of the recipe's program. */
 typedef struct ad_recipe_mesh {
   char *module; /* NULL if the program has one module and the recipe gives its mesh as a text */
   char *text;
@@ -52,8 +53,9 @@ typedef struct ad_recipe {
     /* ZeRO stage, 0 to 3 */
     int64_t zero;
     double bucket_mib;
-    int64_t window; /* number of bucket slots, as in ad_reducer_options; 0: enough that no slot waits for another */
-    /* units that are gathered ahead, as in ad_store_options */
+    /* number of bucket slots, as in ad_reducer_options; 0: so many that no bucket waits for another bucket's slot */
+    int64_t window;
+    /* number of units that are gathered before their use, as in ad_store_options */
     int64_t prefetch;
   } shard;
   struct {

@@ -37,7 +37,7 @@ typedef struct ad_parameters {
   size_t size;                   /* sizeof(ad_parameters) */
   const ad_array *const *values; /* in their compute layouts; their data pointer is read at each use */
   size_t count;
-  ad_reducer *reducer; /* takes the gradients; NULL: gradients stay on the tape (ad_grad) */
+  ad_reducer *reducer; /* gets the gradients of the parameters; NULL: gradients stay on the tape (ad_grad) */
   /* Called before and after each use of a parameter, in forward and, if its elements are read there, in backward.
    * Between the two calls the parameter's array has data. Uses may nest. NULL: the array always has data. */
   ad_status (*acquire)(void *context, size_t param);
@@ -55,9 +55,9 @@ AD_API AD_CHECKED ad_status ad_tape_create(ad_comm *comm, const ad_mesh *mesh, c
                                            ad_tape **out);
 AD_API void ad_tape_destroy(ad_tape *tape);
 AD_API void ad_tape_reset(ad_tape *tape); /* forgets every tensor and the error; keeps the memory */
-/* Until the next reset the tape's sequences continue earlier ones of `position` tokens: their first token has this
- * position in ad_rotary, and ad_attention takes `position` more keys and values than rows, those of the earlier
- * tokens. */
+/* Makes the tape's sequences continue earlier sequences of `position` tokens, until the next reset: their first token
+ * has this position in ad_rotary, and ad_attention takes `position` more keys and values than rows, those of the
+ * earlier tokens. */
 AD_API void ad_tape_continue(ad_tape *tape, int64_t position);
 AD_API ad_status
 ad_tape_status(const ad_tape *tape); /* The tape's first error; this call puts its text into ad_last_error(). */
@@ -94,7 +94,8 @@ AD_API const ad_array *ad_grad(const ad_tensor *tensor);
 /* Keeps a tensor's gradient readable after ad_backward, summed over the starts of backward. A leaf's gradient is
  * kept without this call, unless the reducer took it. */
 AD_API void ad_keep(ad_tensor *tensor);
-AD_API double ad_tensor_scalar(const ad_tensor *tensor); /* value of this rank's copy; NaN if it is no scalar */
+/* returns the value of this rank's replica; NaN if the tensor is no scalar */
+AD_API double ad_tensor_scalar(const ad_tensor *tensor);
 
 /* Runs backward, with seed 1, from a scalar that is P or I on every axis (the loss). If the loss has another type, the
  * error AD_TYPE names a repair. Gradients of parameters go to the reducer as soon as they are complete. On a failed
@@ -160,17 +161,17 @@ AD_API ad_tensor *ad_divide_at(ad_tape *tape, ad_tensor *a, const ad_count *coun
  * linear in its sums: such a loss is defined for each microbatch over all ranks, and weighted like its microbatch. */
 AD_API ad_tensor *ad_share_at(ad_tape *tape, ad_tensor *a, const ad_count *count, size_t m, const char *site);
 AD_API ad_tensor *ad_sum_at(ad_tape *tape, ad_tensor *a, const char *site); /* sum over all dimensions -> scalar */
-/* The sum or the mean along one dimension, which disappears: [a, b, c] over dimension 1 -> [a, c]. The result is
- * wide. The mean divides by the full size of the dimension. If the dimension is sharded, the result is P: each rank
+/* Return the sum, or the mean, along one dimension, which disappears: [a, b, c] over dimension 1 -> [a, c]. The result
+ * is wide. The mean divides by the full size of the dimension. If the dimension is sharded, the result is P: each rank
  * has an addend. */
 AD_API ad_tensor *ad_sum_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *site);
 AD_API ad_tensor *ad_mean_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *site);
-/* The maximum along a dimension, which must be full. The gradient goes only to the largest element, to the first of
- * equal ones. */
+/* Returns the maximum along a dimension, which must be full. The gradient goes only to the largest element; if several
+ * are equal, to the first of them. */
 AD_API ad_tensor *ad_max_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *site);
-/* The product y = x w: x [..., k] and w [k, n] -> [..., n]. */
+/* Returns the product y = x w: x [..., k] and w [k, n] -> [..., n]. */
 AD_API ad_tensor *ad_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const char *site);
-/* The product y = x w^T: x [..., k] and w [n, k] -> [..., n], for a head that is tied to its embedding. */
+/* Returns the product y = x w^T: x [..., k] and w [n, k] -> [..., n]. For a head that is tied to its embedding. */
 AD_API ad_tensor *ad_linear_transposed_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const char *site);
 /* Looks up rows: indices i32 [batch, seq], table [vocabulary, d] -> [batch, seq, d]. An index outside the table is
  * AD_INVALID, naming the index. If the table is sharded along the vocabulary (S0), each rank looks up its own rows, and
@@ -203,16 +204,16 @@ AD_API ad_tensor *ad_place_at(ad_tape *tape, ad_tensor *x, ad_tensor *front, con
  * of the last dimension. */
 AD_API ad_tensor *ad_concat_at(ad_tape *tape, ad_tensor *const *parts, size_t n, const char *site);
 AD_API ad_tensor *ad_slice_at(ad_tape *tape, ad_tensor *x, int64_t first, int64_t count, const char *site);
-/* Concatenation and slice along any dimension, numbered from 0, which must be full. */
+/* Like ad_concat and ad_slice, along any dimension, numbered from 0, which must be full. */
 AD_API ad_tensor *ad_concat_along_at(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site);
 AD_API ad_tensor *ad_slice_along_at(ad_tape *tape, ad_tensor *x, int dim, int64_t first, int64_t count,
                                     const char *site);
 /* x with two of its dimensions exchanged; the sharding moves with the dimensions. If dim is other_dim the result is
  * x. */
 AD_API ad_tensor *ad_transpose_at(ad_tape *tape, ad_tensor *x, int dim, int other_dim, const char *site);
-/* The same elements in another shape; no byte moves. The sharding stays if a dimension of the new shape begins where
- * the sharded dimension began and each rank's part consists of the same elements. For example S0 of [8, 6] becomes
- * S0 of [4, 2, 6] or [48] over 2 or 4 ranks, and S1 of [8, 6] becomes S1 of [8, 2, 3]. AD_TYPE otherwise, for
+/* Returns the elements of x in another shape; no byte moves. The sharding stays if a dimension of the new shape begins
+ * where the sharded dimension began and each rank's part consists of the same elements. For example S0 of [8, 6]
+ * becomes S0 of [4, 2, 6] or [48] over 2 or 4 ranks, and S1 of [8, 6] becomes S1 of [8, 2, 3]. AD_TYPE otherwise, for
  * instance from S1 of [8, 6] to [48], or if uneven parts would have other elements: gather first. */
 AD_API ad_tensor *ad_reshape_at(ad_tape *tape, ad_tensor *x, const ad_shape *shape, const char *site);
 /* x [...] repeated for each sample: samples is i32 [n, seq] (only its size and sharding matter) -> [n, ...]. If samples
@@ -273,11 +274,11 @@ AD_API ad_tensor *ad_sqrt_at(ad_tape *tape, ad_tensor *x, const char *site);
 AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targets, const char *site);
 
 /* ---- distances between two values ---- */
-/* The numerator of a mean squared error: the sum over all elements of (a - b)^2. Divide it (ad_divide) by the count
- * of all elements of the step, or by the count over which the mean is wanted. */
+/* Returns the numerator of a mean squared error: the sum over all elements of (a - b)^2. Divide it (ad_divide) by the
+ * number of elements in the step, or by the count over which the mean is to be taken. */
 AD_API ad_tensor *ad_squared_error_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site);
-/* The numerator of a divergence: the sum over positions of KL(softmax(target) || softmax(logits)). Both are [...,
- * vocabulary] with the vocabulary full; the target is a constant. */
+/* Returns the numerator of a divergence: the sum over positions of KL(softmax(target) || softmax(logits)). logits and
+ * target are [..., vocabulary], with the vocabulary full; the target is a constant. */
 AD_API ad_tensor *ad_kl_divergence_at(ad_tape *tape, ad_tensor *logits, ad_tensor *target, const char *site);
 #define ad_squared_error(...) ad_squared_error_at(__VA_ARGS__, AD_HERE)
 #define ad_kl_divergence(...) ad_kl_divergence_at(__VA_ARGS__, AD_HERE)
@@ -288,7 +289,7 @@ AD_API ad_tensor *ad_kl_divergence_at(ad_tape *tape, ad_tensor *logits, ad_tenso
  * reset. Ranks that differ only on axes on which the scores are R or I have the same routing. */
 typedef struct ad_routing ad_routing;
 AD_API ad_tensor *ad_softmax_at(ad_tape *tape, ad_tensor *x, const char *site); /* softmax over the last dimension */
-/* Each row divided by its sum, over the last dimension, which must be full: positive numbers become shares. */
+/* Divides each row by its sum, over the last dimension, which must be full: positive numbers become shares. */
 AD_API ad_tensor *ad_shares_at(ad_tape *tape, ad_tensor *x, const char *site);
 /* ad_to_rows turns x [..., d] into rows [n, d]. On axes that shard any dimension but the last, each rank then has
  * its own rows: V. ad_from_rows turns them back into the shape and sharding of `like`, from which they came. */
@@ -309,9 +310,9 @@ AD_API void ad_limit_at(ad_tape *tape, ad_routing *routing, double capacity, con
 /* For reading the choices of this rank's tokens, after ad_top_k has run. There are no choices if the routing is NULL or
  * its tape has failed. */
 AD_API size_t ad_routing_dropped(const ad_routing *routing); /* number of choices that have no slot */
-/* The experts chosen: an array [tokens, top_k] of the expert's number for each choice, in the order of ad_top_k's
- * result, dropped choices included. *count: tokens * top_k. Borrowed until the tape's reset. On backend dry tokens are
- * spread evenly. NULL: there are no choices. */
+/* Returns an array [tokens, top_k] with the number of the chosen expert for each choice, in the order of ad_top_k's
+ * result, dropped choices included. *count becomes tokens * top_k. Borrowed until the tape's reset. On backend dry
+ * tokens are spread evenly. NULL: there are no choices. */
 AD_API const int32_t *ad_routing_choices(const ad_routing *routing, size_t *count);
 /* Returns the smallest distance, over all tokens, between score + bias of a chosen expert and of one not chosen. It can
  * be below 0 only if choices were given (ad_decisions). INFINITY: every expert was chosen, or there are no choices. A
@@ -323,8 +324,8 @@ typedef struct ad_decisions {
   int32_t *of; /* choices of the whole batch, borrowed until the tape's reset; NULL: they are not kept */
   int given;   /* 1: tokens use the choices in `of`; 0: each rank writes its tokens' choices to `of` */
 } ad_decisions;
-/* How many tokens of this rank chose each expert, before any limit: a constant [experts] with the types of the scores.
- * On axes where this constant is V, because ranks route their own tokens, declare it P and sum it. */
+/* Returns how many tokens of this rank chose each expert, before any limit: a constant [experts] with the types of the
+ * scores. On axes where this constant is V, because ranks route their own tokens, declare it P and sum it. */
 AD_API ad_tensor *ad_choices_at(ad_tape *tape, const ad_routing *routing, const char *site);
 /* The load-balancing loss of these rows, after Fedus et al. 2021, eq. 4 (for any top_k):
  *   experts * sum over e of (choices_e / sum of choices) * (sum over rows of shares_e / rows of all ranks)
@@ -366,7 +367,7 @@ AD_API ad_tensor *ad_grouped_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w
  * if they have one rank and need no move. A failed tape reports its error to the group here, because other ranks may be
  * waiting. */
 AD_API ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const char *axes, ad_type to, const char *site);
-/* The same value seen on another factorisation of its ranks, as ad_layout_view allows; no byte moves. Backward views
+/* Returns the value of x on another factorisation of its ranks, as ad_layout_view allows; no byte moves. Backward views
  * the gradient on x's mesh again. Borrows the view until reset. */
 AD_API ad_tensor *ad_view_at(ad_tape *tape, ad_tensor *x, const ad_mesh *view, const char *site);
 

@@ -20,11 +20,13 @@ enum { AD_LOSSES_MAX = 16, AD_NORM_GROUPS_MAX = 8 }; /* the most losses and norm
 /* The results of one step. */
 typedef struct ad_step_report {
   int64_t step;
-  /* The sum of all losses, each times its coefficient and over the step's counts on all ranks, before the update. */
+  /* The loss that is trained on, before the update: the sum of all losses, each multiplied by its coefficient and
+   * divided by its count over the step and all ranks. */
   double loss;
   double losses[AD_LOSSES_MAX]; /* Each loss and metric without its coefficient, in the program's order. */
-  int64_t count; /* The program's first count (tokens). If it is 0 the gradient is 0 and there is a warning (law 5). */
-  double norm;   /* norm of the full gradient, before clipping; not finite in a skipped step */
+  /* The program's first count (tokens). If the count is 0, the gradient is 0 and a warning is logged (law 5). */
+  int64_t count;
+  double norm;                      /* norm of the full gradient, before clipping; not finite in a skipped step */
   double norms[AD_NORM_GROUPS_MAX]; /* Norm of each norm group, in the order of each group's first module. */
   /* the learning rate of this step */
   double lr;
@@ -41,7 +43,7 @@ typedef struct ad_run_options {
   ad_dtype dtype;    /* 0: the recipe's dtypes; AD_F64, for checks: every dtype becomes f64 */
   const char *trace; /* path of a Chrome trace file for this rank's events, written by ad_run_destroy; NULL: none */
   int quiet;         /* 1: steps log no warnings; for a run that repeats the steps of another */
-  int any_recipe;    /* 1: ad_run_load accepts a checkpoint of another recipe, as far as its values fit */
+  int any_recipe;    /* 1: ad_run_load accepts a checkpoint of another recipe, if names and shapes of its values fit */
   /* 1: a step does not change the states of its phases (ad_phase_trains is 0). For checks in dtypes that round: states
    * that move by the sign of a gradient would drift apart by rounding alone. */
   int given_states;
@@ -65,7 +67,7 @@ AD_API AD_CHECKED ad_status ad_run_step(ad_run *run, int64_t step, ad_step_repor
  * and no state. */
 typedef struct ad_evaluation {
   /* The loss without auxiliary losses, over everything that counts in all samples. NaN: there is no validation set, or
-   * nothing of it counts. */
+   * nothing in the set counts. */
   double loss;
   /* The standard error of `loss` as an estimate of the loss on another choice of samples. With n samples whose sums are
    * x and whose counts are c, and r = sum(x) / sum(c), it is that of a ratio (Cochran 1977, 2.11):
@@ -133,8 +135,9 @@ typedef struct ad_train_options {
   /* 1: continues from the newest usable checkpoint in FOLDER/checkpoints. Starts with the first step if there is none;
    * if all steps were taken, writes the files that are missing. */
   int resume;
-  int force;     /* 1: `resume` also accepts the checkpoint of another recipe */
-  int overwrite; /* 1: removes an earlier run's files from the folder; 0: they are AD_INVALID, except with `resume` */
+  int force; /* 1: `resume` also accepts the checkpoint of another recipe */
+  /* 1: removes an earlier run's files from the folder; 0: such files are AD_INVALID, except with `resume` */
+  int overwrite;
   /* Called on rank 0 before each training whose steps `progress` then reports: "train" for the recipe's own, or the
    * name ("target") of the training before it. */
   void (*turns_to)(void *context, const char *what, const char *folder, int64_t steps);
