@@ -26,8 +26,8 @@ typedef enum ad_operator {
       AD_OPERATOR_COUNT
 } ad_operator;
 const char *ad_operator_name(ad_operator operator_);
-int ad_operator_has_axis(
-    ad_operator operator_); /* derived.c: returns 1 if the operator adds or drops one axis, or shears along it */
+/* derived.c: returns 1 if the operator adds or drops one axis, or shears along one. */
+int ad_operator_has_axis(ad_operator operator_);
 
 typedef enum ad_place_phase { AD_PLACE_FORWARD, AD_PLACE_BACKWARD, AD_PLACE_STEP } ad_place_phase;
 

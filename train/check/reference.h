@@ -56,9 +56,7 @@ ad_status ad_reference_feed(ad_reference *reference, const ad_array *const *grad
  * the first step this means that all meshes draw the same initial values; after a step, that both made the same
  * update. */
 int ad_reference_agrees(ad_reference *reference, size_t index, ad_param_part part, const ad_array *full);
-const ad_array *ad_reference_free_value(const ad_reference *reference,
-                                        /* returns the master weights of the run that never restarts; NULL without
-                                         * several_steps */
-                                        size_t index);
+/* Returns the master weights of the run that never restarts from distributed values; NULL without several_steps. */
+const ad_array *ad_reference_free_value(const ad_reference *reference, size_t index);
 
 #endif

@@ -41,9 +41,8 @@ typedef struct ad_check_param {
   int replicas_equal;
   int proportional; /* 1: the gradient is ratio * reference, up to rounding */
   ad_accounted accounted;
-  double
-      /* how often the gradient's squares are in the norm; NaN: the norm is right, or no parameter is counted wrongly */
-      counted;
+  /* how often the gradient's squares are in the norm; NaN: the norm is right, or no parameter is counted wrongly */
+  double counted;
   int update_equal; /* 1: one process's optimizer, given the distributed gradient, computed the same bits */
   ad_causes causes;
 } ad_check_param;
@@ -74,9 +73,8 @@ typedef struct ad_check_result {
   /* smallest margin of a choice in all steps; infinite: there was no choice; below 0: rounding changed a choice */
   double margin;
   double process_share; /* distance of all gradients together to those of one process, divided by its bound */
-  double choice_error,
-      /* choice_error: the most by which a choice was worse than one that was not chosen; choice_bound: its bound */
-      choice_bound;
+  /* choice_error: the most by which a choice was worse than one that was not chosen; choice_bound: its bound */
+  double choice_error, choice_bound;
   double difference, derivative, directional_err;
   /* the first line of the program with a constant that changes with the parameters; "": none was seen */
   char stopped[128];
@@ -144,9 +142,8 @@ double ad_cosine(const double *a, const double *b, size_t numel);
 /* Returns |a-b| / max(|a|,|b|); 0 if a and b are 0, NaN if one of them is not finite. */
 double ad_relative_difference(double a, double b);
 
-double ad_param_share(
-    /* returns the largest of the parameter's errors, divided by its bound; NaN: there is no number */
-    const ad_check_param *param);
+/* Returns the largest of the parameter's errors, each divided by its bound; NaN: there is no number. */
+double ad_param_share(const ad_check_param *param);
 /* diagnose.c: finds the causes that fit a parameter's numbers. `reduced`: the axes that the gradient is summed over.
  * `differs`: the axes along which replicas differ. `odd_rank`: the one rank whose replica differs from all others, or
  * -1. `proportional`: 1 if the gradient is ratio times the reference, within rounding. The functions below replace

@@ -219,8 +219,9 @@ typedef struct forward_work {
   const attention_part *part;
 } forward_work;
 
-/* Return blocks of scratch memory. scores_at: one of two blocks of scores in the wide dtype. read_at: one of two blocks
- * that products read, which follow in a narrow dtype and are the same two otherwise. */
+/* Return blocks of scratch memory. scores_at: one of two blocks of scores in the wide dtype. read_at: one of the two
+ * blocks that products read: for a narrow dtype two further blocks in that dtype, for other dtypes those of scores_at.
+ */
 static void *scores_at(const block *at, void *scratch, size_t piece) {
   return element(at->wide, scratch, piece * at->rows * at->columns);
 }

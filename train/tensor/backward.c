@@ -149,8 +149,8 @@ static void wait_for_weights(ad_tensor *out) {
   swap_with_earlier(out);
 }
 
-// In the pass of weights: the operands that had no gradient yet got the one that waited for them. Gives its memory
-// back.
+// Called in the pass of weights, when the remaining operands got the gradient of `out` that waited for them. Gives the
+// gradient's memory back.
 static ad_status end_waiting(ad_tape *tape, ad_tensor *out, int passed_on) {
   out->waits = 0;
   if (out->has_earlier) {

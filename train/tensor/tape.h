@@ -14,9 +14,9 @@ typedef struct spare {
  * (ad_tape_pool). */
 typedef struct tape_memory {
   ad_arena *arena;
-  size_t dry_used,
-      /* for backend dry: bytes that values would take now; the largest sum so far of these and the arena's bytes */
-      dry_peak;
+  /* for backend dry. dry_used: bytes that values would take now; dry_peak: the largest sum so far of dry_used and the
+   * arena's bytes */
+  size_t dry_used, dry_peak;
   spare *spares;  /* blocks to use again */
   spare *records; /* unused records for `spares` */
   int is_shared;
@@ -140,11 +140,11 @@ ad_tensor *ad_input_with(ad_tape *tape, const ad_array *value, ad_dtype gradient
 typedef struct transfer_rounding {
   ad_dtype value, gradient;
   double gradient_scale; /* power of two that the gradient is multiplied by during the transfer */
-  double
-      *overflow; /* [0]: the largest value that f16 made infinite; [1]: the same for the gradient; NULL: not wanted */
+  /* [0]: the largest value that became infinite in f16; [1]: the same for the gradient; NULL: not wanted */
+  double *overflow;
 } transfer_rounding;
-ad_tensor *ad_comm_round_at(ad_tape *tape, ad_tensor *x, const transfer_rounding *comm_dtype,
-                            const char *site); /* op_comm_round.c */
+/* op_comm_round.c: rounds x, and in backward its gradient, as a transfer would; on this rank only. */
+ad_tensor *ad_comm_round_at(ad_tape *tape, ad_tensor *x, const transfer_rounding *comm_dtype, const char *site);
 
 size_t ad_tape_most_routed(const ad_tape *tape); /* the most tokens that chose experts at the same time (ad_top_k) */
 

@@ -1,5 +1,4 @@
-/* The whole public API, of core, audit and train. Each header is one concept; a header builds only on those above
- * it. */
+/* The whole public API: core, audit and train. Each header is one concept and builds only on the headers above it. */
 #ifndef ADDEND_ADDEND_H
 #define ADDEND_ADDEND_H
 #include "addend/core.h"

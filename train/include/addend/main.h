@@ -11,10 +11,10 @@ extern "C" {
 
 /* Does all the work of `main`. `kinds`, ended by NULL, are registered (ad_program_register) before anything is read,
  * and --help lists their keys. The kinds are borrowed for the life of the process. Returns the exit status:
- *   0 everything is right, or the work is done
- *   1 the command's answer is no: a check does not match, for example
- *   2 the call or the recipe is wrong
- *   3 it could not finish
+ *   0   everything is right, or the work is done
+ *   1   the command's answer is no: a check does not match, for example
+ *   2   the call or the recipe is wrong
+ *   3   it could not finish
  * Ranks are forked from this process, or are the processes that mpirun, srun or `addend run` started. Call ad_main
  * first in `main`, with main's own arguments: if the environment does not set OpenBLAS's threads, the process restarts
  * itself once. */

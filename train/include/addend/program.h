@@ -65,8 +65,8 @@ typedef struct ad_key {
  * "data.text[1]" for the second element of a list; "mesh" or, with several modules, "mesh.MODULE". The recipe adds that
  * key's file and line. */
 typedef struct ad_complaints {
-  void (*add)(void *context, const char *key, ad_status status,
-              const char *message); /* status: AD_INVALID, AD_IO (a file) or AD_MEMORY */
+  /* status: AD_INVALID, AD_IO (a file) or AD_MEMORY */
+  void (*add)(void *context, const char *key, ad_status status, const char *message);
   void *context;
 } ad_complaints;
 /* Adds a complaint about a key; the message is formatted as by printf. */
@@ -491,8 +491,8 @@ AD_API double ad_phase_loss_scale(const ad_phase_run *at);
 /* Returns the parameters of the phase's module. Only one phase of a microbatch may use a parameter, because its
  * gradient is submitted once. */
 AD_API const ad_parameters *ad_phase_parameters(ad_phase_run *at);
-/* Returns state number `state` of the phase's module: to use as a constant of the tape, or to write if the program
- * changes this state by itself. */
+/* Returns state number `state` of the phase's module, to use as a constant of the tape, or to write: only the program
+ * itself changes states. */
 AD_API ad_array *ad_phase_state(ad_phase_run *at, size_t state);
 /* A change of one state of the phase's module by a gradient, within a step; how the state changes is the program's own
  * rule. */

@@ -59,8 +59,8 @@ AD_API void ad_tape_reset(ad_tape *tape); /* forgets every tensor and the error;
  * has this position in ad_rotary, and ad_attention takes `position` more keys and values than rows, those of the
  * earlier tokens. */
 AD_API void ad_tape_continue(ad_tape *tape, int64_t position);
-AD_API ad_status
-ad_tape_status(const ad_tape *tape); /* The tape's first error; this call puts its text into ad_last_error(). */
+/* Returns the tape's first error, or AD_OK; the call puts the error's text into ad_last_error(). */
+AD_API ad_status ad_tape_status(const ad_tape *tape);
 AD_API ad_dtype ad_tape_dtype(const ad_tape *tape);
 /* Returns the dtype of the residual stream. */
 AD_API ad_dtype ad_tape_residual(const ad_tape *tape);
@@ -362,10 +362,10 @@ AD_API ad_tensor *ad_grouped_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w
 #define ad_return(...) ad_return_at(__VA_ARGS__, AD_HERE)
 #define ad_grouped_linear(...) ad_grouped_linear_at(__VA_ARGS__, AD_HERE)
 
-/* ---- transitions (law 2) ---- Moves x to the type `to` on `axes` (as in ad_axes_parse). If x has different types on
- * these axes, one type is moved after another. If the mesh names at least one of the axes, the other axes are skipped
- * if they have one rank and need no move. A failed tape reports its error to the group here, because other ranks may be
- * waiting. */
+/* ---- transitions (law 2) ----
+ * Moves x to the type `to` on `axes` (as in ad_axes_parse). If x has different types on these axes, one type is moved
+ * after another. If the mesh names at least one of the axes, the axes that it does not name are skipped where they need
+ * no move. A failed tape reports its error to the group here, because other ranks may be waiting. */
 AD_API ad_tensor *ad_move_at(ad_tape *tape, ad_tensor *x, ad_move move, const char *axes, ad_type to, const char *site);
 /* Returns the value of x on another factorisation of its ranks, as ad_layout_view allows; no byte moves. Backward views
  * the gradient on x's mesh again. Borrows the view until reset. */

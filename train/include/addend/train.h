@@ -114,17 +114,17 @@ AD_API AD_CHECKED ad_status ad_run_read_weights(ad_run *run, const char *path);
 
 /* Options of ad_train, which is `addend train`: it runs all steps of a recipe on this rank, and rank 0 writes files
  * into FOLDER:
- *   metrics.jsonl results of the steps
- *   trace.json events of all ranks
- *   run.json what ran, and where
- *   report.html the page about the run
- *   weights.safetensors the trained weights
- *   checkpoints/ checkpoints, if the recipe or a request asks for them
- *   samples.jsonl continuations of evaluate.prompts, if there are any
- *   validation.jsonl the summed loss and the counted positions of each validation sample, one line per evaluation
- * While it runs it holds a lock on the folder (FOLDER/.lock): a second training there is refused with AD_IO. A training
- * that the recipe runs before its own (ad_recipe_pretraining) is its own run with the same options, in a folder inside
- * FOLDER; an error in it, or a request to stop, ends the whole training. */
+ *   metrics.jsonl         results of the steps
+ *   trace.json            events of all ranks
+ *   run.json              what ran, and where
+ *   report.html           the page about the run
+ *   weights.safetensors   the trained weights
+ *   checkpoints/          checkpoints, if the recipe or a request asks for them
+ *   samples.jsonl         continuations of evaluate.prompts, if there are any
+ *   validation.jsonl      the summed loss and the counted positions of each validation sample, a line per evaluation
+ * While ad_train runs it holds a lock on the folder (FOLDER/.lock): a second training there is refused with AD_IO. If
+ * the recipe has a training before its own (ad_recipe_pretraining), that training is a run with the same options, in a
+ * folder inside FOLDER; an error in that run, or a request to stop, ends the whole training. */
 typedef struct ad_train_options {
   size_t size;        /* sizeof(ad_train_options) */
   const char *folder; /* FOLDER, which is made if it does not exist; NULL: "runs/NAME" */
