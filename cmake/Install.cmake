@@ -3,6 +3,11 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
+# What a release build installs has no debug information (strip); other builds keep theirs.
+foreach(component core train Unspecified)
+  install(CODE "if(CMAKE_INSTALL_CONFIG_NAME STREQUAL \"Release\")\n  set(CMAKE_INSTALL_DO_STRIP TRUE)\nendif()" COMPONENT ${component})
+endforeach()
+
 foreach(library core trainer)
   list(TRANSFORM AD_HEADERS_OF_${library} APPEND /addend/*.h OUTPUT_VARIABLE headers)
   file(GLOB AD_INSTALLED_OF_${library} CONFIGURE_DEPENDS ${headers})

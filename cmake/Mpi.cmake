@@ -7,6 +7,10 @@ set_source_files_properties(core/comm/mpi/launcher.c PROPERTIES COMPILE_DEFINITI
 set_source_files_properties(core/comm/node.c core/comm/shm/file.c train/step/provenance.c core/binding/binding.c PROPERTIES COMPILE_DEFINITIONS AD_VERSION="${PROJECT_VERSION}")
 
 set(AD_MPI_MODULES "")
+set(AD_MPI_WERROR "")
+if(CMAKE_COMPILE_WARNING_AS_ERROR) # the wrapper is called without CMake's own options
+  set(AD_MPI_WERROR -Werror)
+endif()
 foreach(implementation openmpi mpich)
   string(TOUPPER ${implementation} upper)
   set(wrapper ${AD_MPICC_${upper}})
@@ -14,7 +18,7 @@ foreach(implementation openmpi mpich)
     set(module ${CMAKE_BINARY_DIR}/libaddend-mpi-${implementation}.so)
     add_custom_command(OUTPUT ${module}
       COMMAND ${CMAKE_COMMAND} -E env OMPI_CC=${CMAKE_C_COMPILER} MPICH_CC=${CMAKE_C_COMPILER}
-        ${wrapper} -std=gnu11 -O2 -g -fPIC -shared -fvisibility=hidden -Wall -Wextra -Werror -Wshadow
+        ${wrapper} -std=gnu11 -O2 -fPIC -shared -fvisibility=hidden -Wall -Wextra -Wshadow ${AD_MPI_WERROR}
         -I${CMAKE_SOURCE_DIR}/core ${CMAKE_SOURCE_DIR}/core/comm/mpi/module/transport.c -o ${module}
       DEPENDS ${CMAKE_SOURCE_DIR}/core/comm/mpi/module/transport.c ${CMAKE_SOURCE_DIR}/core/comm/mpi/transport.h
       COMMENT "Building the MPI module for ${implementation}" VERBATIM)

@@ -12,6 +12,7 @@
 #include "part.h"
 #include "rounds.h"
 #include "row.h"
+#include "shared.h"
 
 enum { CASES_MAX = 512, STARTUP_RANKS = 32, STARTUP_TRIES = 5 };
 
@@ -70,14 +71,6 @@ static ad_status measure_startup(json_t *rows) {
   bench_task task = {.op = "startup", .memory = "comm"};
   json_array_append_new(rows, bench_row(&task, STARTUP_RANKS, seconds, STARTUP_TRIES));
   return AD_OK;
-}
-
-int bench_wants(const bench_options *options, const char *op) {
-  return options->op ? !strcmp(options->op, op) : !options->quick;
-}
-
-void bench_keep(ad_status *first, ad_status next) {
-  if (!*first || next == AD_INTERRUPTED) *first = next;
 }
 
 static json_t *describe_machine(void) {

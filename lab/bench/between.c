@@ -7,6 +7,7 @@
 
 #include "part.h"
 #include "row.h"
+#include "shared.h"
 
 enum { ITERATIONS_MAX = 2000, ROUNDS = 5, QUICK_ROUNDS = 3, SIZES = 3 };
 static const double TURN_SECONDS = 0.2, QUICK_TURN_SECONDS = 0.02, PATIENCE = 120, FIRST_PATIENCE = 600;

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 typedef struct library_rank {
   ad_comm *comm;
@@ -18,14 +17,6 @@ typedef struct library_rank {
   bench_bridge *bridge;
   bench_held *trained;
 } library_rank;
-
-void *bench_ordinary_alloc(size_t bytes) {
-  const size_t page = (size_t)2 << 20;
-  size_t whole = (bytes + page - 1) / page * page;
-  void *memory = aligned_alloc(page, whole);
-  if (memory) (void)madvise(memory, whole, MADV_HUGEPAGE);
-  return memory;
-}
 
 static void *library_alloc(void *context, const bench_task *task, size_t bytes) {
   library_rank *self = context;

@@ -22,10 +22,6 @@ int bench_library_rank(ad_comm *comm, const char *address, const bench_model *mo
 /* Measures the seconds that `ranks` ranks need to start, join and leave. Fails as ad_launch does. */
 ad_status bench_startup(int ranks, double *seconds) AD_CHECKED;
 
-/* Private memory on huge pages, like a tape's values and Open MPI's heap with the best settings; huge pages save time,
- * since the kernel reads another process's memory page by page. Free it with free(); NULL: no memory. */
-void *bench_ordinary_alloc(size_t bytes);
-
 /* A batch that goes over a bridge between pairs of ranks, and its gradient back (sides.h). */
 typedef struct bench_bridge bench_bridge;
 ad_status bench_bridge_create(ad_comm *comm, const bench_task *task, bench_bridge **out) AD_CHECKED;

@@ -30,9 +30,4 @@ typedef struct bench_part {
 
 extern const bench_part bench_trainer; /* in trainer/part.c; in a build without the trainer, in without_trainer.c */
 
-/* Returns 1 if the options ask for this operation or for all. */
-int bench_wants(const bench_options *options, const char *op);
-/* Keeps the first failure in *first; AD_INTERRUPTED, a request to stop, replaces any other failure. */
-void bench_keep(ad_status *first, ad_status next);
-
 #endif

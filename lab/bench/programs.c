@@ -16,19 +16,9 @@
 #include "floor.h"
 #include "link.h"
 #include "part.h"
+#include "shared.h"
 
 enum { PATH_BYTES = 1024, WORDS_MAX = 80, JOIN_SECONDS = 90 };
-
-const char *bench_peer_path(const char *name, char *buffer, size_t size) {
-  const char *folder = getenv("ADDEND_PEERS");
-  char own[PATH_BYTES] = "";
-  if (folder) return snprintf(buffer, size, "%s/%s", folder, name), buffer;
-  ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
-  char *slash = length > 0 ? strrchr(own, '/') : NULL;
-  if (slash) *slash = 0;
-  snprintf(buffer, size, "%s/peers/%s", own, name);
-  return buffer;
-}
 
 static int be_addend(const bench_kind *kind, const char *address, const bench_scene *scene) {
   return bench_library(address, scene->ranks, scene->model, 0);

@@ -48,8 +48,5 @@ extern const int bench_kind_count;
 
 /* Starts a program and waits until its ranks have joined. out->lives is 0 if it is not installed or does not start. */
 void bench_start(const bench_kind *kind, const bench_scene *scene, bench_program *out);
-/* The path of a peer's program or script: in $ADDEND_PEERS, or in the folder `peers` beside this program. Returns
- * buffer. */
-const char *bench_peer_path(const char *name, char *buffer, size_t size);
 
 #endif

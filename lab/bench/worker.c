@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -252,4 +253,12 @@ int bench_work(const char *address, const bench_team *team) {
   let_go(&self);
   close(self.conductor);
   return status;
+}
+
+void *bench_ordinary_alloc(size_t bytes) {
+  const size_t page = (size_t)2 << 20;
+  size_t whole = (bytes + page - 1) / page * page;
+  void *memory = aligned_alloc(page, whole);
+  if (memory) (void)madvise(memory, whole, MADV_HUGEPAGE);
+  return memory;
 }

@@ -60,4 +60,9 @@ int bench_work(const char *address, const bench_team *team);
  * addend. */
 double bench_now(void);
 
+/* Returns private memory on huge pages, like a tape's values and Open MPI's heap with the best settings; huge pages
+ * save time, since the kernel reads another process's memory page by page. The caller frees it with free(). Returns
+ * NULL if there is no memory. */
+void *bench_ordinary_alloc(size_t bytes);
+
 #endif

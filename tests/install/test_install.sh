@@ -36,6 +36,13 @@ for file in bash:bash-completion/completions/addend zsh:zsh/site-functions/_adde
   "$build/addend" --completions "${file%%:*}" | cmp - "$prefix/share/${file#*:}" || fail "completions are not this program's"
 done
 
+# A release is installed without debug information, which is four fifths of its bytes.
+mapfile -t binaries < <(find "$prefix" -name 'lib*.so.*.*.*' -o -path '*/bin/addend')
+[ ${#binaries[@]} -eq 3 ] || fail "libaddend, libaddend_train and the program are not what is installed: ${binaries[*]}"
+for binary in "${binaries[@]}"; do
+  ! grep -q '\.debug_info' <<<"$(readelf -WS "$binary")" || fail "$binary has debug information"
+done
+
 # Builds with pkg-config, the core and then the trainer.
 package=$(find "$prefix" -name addend.pc)
 PKG_CONFIG_PATH=$(dirname "$package")

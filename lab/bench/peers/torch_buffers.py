@@ -10,7 +10,7 @@ held = {}
 
 
 def ordinary(numel, dtype):
-    """Memory on huge pages, like bench_ordinary_alloc of lab/bench/library.c."""
+    """Memory on huge pages, like bench_ordinary_alloc of lab/bench/worker.c."""
     size = -(-numel * dtype.itemsize // PAGE) * PAGE
     memory = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)

@@ -8,6 +8,7 @@
 
 #include "bench/programs.h"
 #include "bench/row.h"
+#include "bench/shared.h"
 
 enum { TURNS = 5, QUICK_TURNS = 3, WIDTH = 512, CASES_MAX = 1 + 3 * BENCH_COUNTS_MAX };
 

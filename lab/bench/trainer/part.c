@@ -8,6 +8,7 @@
 #include "attention.h"
 #include "bench/part.h"
 #include "bench/programs.h"
+#include "bench/shared.h"
 #include "measured.h"
 #include "memory.h"
 #include "fastest.h"
