@@ -1,6 +1,6 @@
 /* The program decompose: a frozen decoder (the target), an importance network, components of the target's matrices and
- * an adversary, each on its own ranks. This file has the modules, counts, losses, transfers and the record; phases.c
- * has the computations, keys.c the recipe keys. */
+ * an adversary, each on its own ranks. This file has the modules, counts, losses, transfers and the record; batches.c
+ * reads what they compute with, phases.c has the computations, keys.c the recipe keys. */
 #include "decompose/decompose.h"
 
 #include <stdio.h>
@@ -9,27 +9,6 @@
 #include "decompose/keys.h"
 #include "decompose/showing.h"
 #include "decompose/model.h"
-
-size_t ad_module_of_adv(const ad_decomposition *d) { return d->module_count - 1; }
-size_t ad_block_of(size_t module) { return module - 1; }
-
-/* ---- sites (matrices that are decomposed) and their components ---- */
-
-ad_span ad_sites_of_block(const ad_decomposition *d, size_t block) {
-  return ad_cut((int64_t)d->site_count, (int64_t)block, (int64_t)d->block_count);
-}
-
-int64_t ad_components_in(const ad_decomposition *d, size_t first, size_t count) {
-  int64_t components = 0;
-  for (size_t s = first; s < first + count; s++) components += d->sites[s].components;
-  return components;
-}
-
-static int64_t weights_of(const ad_decomposition *d) {
-  int64_t weights = 0;
-  for (size_t s = 0; s < d->site_count; s++) weights += d->sites[s].in * d->sites[s].out;
-  return weights;
-}
 
 /* ---- adding the modules ---- */
 
@@ -120,8 +99,6 @@ static void release_part(ad_decompose_part *own) {
 
 /* ---- adding counts and losses ---- */
 
-enum { POSITIONS, SITE_POSITIONS, WEIGHTS, ADV_POSITIONS };
-
 /* Returns the mesh of all ranks of the pool `blocks`. Blocks that share their ranks all have the same mesh. */
 static const ad_mesh *mesh_of_blocks(const ad_decomposition *d, const ad_program *to) {
   return d->setting.disjoint ? ad_program_pool(to, AD_POOL_BLOCKS) : ad_program_mesh(to, 1);
@@ -137,19 +114,20 @@ static ad_status add_losses(const ad_decomposition *d, ad_program *to) {
   const ad_decompose_options *options = d->options;
   const ad_mesh *blocks = mesh_of_blocks(d, to);
   const ad_count_spec counts[] = {
-      [POSITIONS] = {sizeof(ad_count_spec), "positions", ad_text_count_layout(ad_program_mesh(to, AD_POOL_CI))},
-      [SITE_POSITIONS] = {sizeof(ad_count_spec), "positions of sites", ad_text_count_layout(blocks)},
-      [WEIGHTS] = {sizeof(ad_count_spec), "weights", same_everywhere(blocks)},
-      [ADV_POSITIONS] = {sizeof(ad_count_spec), "positions of the adversary",
-                         ad_text_count_layout(ad_program_mesh(to, ad_module_of_adv(d)))}};
+      [AD_COUNT_POSITIONS] = {sizeof(ad_count_spec), "positions",
+                              ad_text_count_layout(ad_program_mesh(to, AD_POOL_CI))},
+      [AD_COUNT_SITE_POSITIONS] = {sizeof(ad_count_spec), "positions of sites", ad_text_count_layout(blocks)},
+      [AD_COUNT_WEIGHTS] = {sizeof(ad_count_spec), "weights", same_everywhere(blocks)},
+      [AD_COUNT_ADV_POSITIONS] = {sizeof(ad_count_spec), "positions of the adversary",
+                                  ad_text_count_layout(ad_program_mesh(to, ad_module_of_adv(d)))}};
   const struct {
     const char *name;
     size_t count;
     double coefficient;
-  } losses[] = {[AD_LOSS_FAITHFULNESS] = {"faithfulness", WEIGHTS, options->faithfulness},
-                [AD_LOSS_STOCHASTIC] = {"stochastic", SITE_POSITIONS, options->stochastic},
-                [AD_LOSS_SPARSITY] = {"sparsity", POSITIONS, options->sparsity},
-                [AD_LOSS_ADVERSARIAL] = {"adversarial", ADV_POSITIONS, options->adversarial}};
+  } losses[] = {[AD_LOSS_FAITHFULNESS] = {"faithfulness", AD_COUNT_WEIGHTS, options->faithfulness},
+                [AD_LOSS_STOCHASTIC] = {"stochastic", AD_COUNT_SITE_POSITIONS, options->stochastic},
+                [AD_LOSS_SPARSITY] = {"sparsity", AD_COUNT_POSITIONS, options->sparsity},
+                [AD_LOSS_ADVERSARIAL] = {"adversarial", AD_COUNT_ADV_POSITIONS, options->adversarial}};
   for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) AD_TRY(ad_program_add_count(to, &counts[i]));
   for (size_t i = 0; i < sizeof losses / sizeof *losses; i++) {
     ad_loss_spec spec = {.size = sizeof spec,
@@ -367,32 +345,6 @@ static ad_status open_data(void *own) {
     AD_TRY(ad_text_batch_open(&of->batch));
     if (ad_comm_is_dry(d->setting.comm)) continue;
     AD_TRY(ad_target_open(&of->target, weights_file(d), d->setting.seed, ad_comm_rank(d->setting.comm)));
-  }
-  return AD_OK;
-}
-
-/* Reads the batch of a module and sets `counted` to all its positions, including those whose next byte does not count.
- * The counts are the same on all ranks of the module. */
-static ad_status read_part(ad_decomposition *d, size_t module, int64_t step, ad_data_split validation,
-                           int64_t *counted) {
-  ad_decompose_part *of = &d->parts[module];
-  memset(counted, 0, (size_t)d->setting.microbatches * sizeof *counted);
-  if (!of->is_here) return AD_OK;
-  AD_TRY(ad_text_batch_read(&of->batch, step, validation, counted));
-  for (size_t m = 0; m < of->batch.count; m++) counted[m] = (int64_t)ad_array_numel(&of->batch.microbatches[m].tokens);
-  return AD_OK;
-}
-
-ad_status ad_decompose_read(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
-  ad_decomposition *d = own;
-  d->step = step;
-  AD_TRY(read_part(d, AD_POOL_CI, step, validation, counted[POSITIONS]));
-  AD_TRY(read_part(d, ad_module_of_adv(d), step, validation, counted[ADV_POSITIONS]));
-  for (size_t b = 0; b < d->block_count; b++)
-    if (d->parts[1 + b].is_here) AD_TRY(read_part(d, 1 + b, step, validation, counted[SITE_POSITIONS]));
-  for (int64_t m = 0; m < d->setting.microbatches; m++) {
-    counted[SITE_POSITIONS][m] *= (int64_t)d->site_count;
-    counted[WEIGHTS][m] = weights_of(d);
   }
   return AD_OK;
 }

@@ -8,6 +8,9 @@
  * operation. */
 typedef ad_tensor *(*ad_trial_apply)(ad_tape *tape, ad_tensor *const *x, const void *context);
 
+/* Streams of the random numbers of operand 0 (operand i has the i-th after it) and of the gradient that arrives. */
+enum { AD_TRIAL_OPERANDS = 1000, AD_TRIAL_ARRIVING = 2000 };
+
 /* One trial of an operation; its arrays are f64. */
 typedef struct ad_trial {
   ad_operation_trial given;
@@ -56,6 +59,10 @@ ad_status ad_trial_part(const ad_trial *trial, ad_tape *tape, const double *full
 static inline int ad_trial_carries(const ad_trial *trial, size_t i) { return !(trial->constants >> i & 1); }
 static inline size_t ad_trial_numel(const ad_trial *trial, size_t i) {
   return (size_t)ad_shape_numel(&trial->given.shapes[i]);
+}
+/* Returns 1 if operand i consists of indices. */
+static inline int ad_trial_is_index(const ad_trial *trial, size_t i) {
+  return trial->op ? trial->op->indices >> i & 1 : trial->given.below && trial->given.below[i] > 0;
 }
 /* Fails with AD_INVALID; the message begins with the operation's name. */
 ad_status ad_trial_fail(const ad_trial *trial, const char *format, ...) AD_PRINTF(2, 3);
