@@ -71,7 +71,7 @@ static diff_format format_of(const char *name, struct argp_state *state) {
   while (formats[at] && strcmp(formats[at], name) != 0) at++;
   const char *near = formats[at] ? NULL : ad_cli_nearest_word(name, diff_word, KEY_FORMAT);
   if (!formats[at])
-    ad_cli_wrong(state, "--format takes text, json, html or github, not '%s'%s%s%s", name,
+    ad_cli_wrong(state, "--format must be text, json, html or github, not '%s'%s%s%s", name,
                  near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
   return (diff_format)at;
 }
@@ -80,7 +80,8 @@ enum { THREADS_UNASKED = 8, THREADS_MAX = 64 };
 
 static int parse_threads(const char *argument, struct argp_state *state) {
   int64_t threads = ad_cli_parse_number(argument, "--threads", 1, state);
-  if (threads > THREADS_MAX) ad_cli_wrong(state, "--threads takes 1 to %d, not %s", THREADS_MAX, argument);
+  if (threads > THREADS_MAX)
+    ad_cli_wrong(state, "--threads must be a number from 1 to %d, not '%s'", THREADS_MAX, argument);
   return (int)threads;
 }
 
@@ -111,7 +112,7 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_ARG:
       return add_file(input, argument, state);
     case ARGP_KEY_NO_ARGS:
-      ad_cli_wrong(state, "name the files of a dump, or the folder that has them");
+      ad_cli_wrong(state, "an argument is missing: write the files of a dump, or the folder that contains them");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;

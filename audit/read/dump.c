@@ -23,7 +23,10 @@ static int is_safetensors(const char *path) {
  * already; but the user may have put one there in place of a file. */
 void ad_dump_report_passed(const char *path, const char *what) {
   if (is_safetensors(path))
-    ad_log(AD_LOG_WARNING, "%s: is %s, which is not read in a folder: give its own path to have it read", path, what);
+    ad_log(
+        AD_LOG_WARNING,
+        "%s is %s, which is not read as part of a folder; write the path of the file itself as an argument to read it",
+        path, what);
 }
 
 /* Adds a file whatever its name is; from a folder, adds only files named *.safetensors. */
@@ -40,7 +43,10 @@ ad_status ad_dump_list(ad_file_list *list, const char *path) {
     list->entries[kept++] = list->entries[i];
   }
   list->count = kept;
-  return kept > before ? AD_OK : ad_fail(AD_INVALID, "%s: this folder has no .safetensors file", path);
+  return kept > before
+             ? AD_OK
+             : ad_fail(AD_INVALID, "%s is a folder without a .safetensors file; name the folder that contains the dump",
+                       path);
 }
 
 /* A listed file while it is opened. Headers are read one after the other, because most equal the previous header. Then
@@ -146,27 +152,32 @@ static const ad_dump_file *first_of_a_rank(const ad_dump *dump) {
 }
 
 static ad_status differs(const ad_dump_file *file, const char *what, const ad_dump_file *first) {
-  return ad_fail(AD_INVALID, "%s: addend.%s differs from that of %s: the two files belong to different dumps",
-                 file->path, what, first->path);
+  return ad_fail(AD_INVALID,
+                 "%s: addend.%s differs from addend.%s of %s, so the two files belong to different dumps; give only "
+                 "files of one dump",
+                 file->path, what, what, first->path);
 }
 
 /* Checks that mesh, step and sample of one file equal those of the first file, and that its rank is in the mesh. */
 static ad_status check_file(const ad_dump *dump, const ad_dump_file *file, const ad_dump_file *first) {
   if (strcmp(file->mesh, first->mesh) != 0)
-    return ad_fail(AD_INVALID, "%s: its mesh is \"%.80s\", but the mesh of %s is \"%.80s\"", file->path, file->mesh,
-                   first->path, first->mesh);
+    return ad_fail(AD_INVALID, "%s has the mesh \"%.80s\", but %s has the mesh \"%.80s\"; give only files of one dump",
+                   file->path, file->mesh, first->path, first->mesh);
   if (file->step != first->step) return differs(file, "step", first);
   if (file->sample != first->sample) return differs(file, "sample", first);
   if (file->rank < dump->mesh.world) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: addend.rank is %lld, but the mesh \"%.80s\" has only %lld rank%s", file->path,
-                 (long long)file->rank, file->mesh, (long long)dump->mesh.world, ad_plural(dump->mesh.world));
+  return ad_fail(AD_INVALID, "%s: addend.rank is %lld, but the mesh \"%.80s\" has only %lld rank%s, numbered from 0",
+                 file->path, (long long)file->rank, file->mesh, (long long)dump->mesh.world,
+                 ad_plural(dump->mesh.world));
 }
 
 /* Sets mesh, step, sample and number of microbatches of the dump, and checks every file against the first file. */
 static ad_status check_files(ad_dump *dump, ad_complaints *complaints) {
   const ad_dump_file *first = first_of_a_rank(dump);
   if (!first)
-    return ad_complaints_add(complaints, ad_fail(AD_INVALID, "none of the files has addend or sum as its addend.kind"));
+    return ad_complaints_add(complaints, ad_fail(AD_INVALID,
+                                                 "no file has \"addend\" or \"sum\" as its addend.kind, so the mesh of "
+                                                 "the dump is not known; give the files of the ranks, too"));
   ad_status status = ad_dump_mesh_parse(first->mesh, &dump->mesh);
   if (status) return ad_complaints_add(complaints, ad_fail_in(status, "%s: addend.mesh", first->path));
   dump->step = first->step;
@@ -185,8 +196,8 @@ static ad_status check_files(ad_dump *dump, ad_complaints *complaints) {
 /* Records a file as the only file for its rank (and microbatch); a second one is an error. */
 static ad_status put_file(const ad_dump_file **place, const ad_dump_file *file, const char *kind) {
   if (*place)
-    return ad_fail(AD_INVALID, "%s: is the %s of rank %lld, and so is %s: give only one of the two", file->path, kind,
-                   (long long)file->rank, (*place)->path);
+    return ad_fail(AD_INVALID, "%s is the %s of rank %lld, but %s is, too; give only one of the two files", file->path,
+                   kind, (long long)file->rank, (*place)->path);
   *place = file;
   return AD_OK;
 }
@@ -195,16 +206,16 @@ static ad_status place_file(ad_dump *dump, const ad_dump_file *file) {
   int64_t microbatch = file->microbatch < 0 ? 0 : file->microbatch;
   if (file->kind == AD_DUMP_REFERENCE) {
     if (dump->reference)
-      return ad_fail(AD_INVALID, "%s: is a reference, and so is %s: give only one of the two", file->path,
-                     dump->reference->path);
+      return ad_fail(AD_INVALID, "%s and %s are both references (addend.kind); give only one of the two files",
+                     file->path, dump->reference->path);
     dump->reference = file;
     return AD_OK;
   }
   if (file->kind == AD_DUMP_SUM) return put_file(&dump->sums[file->rank], file, "sum");
   if (file->microbatch < 0 && dump->microbatches > 1)
     return ad_fail(AD_INVALID,
-                   "%s: has no addend.microbatch, so it is the addend of a whole step, but other files are addends of "
-                   "single microbatches",
+                   "%s contains the addend of a whole step, because it has no addend.microbatch, but other files "
+                   "contain addends of single microbatches; dump all addends in one way",
                    file->path);
   return put_file(&dump->addends[file->rank * dump->microbatches + microbatch], file, "addend");
 }
@@ -216,10 +227,10 @@ enum { MICROBATCHES_MAX = 1 << 16, ADDENDS_MAX = 1 << 22 };
 static ad_status place_files(ad_dump *dump, ad_complaints *complaints) {
   size_t world = (size_t)dump->mesh.world;
   if (dump->microbatches > MICROBATCHES_MAX || dump->microbatches * dump->mesh.world > ADDENDS_MAX)
-    return ad_complaints_add(
-        complaints,
-        ad_fail(AD_INVALID, "the dump has too many addends to be read: %lld microbatches on each of %lld ranks",
-                (long long)dump->microbatches, (long long)dump->mesh.world));
+    return ad_complaints_add(complaints, ad_fail(AD_INVALID,
+                                                 "the dump has more addends than can be read: %lld microbatches on "
+                                                 "each of %lld ranks; dump fewer microbatches",
+                                                 (long long)dump->microbatches, (long long)dump->mesh.world));
   AD_TRY(ad_new(world * (size_t)dump->microbatches, &dump->addends));
   AD_TRY(ad_new(world, &dump->sums));
   for (size_t i = 0; i < dump->count; i++) AD_TRY(ad_complaints_add(complaints, place_file(dump, &dump->files[i])));
@@ -227,9 +238,13 @@ static ad_status place_files(ad_dump *dump, ad_complaints *complaints) {
 }
 
 static ad_status fail_missing(const char *what, int64_t rank, int64_t microbatch) {
-  if (microbatch < 0) return ad_fail(AD_INVALID, "rank %lld has no %s file", (long long)rank, what);
-  return ad_fail(AD_INVALID, "rank %lld has no %s file of microbatch %lld", (long long)rank, what,
-                 (long long)microbatch);
+  if (microbatch < 0)
+    return ad_fail(AD_INVALID, "the dump has no %s file of rank %lld; give the files of all ranks", what,
+                   (long long)rank);
+  return ad_fail(
+      AD_INVALID,
+      "the dump has no %s file of rank %lld for microbatch %lld; give the files of all ranks and microbatches", what,
+      (long long)rank, (long long)microbatch);
 }
 
 /* Reports an error for every rank without a sum file, and for every addend file that is missing. */
@@ -255,8 +270,10 @@ static ad_status read_position(ad_dump *dump, const ad_dump_file *file) {
   if (status) return ad_fail_in(status, "%s: addend.coord", file->path);
   int32_t *own = dump->position[file->rank];
   if (own[0] >= 0 && memcmp(own, position, sizeof position) != 0)
-    return ad_fail(AD_INVALID, "%s: addend.coord differs from that of the other files of rank %lld", file->path,
-                   (long long)file->rank);
+    return ad_fail(AD_INVALID,
+                   "%s: addend.coord differs from the addend.coord of the other files of rank %lld; give all files of "
+                   "a rank the same position",
+                   file->path, (long long)file->rank);
   memcpy(own, position, sizeof position);
   return AD_OK;
 }
@@ -270,7 +287,9 @@ static ad_status check_positions(const ad_dump *dump, unsigned char *taken) {
     for (int axis = 0; axis < dump->mesh.count; axis++)
       place = place * dump->mesh.size[axis] + dump->position[rank][axis];
     if (taken[place]++)
-      return ad_fail(AD_INVALID, "the addend.coord of rank %lld is the same as that of another rank", (long long)rank);
+      return ad_fail(AD_INVALID,
+                     "rank %lld has the same addend.coord as another rank; give each rank a position of its own",
+                     (long long)rank);
   }
   return AD_OK;
 }
@@ -302,8 +321,8 @@ static ad_status assemble(ad_dump *dump, int has_reference, ad_complaints *compl
   AD_TRY(read_positions(dump, complaints));
   if (!dump->microbatches && !dump->reference && !has_reference)
     AD_TRY(ad_complaints_add(complaints, ad_fail(AD_INVALID,
-                                                 "there is no addend file, and no reference: nothing says what "
-                                                 "the sums should be")));
+                                                 "the dump has no addend file and no reference, so the right sums are "
+                                                 "not known; dump the addends, or give a reference with --reference")));
   return complaints->count ? AD_OK : ad_dump_params_read(dump, complaints);
 }
 

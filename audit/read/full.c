@@ -18,7 +18,7 @@ static ad_status find_plain(const ad_dump *reference, ad_full *full) {
   if (!ad_shape_equal(&tensor->shape, &param->shape) || !ad_dtype_is_float(tensor->dtype))
     return ad_fail(
         AD_INVALID,
-        "the reference %s has \"%.80s\" as %s %s, but it must have a float dtype and the shape of the dump, %s",
+        "the reference %s has \"%.80s\" as %s %s, but the tensor must have a float dtype and the shape of the dump, %s",
         reference->reference->path, param->name, ad_dtype_name(tensor->dtype),
         ad_shape_print(&tensor->shape, own, sizeof own), ad_shape_print(&param->shape, other, sizeof other));
   AD_TRY(ad_new(1, &full->pieces));
@@ -34,8 +34,8 @@ static ad_status find_sums(const ad_dump *reference, ad_full *full) {
   if (!ad_shape_equal(&param->shape, &own->shape) || param->partial ||
       (param->is_sampled && param->sample != own->sample))
     return ad_fail(AD_INVALID,
-                   "\"%.80s\": the reference has this parameter in another shape, with other sampled elements, or as a "
-                   "partial sum (addend.partial)",
+                   "the reference has \"%.80s\" in another shape, with other sampled elements, or as a partial sum "
+                   "(addend.partial); make the reference with the same addend.shapes and addend.sample",
                    own->name);
   full->param = param;
   AD_TRY(ad_new((size_t)reference->mesh.world, &full->pieces));

@@ -208,6 +208,6 @@ void ad_identical_report(const json_t *all, size_t params, int allowed, json_t *
     char of[64] = "";
     if ((size_t)json_integer_value(count) != params)
       snprintf(of, sizeof of, " (%lld of %zu parameters)", (long long)json_integer_value(count), params);
-    json_array_append_new(messages, json_sprintf("%s%s: only the sum of their counts is known%s", who, of, advice));
+    json_array_append_new(messages, json_sprintf("%s%s, so only the sum of their counts is known%s", who, of, advice));
   }
 }

@@ -50,16 +50,17 @@ static int64_t parse_number(const char *text, size_t length) {
 static ad_status add_axis(ad_dump_mesh *mesh, const char *word, size_t name, const char *value, size_t length) {
   int64_t size = parse_number(value, length);
   if (mesh->count == AD_DUMP_AXES)
-    return ad_fail(AD_INVALID, "the mesh has too many axes; at most %d are allowed", AD_DUMP_AXES);
+    return ad_fail(AD_INVALID, "the mesh has more than %d axes, the most that are allowed", AD_DUMP_AXES);
   if (!is_name(word, name))
-    return ad_fail(AD_INVALID, "'%.60s' is not an axis of a mesh: write each axis as NAME=SIZE, as in \"dp=2 tp=4\"",
+    return ad_fail(AD_INVALID, "'%.60s' is not an axis of a mesh; write each axis as NAME=SIZE, as in \"dp=2 tp=4\"",
                    word);
-  if (find_axis(mesh, word, name) >= 0) return ad_fail(AD_INVALID, "axis `%.*s` is named twice", (int)name, word);
+  if (find_axis(mesh, word, name) >= 0)
+    return ad_fail(AD_INVALID, "axis `%.*s` is named twice; name each axis once", (int)name, word);
   if (size < 1)
     return ad_fail(AD_INVALID, "axis `%.*s` has size '%.*s'; it must be 1 or more", (int)name, word, (int)length,
                    value);
   if (mesh->world * size > AD_DUMP_RANKS)
-    return ad_fail(AD_INVALID, "the mesh has too many ranks; at most %d are allowed", AD_DUMP_RANKS);
+    return ad_fail(AD_INVALID, "the mesh has more than %d ranks, the most that are allowed", AD_DUMP_RANKS);
   memcpy(mesh->name[mesh->count], word, name);
   mesh->size[mesh->count++] = size;
   mesh->world *= size;
@@ -71,7 +72,7 @@ ad_status ad_dump_mesh_parse(const char *text, ad_dump_mesh *out) {
   const char *word, *value;
   size_t name, length;
   while ((word = next_word(&text, &name, &value, &length))) AD_TRY(add_axis(&mesh, word, name, value, length));
-  if (!mesh.count) return ad_fail(AD_INVALID, "the mesh is empty; it must have at least one axis, as in \"dp=4\"");
+  if (!mesh.count) return ad_fail(AD_INVALID, "the mesh is empty; write at least one axis, as in \"dp=4\"");
   *out = mesh;
   return AD_OK;
 }
@@ -83,8 +84,13 @@ ad_status ad_dump_mesh_next(const ad_dump_mesh *mesh, const char **text, uint32_
   *axis = -1;
   if (!word) return AD_OK;
   int found = name ? find_axis(mesh, word, name) : -1;
-  if (found < 0) return ad_fail(AD_INVALID, "'%.60s' does not begin with the name of an axis of the mesh", word);
-  if (*seen & 1u << found) return ad_fail(AD_INVALID, "axis `%s` is named twice", mesh->name[found]);
+  if (found < 0)
+    return ad_fail(
+        AD_INVALID,
+        "'%.60s' does not begin with the name of an axis of the mesh; write a position as NAME=INDEX, for example dp=1",
+        word);
+  if (*seen & 1u << found)
+    return ad_fail(AD_INVALID, "axis `%s` is named twice; name each axis once", mesh->name[found]);
   *seen |= 1u << found;
   *axis = found;
   return AD_OK;
@@ -101,8 +107,8 @@ ad_status ad_dump_mesh_coord(const ad_dump_mesh *mesh, const char *text, int32_t
     if (axis < 0) return AD_OK;
     int64_t at = parse_number(value, length);
     if (at < 0 || at >= mesh->size[axis])
-      return ad_fail(AD_INVALID, "position '%.*s' on axis `%s` must be from 0 to %lld", (int)length, value,
-                     mesh->name[axis], (long long)mesh->size[axis] - 1);
+      return ad_fail(AD_INVALID, "the position on axis `%s` is '%.*s', but must be from 0 to %lld", mesh->name[axis],
+                     (int)length, value, (long long)mesh->size[axis] - 1);
     position[axis] = (int32_t)at;
   }
 }

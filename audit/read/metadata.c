@@ -13,11 +13,14 @@ static const char *text_of(const ad_dump_file *file, const char *key) {
 }
 
 static ad_status wrong(const ad_dump_file *file, const char *key, const char *text, const char *right) {
-  return ad_fail(AD_INVALID, "%s: %s is '%.60s'; it must be %s", file->path, key, text, right);
+  return ad_fail(AD_INVALID, "%s: %s is '%.60s', but must be %s", file->path, key, text, right);
 }
 
 static ad_status need(const ad_dump_file *file, const char *key) {
-  return text_of(file, key) ? AD_OK : ad_fail(AD_INVALID, "%s: has no %s in its metadata", file->path, key);
+  return text_of(file, key)
+             ? AD_OK
+             : ad_fail(AD_INVALID, "%s has no %s in its metadata; write this key when the file is dumped", file->path,
+                       key);
 }
 
 /* Reads an integer that is at least `least`; leaves *out unchanged if the file does not have the key. */
@@ -113,7 +116,7 @@ static ad_status check_comm_dtype(const char *name) {
   ad_dtype dtype = 0;
   AD_TRY(ad_dtype_parse(name, &dtype));
   if (ad_dtype_is_float(dtype)) return AD_OK;
-  return ad_fail(AD_INVALID, "gradients cannot be summed in %s; use f64, f32, bf16 or f16", name);
+  return ad_fail(AD_INVALID, "the dtype of sums is %s, but must be f64, f32, bf16 or f16", name);
 }
 
 static ad_status check_reduce(const ad_dump_file *file) {
@@ -124,7 +127,8 @@ static ad_status check_reduce(const ad_dump_file *file) {
     return check_comm_dtype(json_string_value(file->reduce));
   json_object_foreach(file->reduce, pattern, value) {
     if (!json_is_string(value))
-      return ad_fail(AD_INVALID, "the dtype for the pattern '%.60s' is not a string", pattern);
+      return ad_fail(AD_INVALID, "the dtype for the pattern '%.60s' is not a string; write a dtype such as \"f32\"",
+                     pattern);
     AD_TRY(check_comm_dtype(json_string_value(value)));
   }
   return AD_OK;
@@ -135,7 +139,9 @@ static ad_status read_kind(ad_dump_file *file, int plain) {
   const char *kind = text_of(file, "addend.kind");
   if (!kind) {
     file->kind = AD_DUMP_REFERENCE;
-    return plain ? AD_OK : ad_fail(AD_INVALID, "%s: has no addend.kind in its metadata", file->path);
+    return plain ? AD_OK
+                 : ad_fail(AD_INVALID, "%s has no addend.kind in its metadata; write addend, sum or reference",
+                           file->path);
   }
   for (int i = 0; i < 3; i++)
     if (!strcmp(kind, kinds[i])) return file->kind = (ad_dump_kind)i, AD_OK;

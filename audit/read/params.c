@@ -80,7 +80,7 @@ const ad_dump_param *ad_dump_find(const ad_dump *dump, const char *name) {
 /* ---- what one file says of a parameter ---- */
 
 static ad_status wrong(const ad_dump_file *file, const char *key, const char *name, const char *what) {
-  return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" %s", file->path, key, name, what);
+  return ad_fail(AD_INVALID, "%s: the entry of \"%.80s\" in %s %s", file->path, name, key, what);
 }
 
 /* Reads `count` integers, each of which must be 0 or more. */
@@ -115,9 +115,10 @@ static ad_status read_type(const char *text, size_t length, int ndim, ad_type *o
   if (length == 1 && (*text == 'R' || *text == 'I')) return *out = *text == 'R' ? AD_R : AD_I, AD_OK;
   int dim = length == 2 && *text == 'S' ? text[1] - '0' : -1;
   if (dim < 0 || dim > 9)
-    return ad_fail(AD_INVALID, "'%.*s' is not a type; types are R, I and S<dim>", (int)length, text);
+    return ad_fail(AD_INVALID, "'%.*s' is not a type; write R, I, or S with a dimension, such as S0", (int)length,
+                   text);
   if (dim >= ndim)
-    return ad_fail(AD_INVALID, "S%d shards dimension %d, but the parameter has only %d dimension%s, counted from 0",
+    return ad_fail(AD_INVALID, "S%d shards dimension %d, but the parameter has only %d dimension%s, numbered from 0",
                    dim, dim, ndim, ad_plural(ndim));
   return *out = AD_S(dim), AD_OK;
 }
@@ -144,8 +145,9 @@ static ad_status merge_text(const ad_dump_file *file, const json_t *map, const c
   if (!value) return AD_OK;
   if (!json_is_string(value)) return wrong(file, key, name, "is not a string");
   if (*stated && strcmp(*stated, json_string_value(value)) != 0)
-    return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" is \"%.80s\", but another file says \"%.80s\"", file->path, key,
-                   name, json_string_value(value), *stated);
+    return ad_fail(AD_INVALID,
+                   "%s: %s of \"%.80s\" is \"%.80s\", but \"%.80s\" in another file; write the same value in all files",
+                   file->path, key, name, json_string_value(value), *stated);
   *stated = json_string_value(value);
   return AD_OK;
 }
@@ -166,8 +168,10 @@ static ad_status merge_shape(const ad_dump_file *file, const char *name, ad_shap
   AD_TRY(reported_shape(file, name, &own));
   if (own.ndim < 0 || (stated->ndim >= 0 && ad_shape_equal(&own, stated))) return AD_OK;
   if (stated->ndim >= 0)
-    return ad_fail(AD_INVALID, "%s: the shape of \"%.80s\" is %s, but another file says %s", file->path, name,
-                   ad_shape_print(&own, one, sizeof one), ad_shape_print(stated, other, sizeof other));
+    return ad_fail(
+        AD_INVALID,
+        "%s: the shape of \"%.80s\" in addend.shapes is %s, but %s in another file; write the same shape in all files",
+        file->path, name, ad_shape_print(&own, one, sizeof one), ad_shape_print(stated, other, sizeof other));
   *stated = own;
   return AD_OK;
 }
@@ -176,8 +180,10 @@ static ad_status merge_numbers(const ad_dump_file *file, const char *name, ad_st
   const json_t *expect = ad_dump_choose(file->expect, name), *reduce = ad_dump_choose(file->reduce, name);
   double value = json_number_value(expect);
   if (expect && !isnan(stated->expect) && stated->expect != value)
-    return ad_fail(AD_INVALID, "%s: addend.expect of \"%.80s\" is %.17g, but another file says %.17g", file->path, name,
-                   value, stated->expect);
+    return ad_fail(
+        AD_INVALID,
+        "%s: addend.expect of \"%.80s\" is %.17g, but %.17g in another file; write the same number in all files",
+        file->path, name, value, stated->expect);
   if (expect) stated->expect = value;
   return reduce ? ad_dtype_parse(json_string_value(reduce), &stated->reduce) : AD_OK;
 }
@@ -229,7 +235,7 @@ static ad_status read_axes(const ad_dump *dump, const char *text, uint32_t *out)
     snprintf(axis, sizeof axis, "%.*s", (int)length, text);
     for (int a = 0; a < dump->mesh.count; a++)
       if (!strcmp(dump->mesh.name[a], axis)) found = a;
-    if (found < 0) return ad_fail(AD_INVALID, "'%s' is not an axis of the mesh", axis);
+    if (found < 0) return ad_fail(AD_INVALID, "'%s' is not an axis of the mesh; name axes as the mesh does", axis);
     *out |= 1u << found;
     text += length;
     text += strspn(text, ", ");
@@ -262,7 +268,9 @@ static ad_status use(const ad_dump *dump, const ad_stated *stated, ad_dump_param
   if (param->shape.ndim < 0) AD_TRY(shape_of_tensors(dump, param->name, &param->shape));
   AD_TRY(use_types(dump, stated, param));
   if (stated->shape.ndim < 0 && is_sharded_in(dump, param))
-    return ad_fail(AD_INVALID, "\"%.80s\" is sharded, but no file gives its full shape in addend.shapes", param->name);
+    return ad_fail(AD_INVALID,
+                   "\"%.80s\" is sharded, but no file has its full shape in addend.shapes; write the full shape there",
+                   param->name);
   param->numel = ad_shape_numel(&param->shape);
   param->is_sampled = dump->sample && param->numel > dump->sample;
   param->sample = param->is_sampled ? dump->sample : param->numel;
@@ -284,8 +292,9 @@ static ad_status read_param(const ad_dump *dump, ad_dump_param *param) {
 
 static ad_status box_wrong(const ad_dump_file *file, const ad_dump_param *param, const char *key) {
   char shape[160];
-  return ad_fail(AD_INVALID, "%s: %s of \"%.80s\" is not a box within the parameter's shape %s", file->path, key,
-                 param->name, ad_shape_print(&param->shape, shape, sizeof shape));
+  return ad_fail(AD_INVALID,
+                 "%s: %s of \"%.80s\" is not a box (start and size of each dimension) within the parameter's shape %s",
+                 file->path, key, param->name, ad_shape_print(&param->shape, shape, sizeof shape));
 }
 
 static int is_inside(const ad_dump_param *param, const ad_box *box) {
@@ -361,7 +370,7 @@ static ad_status check_tensor(const ad_dump_param *param, const ad_dump_file *fi
                               const ad_safetensor *tensor) {
   char own[160], should[160];
   if (!ad_dtype_is_float(tensor->dtype))
-    return ad_fail(AD_INVALID, "%s: \"%.80s\" has dtype %s; a gradient must be F64, F32, BF16 or F16", file->path,
+    return ad_fail(AD_INVALID, "%s: \"%.80s\" has dtype %s, but a gradient must be F64, F32, BF16 or F16", file->path,
                    param->name, ad_dtype_name(tensor->dtype));
   ad_shape part = {.ndim = param->shape.ndim};
   if (!param->is_sampled) {
@@ -371,7 +380,7 @@ static ad_status check_tensor(const ad_dump_param *param, const ad_dump_file *fi
     part = (ad_shape){.ndim = 1, .dim = {ad_sample_count(param->name, &param->shape, param->sample, box)}};
     if (tensor->shape.ndim == 1 && tensor->shape.dim[0] == part.dim[0]) return AD_OK;
   }
-  return ad_fail(AD_INVALID, "%s: \"%.80s\" has shape %s, but should have %s%s", file->path, param->name,
+  return ad_fail(AD_INVALID, "%s: \"%.80s\" has shape %s, but must have shape %s%s", file->path, param->name,
                  ad_shape_print(&tensor->shape, own, sizeof own), ad_shape_print(&part, should, sizeof should),
                  param->is_sampled ? ", the sampled elements that it holds" : "");
 }

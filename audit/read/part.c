@@ -34,7 +34,9 @@ static ad_status check_tensor(ad_parts *parts, const ad_safetensor *tensor) {
   if (!parts->dump->unchecked) return AD_OK;
   parts->checked++;
   if (ad_first_not_finite(tensor->data, tensor->dtype, numel) == numel) return AD_OK;
-  return ad_fail(AD_INVALID, "\"%.80s\": the tensor has values that are not finite (NaN or infinity)",
+  return ad_fail(AD_INVALID,
+                 "the tensor \"%.80s\" has values that are not finite (NaN or infinity), so its counts cannot be "
+                 "found; dump a step with finite gradients",
                  parts->param->name);
 }
 
@@ -169,8 +171,8 @@ static ad_status find_terms(ad_parts *parts, int64_t rank, ad_piece *terms, size
     AD_TRY(ad_sampled_find(&parts->sampled, parts->param, &term->box, &term->sampled));
     if (*count && !ad_box_equal(&parts->param->shape, &term->box, &terms[0].box))
       return ad_fail(AD_INVALID,
-                     "\"%.80s\": addend.partial says that the values of ranks %lld and %lld are to be added up, but "
-                     "the two hold different parts of the parameter",
+                     "addend.partial of \"%.80s\" declares that the values of ranks %lld and %lld are to be added up, "
+                     "but the two ranks hold different parts of the parameter; correct addend.partial or the parts",
                      parts->param->name, (long long)rank, (long long)other);
     ++*count;
   }
@@ -310,8 +312,8 @@ static ad_status check_cover(const ad_parts *parts) {
     for (size_t c = 0; c < members->count; c++)
       if (!ad_box_contains(&parts->param->shape, &members->columns[c].piece.box, &part->box))
         return ad_fail(AD_INVALID,
-                       "\"%.80s\": the sum of rank %lld has elements that the addend of rank %lld does not have, "
-                       "although addend.types says that both hold the same part",
+                       "the sum of \"%.80s\" on rank %lld has elements that the addend of rank %lld does not have, "
+                       "although both ranks hold the same part by addend.types; correct addend.types or the parts",
                        parts->param->name, (long long)part->holders[0], (long long)members->columns[c].piece.rank);
   }
   return AD_OK;

@@ -361,7 +361,9 @@ static ad_status diff_files(const char *const *files, size_t count, ad_diff_run 
 static ad_status choose_reference(const ad_dump_modules *references, const char *name, ad_diff_run *run) {
   const ad_dump_module *own = ad_dump_modules_find(references, name);
   if (!references->count) return AD_OK;
-  if (!own) return ad_fail(AD_INVALID, "the reference %s has no module `%s`", run->options->reference, name);
+  if (!own)
+    return ad_fail(AD_INVALID, "the reference %s has no parameters of module `%s`; name a module of the reference",
+                   run->options->reference, name);
   run->references = own->files;
   run->reference_count = own->count;
   return AD_OK;

@@ -57,5 +57,5 @@ ad_status ad_explain(const char *name, char **out) {
   if (page) return ad_copy_string(page->text, out);
   print_near(name, near, sizeof near);
   return ad_fail(AD_INVALID, "`addend explain` has no page '%s'%s%s", ad_printable(name, typed, sizeof typed), near,
-                 *near ? "" : "; `addend explain` lists them");
+                 *near ? "" : "; type `addend explain` for a list of the pages");
 }

@@ -32,8 +32,8 @@ static void report_few(const ad_parts *parts, const ad_verdict *verdict, ad_find
   const ad_judged *shown = verdict->shown;
   int is_open = verdict->kind == AD_VERDICT_UNEXPLAINED || verdict->kind == AD_VERDICT_NOT_DISTINGUISHABLE;
   if (!shown || !is_open || shown->part->count > ad_part_members(parts, shown->part)->count) return;
-  report(out, json_sprintf("`%s` has only %zu element%s for %zu addend%s, too few to fit their counts; dump more "
-                           "elements (addend.sample)",
+  report(out, json_sprintf("`%s` has only %zu element%s for %zu addend%s, too few to find how often each addend was "
+                           "counted; dump more elements (addend.sample)",
                            parts->param->name, shown->part->count, ad_plural((long long)shown->part->count),
                            ad_part_members(parts, shown->part)->count,
                            ad_plural((long long)ad_part_members(parts, shown->part)->count)));

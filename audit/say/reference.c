@@ -127,8 +127,10 @@ static ad_status compare_with_reference(const ad_full *full, ad_compared *out) {
     if (ad_is_first_of_its_box(parts, i)) add_part(full, &parts->parts[i], own, &sums);
   ad_release(own);
   if (sums.missing)
-    return ad_fail(AD_INVALID, "\"%.80s\": %zu of its elements are missing from the reference", parts->param->name,
-                   sums.missing);
+    return ad_fail(
+        AD_INVALID,
+        "the reference contains only a part of \"%.80s\": %zu elements are missing; make a reference with all elements",
+        parts->param->name, sums.missing);
   out->there = 1;
   out->bound = bound_of(narrowest(full));
   out->ratio = sums.ref_ref > 0 ? sums.own_ref / sums.ref_ref : sums.worst == 0 ? 1 : NAN;

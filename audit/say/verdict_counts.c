@@ -43,7 +43,9 @@ static int try_averaged(ad_case *c, double factor) {
                 ad_case_axes(c, sets[i], names, sizeof names));
   if (is_microbatches(c, 1 / factor))
     ad_case_add(c, AD_VERDICT_AVERAGED, 0, factor, AD_MICROBATCHES, "divided by the number of microbatches");
-  snprintf(fact, sizeof fact, "every addend counts 1/%.0f of what is expected; divide only once, or expect this factor",
+  snprintf(fact, sizeof fact,
+           "every addend counts 1/%.0f of what is expected; divide only once, or set addend.expect (`expect` in "
+           "addend.torch) to this factor",
            1 / factor);
   return ad_case_settle(c, factor, fact);
 }
@@ -88,7 +90,7 @@ static void report_factor(ad_case *c, double factor) {
              "%s%.6g times what is expected, a power of two: a loss scale that was %s", factor < 1 ? "1/" : "",
              factor < 1 ? 1 / factor : factor,
              factor < 1 ? "divided out twice, or is expected once too often"
-                        : "not divided out, or applied twice, or that nobody said (it belongs into what is expected)");
+                        : "not divided out, or applied twice, or is missing in addend.expect");
   else
     snprintf(c->out->text, sizeof c->out->text, "%.6g times what is expected: a factor that is no group's size",
              factor);

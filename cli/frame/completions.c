@@ -369,7 +369,7 @@ int ad_cli_completions(const char *program, const ad_cli_command *commands, int 
   for (size_t i = 0; name && i < sizeof shells / sizeof *shells; i++)
     if (!strcmp(shells[i].name, name)) found = &shells[i];
   if (!found) {
-    fprintf(stderr, "addend: --completions takes bash, zsh or fish, not '%s'\n", name ? name : "");
+    fprintf(stderr, "addend: --completions must be bash, zsh or fish, not '%s'\n", name ? name : "");
     return CLI_WRONG_CALL;
   }
   ad_status status = ad_cli_trainer_part.recipe_keys ? ad_cli_trainer_part.recipe_keys(&keys) : AD_OK;

@@ -82,7 +82,8 @@ static int has_stack(void) {
   struct rlimit stack;
   if (getrlimit(RLIMIT_STACK, &stack) || stack.rlim_cur >= STACK_KIB * 1024ul) return 1;
   fprintf(stderr,
-          "addend: the stack limit is %lu KiB (ulimit -s), but at least %d KiB are needed: type `ulimit -s 8192`\n",
+          "addend: the stack limit is %lu KiB (ulimit -s), but addend needs at least %d KiB; type `ulimit -s 8192` and "
+          "start addend again\n",
           (unsigned long)stack.rlim_cur / 1024, STACK_KIB);
   return 0;
 }
@@ -96,7 +97,7 @@ static int has_plain_options(int argc, char **argv) {
     if (argv[i][0] != '-' || length >= sizeof typed) continue;
     ad_printable(argv[i], typed, sizeof typed);
     if (!strncmp(typed, argv[i], length)) continue;
-    fprintf(stderr, "addend: '%s' is not an option; if it is the name of a file, write ./%s\n", typed, typed);
+    fprintf(stderr, "addend: '%s' is not an option; if this is the name of a file, write ./%s\n", typed, typed);
     return 0;
   }
   return 1;

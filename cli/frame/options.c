@@ -158,6 +158,6 @@ int64_t ad_cli_parse_number(const char *argument, const char *option, int64_t le
   errno = 0;
   long long number = strtoll(argument, &end, 10);
   if (*end || end == argument || number < least || errno)
-    ad_cli_wrong(state, "%s takes a number from %lld on, not '%s'", option, (long long)least, argument);
+    ad_cli_wrong(state, "%s must be a whole number of at least %lld, not '%s'", option, (long long)least, argument);
   return number;
 }

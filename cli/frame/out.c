@@ -10,9 +10,9 @@
 static const char *no_file(const char *path) {
   struct stat status;
   if (lstat(path, &status)) return NULL;
-  if (S_ISDIR(status.st_mode)) return "a folder; name a file in it";
-  if (S_ISLNK(status.st_mode)) return "a symbolic link; name the file that it leads to";
-  return S_ISREG(status.st_mode) ? NULL : "not a regular file";
+  if (S_ISDIR(status.st_mode)) return "a folder; name a file in that folder";
+  if (S_ISLNK(status.st_mode)) return "a symbolic link; name the file that the link leads to";
+  return S_ISREG(status.st_mode) ? NULL : "not a regular file; name another file";
 }
 
 /* Returns 1 if `name` is the name of a file in a run's folder, or of one that addend makes from such files. */
@@ -26,10 +26,13 @@ static int is_of_a_run(const char *name) {
 
 const char *ad_cli_parse_out(const char *option, const char *argument, const char *own, struct argp_state *state) {
   const char *slash = strrchr(argument, '/'), *name = slash ? slash + 1 : argument, *reason = no_file(argument);
-  if (!*argument) ad_cli_wrong(state, "%s takes the name of a file", option);
-  if (!*name) reason = "a folder; name a file in it";
-  if (reason) ad_cli_wrong(state, "%s %s: is %s", option, argument, reason);
+  if (!*argument) ad_cli_wrong(state, "%s is empty, but must be the name of a file", option);
+  if (!*name) reason = "a folder; name a file in that folder";
+  if (reason) ad_cli_wrong(state, "'%s %s' is not possible, because the path is %s", option, argument, reason);
   if (strcmp(name, own) != 0 && is_of_a_run(name))
-    ad_cli_wrong(state, "%s %s: %s is the name of another file of a run, which would be lost", option, argument, name);
+    ad_cli_wrong(state,
+                 "'%s %s' is not possible, because %s is the name of another file of a run, which would be lost; give "
+                 "another name",
+                 option, argument, name);
   return argument;
 }

@@ -22,17 +22,17 @@ static ad_shape declared_shape(const ad_array *in, const ad_layout *after, ad_ax
 
 static ad_status check_known(const ad_array *in, ad_move move, ad_type to, const ad_layout *after, const char *site) {
   if (move == AD_MOVE_ALL_TO_ALL && to == AD_V) {
-    return ad_fail(
-        AD_INVALID,
-        "%s: all_to_all V->V needs the number of rows for each member, which types do not give; use ad_array_exchange",
-        site);
+    return ad_fail(AD_INVALID,
+                   "%s: `all_to_all` from V to V needs the number of rows that go to each rank, which the types do not "
+                   "show; call ad_array_exchange, which takes these numbers",
+                   site);
   }
   int declares_sharded =
       move == AD_MOVE_DECLARE && ad_layout_sharded_axes(&in->layout) != ad_layout_sharded_axes(after);
   if (!declares_sharded || !ad_array_is_packed(in)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: declare: the array packs several values, and the number of rows of each full value is not known; "
-                 "declare each value in its own array",
+                 "%s: `declare` cannot shard or gather an array that packs several values, because the number of rows "
+                 "of each full value is not known; put each value into an array of its own",
                  site);
 }
 

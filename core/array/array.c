@@ -49,26 +49,30 @@ void ad_array_set(const ad_array *array, size_t i, double value) {
 
 static ad_status check_rank(const ad_comm *comm, const ad_mesh *mesh, const char *what, const char *site) {
   if (ad_mesh_has_rank(mesh, ad_comm_rank(comm))) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: %s: rank %lld is not on the mesh \"%s\", which has ranks %lld to %lld", site, what,
-                 (long long)ad_comm_rank(comm), ad_mesh_text(mesh), (long long)ad_mesh_first_rank(mesh),
+  return ad_fail(AD_INVALID,
+                 "%s: the array of `%s` is used on rank %lld, but its mesh \"%s\" has ranks %lld to %lld; use the "
+                 "array on these ranks only",
+                 site, what, (long long)ad_comm_rank(comm), ad_mesh_text(mesh), (long long)ad_mesh_first_rank(mesh),
                  (long long)ad_mesh_last_rank(mesh));
 }
 
 /* Refuses dtypes that only collectives support: gradients and tensors consist of arrays. */
 static ad_status check_dtype(ad_dtype dtype, const char *what, const char *site) {
-  if (!ad_dtype_size(dtype)) return ad_fail(AD_INVALID, "%s: %s: %d is not a dtype", site, what, (int)dtype);
+  if (!ad_dtype_size(dtype))
+    return ad_fail(AD_INVALID, "%s: the array of `%s` has dtype %d, which does not exist; use a dtype of ad_dtype",
+                   site, what, (int)dtype);
   if (ad_dtype_is_float(dtype) || dtype == AD_I32 || dtype == AD_I64) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: %s: an array cannot have the dtype %s, which only collectives take (ad_comm_run); use f64, f32, "
-                 "bf16, f16, i32 or i64",
+                 "%s: the array of `%s` has dtype %s, which only collectives take (ad_comm_run); use f64, f32, bf16, "
+                 "f16, i32 or i64",
                  site, what, ad_dtype_name(dtype));
 }
 
 static ad_status check_shape(ad_dtype dtype, const ad_shape *shape) {
-  AD_TRY(check_dtype(dtype, "create", "array"));
+  AD_TRY(check_dtype(dtype, "out", "ad_array_create"));
   char text[AD_SHAPE_FAULT_MAX];
   const char *fault = ad_shape_fault(shape, text, sizeof text);
-  return fault ? ad_fail(AD_INVALID, "array: create: %s", fault) : AD_OK;
+  return fault ? ad_fail(AD_INVALID, "ad_array_create: %s", fault) : AD_OK;
 }
 
 ad_status ad_array_create(ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout,
@@ -76,7 +80,7 @@ ad_status ad_array_create(ad_comm *comm, ad_dtype dtype, const ad_shape *shape, 
   AD_NEED(comm, shape, layout, out);
   AD_NEED(layout->mesh);
   AD_TRY(check_shape(dtype, shape));
-  AD_TRY(check_rank(comm, layout->mesh, "create", "array"));
+  AD_TRY(check_rank(comm, layout->mesh, "out", "ad_array_create"));
   ad_array array = ad_array_describe(comm, dtype, shape, layout);
   if (!ad_comm_is_dry(comm)) AD_TRY(ad_comm_alloc(comm, ad_array_bytes(&array), &array.data));
   *out = array;
@@ -96,14 +100,16 @@ ad_status ad_array_check(const ad_comm *comm, const ad_array *array, const char 
   ad_shape local = ad_array_local_shape(comm, array);
   char layout[160], have[96], want[96];
   if (!ad_shape_equal(&local, &array->local)) {
-    return ad_fail(AD_INVALID, "%s: %s: the local part has shape %s, but with layout %s it has shape %s on rank %lld",
+    return ad_fail(AD_INVALID,
+                   "%s: the array of `%s` has a local part of shape %s, but with layout \"%s\" the local part is of "
+                   "shape %s on rank %lld; take the description from ad_array_describe",
                    site, what, ad_shape_print(&array->local, have, sizeof have),
                    ad_layout_print(&array->layout, layout, sizeof layout), ad_shape_print(&local, want, sizeof want),
                    (long long)ad_comm_rank(comm));
   }
   if (array->data || ad_comm_is_dry(comm) || !ad_array_numel(array)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: %s: the array of local shape %s has no data", site, what,
-                 ad_shape_print(&array->local, have, sizeof have));
+  return ad_fail(AD_INVALID, "%s: the array of `%s`, of local shape %s, has no memory for its elements; set its `data`",
+                 site, what, ad_shape_print(&array->local, have, sizeof have));
 }
 
 ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const char *site) {
@@ -111,28 +117,34 @@ ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const 
   if (!ad_layout_equal(&to->layout, &from->layout)) {
     ad_layouts_shown_apart(&to->layout, &from->layout, a, b, sizeof a);
     return ad_fail(AD_TYPE,
-                   "%s: add: the sum has layout %s, the value to add has layout %s; bring both to one layout first",
+                   "%s: `add` needs one layout, but the sum has layout \"%s\" and the value to add has layout \"%s\"; "
+                   "convert one of the two first",
                    site, a, b);
   }
   if (to->scale != from->scale) {
     return ad_fail(AD_TYPE,
-                   "%s: add: the sum is stored times 2^%d, the value to add times 2^%d; both need the same scale", site,
-                   -to->scale, -from->scale);
+                   "%s: `add` needs one scale, but the sum is stored times 2^%d and the value to add times 2^%d; "
+                   "convert one of the two first",
+                   site, -to->scale, -from->scale);
   }
   if (!ad_shape_equal(&to->shape, &from->shape) || !ad_shape_equal(&to->local, &from->local)) {
-    return ad_fail(AD_INVALID, "%s: add: the shapes %s and %s differ", site, ad_shape_print(&to->shape, a, sizeof a),
-                   ad_shape_print(&from->shape, b, sizeof b));
+    return ad_fail(AD_INVALID, "%s: `add` needs one shape, but the sum has shape %s and the value to add has shape %s",
+                   site, ad_shape_print(&to->shape, a, sizeof a), ad_shape_print(&from->shape, b, sizeof b));
   }
   if (ad_packed_identical(to, from)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: add: the two packed arrays hold values with different rows", site);
+  return ad_fail(AD_INVALID,
+                 "%s: `add` got two packed arrays that pack different values; the sum and the value to add must pack "
+                 "values of the same shapes in the same order",
+                 site);
 }
 
 static ad_status check_addable(const ad_array *array, const char *what, const char *site) {
   if (ad_dtype_is_float(array->dtype)) return AD_OK;
   if (!ad_dtype_size(array->dtype))
-    return ad_fail(AD_INVALID, "%s: add: %s has dtype %d, which does not exist", site, what, (int)array->dtype);
-  return ad_fail(AD_INVALID, "%s: add: %s has dtype %s, but only arrays of f64, f32, bf16 and f16 can be added", site,
-                 what, ad_dtype_name(array->dtype));
+    return ad_fail(AD_INVALID, "%s: `add` cannot add arrays: %s has dtype %d, which does not exist", site, what,
+                   (int)array->dtype);
+  return ad_fail(AD_INVALID, "%s: `add` takes arrays of f64, f32, bf16 or f16, but %s has dtype %s", site, what,
+                 ad_dtype_name(array->dtype));
 }
 
 ad_status ad_array_add_at(ad_array *to, const ad_array *from, const char *site) {
@@ -143,7 +155,8 @@ ad_status ad_array_add_at(ad_array *to, const ad_array *from, const char *site) 
   AD_TRY(check_addable(to, "the sum", site));
   AD_TRY(check_addable(from, "the value to add", site));
   if (ad_array_numel(to) && !to->data != !from->data)
-    return ad_fail(AD_INVALID, "%s: add: %s has no data", site, to->data ? "the value to add" : "the sum");
+    return ad_fail(AD_INVALID, "%s: `add` got no memory for the elements of %s; set its `data`", site,
+                   to->data ? "the value to add" : "the sum");
   if (to->data && from->data) ad_accumulate(to->data, to->dtype, from->data, from->dtype, 1, ad_array_numel(to));
   return AD_OK;
 }

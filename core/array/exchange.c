@@ -30,8 +30,8 @@ static ad_status check_rows(const ad_array *in, const size_t *send_rows, int64_t
   if (in->shape.ndim && rows == (size_t)in->local.dim[0]) return AD_OK;
   char local[96];
   return ad_fail(AD_INVALID,
-                 "%s: all_to_all: the counts send %zu rows to %lld members, but the local part has shape %s; the "
-                 "counts must add up to its first dimension",
+                 "%s: the counts of `all_to_all` send %zu rows to %lld ranks, but the local part has shape %s; the "
+                 "counts must add up to the first dimension of that shape",
                  site, rows, (long long)members, ad_shape_print(&in->local, local, sizeof local));
 }
 
@@ -42,8 +42,8 @@ ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, cons
   AD_TRY(ad_array_check(comm, in, "all_to_all", site));
   if (ad_array_is_packed(in))
     return ad_fail(AD_INVALID,
-                   "%s: all_to_all: the array packs several values, whose rows cannot be exchanged together; exchange "
-                   "each value in its own array",
+                   "%s: `all_to_all` got an array that packs several values, whose rows cannot be exchanged together; "
+                   "put each value into an array of its own",
                    site);
   ad_group group = ad_array_group(comm, in, transit->axes);
   int64_t members = ad_group_size(&group);
@@ -116,11 +116,13 @@ ad_status ad_exchange_run(ad_comm *comm, const ad_transit *transit, const ad_arr
   ad_request request = {0};
   void *messages;
   if (in->data && in->data == out->data && members > 1)
-    return ad_fail(AD_INVALID, "%s: all_to_all: the received rows use the memory of the sent rows, but need their own",
+    return ad_fail(AD_INVALID,
+                   "%s: `all_to_all` got the same memory for the sent rows and the received rows; give the received "
+                   "rows memory of their own",
                    transit->site);
   if (transit->send_rows[own] != transit->receive_rows[own])
     return ad_fail(AD_INVALID,
-                   "%s: all_to_all: this rank sends %zu rows to itself, but expects %zu rows from itself; the two "
+                   "%s: `all_to_all` on this rank sends %zu rows to itself, but expects %zu rows from itself; the two "
                    "numbers must be equal",
                    transit->site, transit->send_rows[own], transit->receive_rows[own]);
   AD_TRY(ad_comm_scratch(comm, (runs_of(&from) + runs_of(&to)) * sizeof(ad_message), &messages));

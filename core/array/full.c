@@ -11,14 +11,17 @@ static ad_status check_full(const ad_comm *comm, const ad_array *in, const ad_ar
   ad_axes varying = ad_layout_axes_of(&in->layout, AD_V) & ad_mesh_large(in->layout.mesh);
   if (varying) {
     return ad_fail(AD_TYPE,
-                   "%s: full: the value is V on `%s`: each rank has its own value; declare V->S(d) or V->P first", site,
-                   ad_axis_name((ad_axis)__builtin_ctz(varying)));
+                   "%s: there is no full value, because the array is V on `%s`, where each rank has a value of its "
+                   "own; declare V->S(d) or V->P first",
+                   site, ad_axis_name((ad_axis)__builtin_ctz(varying)));
   }
   if (ad_array_is_packed(in))
     return ad_fail(AD_INVALID,
-                   "%s: full: the array packs several values one after another; gather them with all_gather", site);
+                   "%s: the full value cannot be taken from an array that packs several values; gather such an array "
+                   "with `all_gather`",
+                   site);
   if (!out->data && !ad_comm_is_dry(comm) && ad_shape_numel(&in->shape)) {
-    return ad_fail(AD_INVALID, "%s: full: the result has no memory for the full value", site);
+    return ad_fail(AD_INVALID, "%s: the array for the full value has no memory for its elements; set its `data`", site);
   }
   return AD_OK;
 }

@@ -26,13 +26,13 @@ static ad_status check_summable(const ad_comm *comm, const ad_array *array, cons
   ad_axes partial = ad_layout_axes_of(&array->layout, AD_P) & ad_mesh_large(array->layout.mesh);
   if (partial) {
     return ad_fail(AD_TYPE,
-                   "%s: square sum: a value is P on `%s`: the square of a sum is not the sum of its addends' squares; "
-                   "reduce it first",
+                   "%s: the sum of squares cannot be taken of an array that is P on `%s`, because the square of a sum "
+                   "is not the sum of its addends' squares; reduce that array first",
                    site, ad_axis_name((ad_axis)__builtin_ctz(partial)));
   }
   if (ad_dtype_is_float(array->dtype)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: square sum: a value has dtype %s, but must have a floating dtype", site,
-                 ad_dtype_name(array->dtype));
+  return ad_fail(AD_INVALID, "%s: the sum of squares needs arrays of f64, f32, bf16 or f16, but an array has dtype %s",
+                 site, ad_dtype_name(array->dtype));
 }
 
 /* Returns 1 if the group contains all ranks of the mesh. */
@@ -52,8 +52,8 @@ static ad_status find_replicas(const ad_array *array, const ad_group *group, con
   if (has_all || ad_mesh_equal(mesh, of_group)) return AD_OK;
   char ranks[160];
   return ad_fail(AD_INVALID,
-                 "%s: square sum: the group %s of \"%s\" does not contain all ranks of \"%s\", on which a value "
-                 "lies; use a group of that mesh, or one that contains all its ranks",
+                 "%s: the sum of squares is taken over the group %s of mesh \"%s\", which does not contain all ranks "
+                 "of mesh \"%s\" of one array; use a group that contains all ranks of the second mesh",
                  site, ad_group_print(group, ranks, sizeof ranks), ad_mesh_text(of_group), ad_mesh_text(mesh));
 }
 
@@ -82,8 +82,9 @@ static ad_status take_once(ad_comm *comm, const ad_array *sums, ad_axes axes, co
   char text[96];
   if (!replicas) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "%s: square sum: the sum of %s is R over %s, so every replica would be counted; take only one", site,
-                 name, ad_axes_print(replicas, text, sizeof text));
+                 "%s: the sum of squares of `%s` is R over %s, so each replica there would be counted again; count "
+                 "only one replica",
+                 site, name, ad_axes_print(replicas, text, sizeof text));
 }
 
 /* *sum: this rank's contribution for one array: the sum over its elements, or 0 if an earlier rank of the group has the
@@ -109,7 +110,7 @@ static ad_status reduce(ad_comm *comm, const ad_group *group, const char *site, 
   char axes[96];
   if (!partial_axes) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "%s: square sum: the sum is still Partial (P) over %s, so each rank has only a part of it; the "
+                 "%s: the sum of squares is still Partial (P) over %s, so each rank has only a part of the sum; the "
                  "all-reduce must be over these axes too",
                  site, ad_axes_print(partial_axes, axes, sizeof axes));
 }
@@ -133,10 +134,14 @@ static ad_status check_call(const ad_comm *comm, const ad_group *group, const ad
                             const char *site) {
   int64_t rank = ad_comm_rank(comm);
   if (ad_group_index(group, rank) < 0)
-    return ad_fail(AD_INVALID, "%s: square sum: rank %lld is not in the group", site, (long long)rank);
+    return ad_fail(AD_INVALID,
+                   "%s: the sum of squares was asked for on rank %lld, which is not in the group; call it on the ranks "
+                   "of the group only",
+                   site, (long long)rank);
   for (size_t i = 0; i < count; i++) {
     if (!arrays[i] || !arrays[i]->layout.mesh)
-      return ad_fail(AD_INVALID, "%s: square sum: an array %s", site, arrays[i] ? "has no mesh" : "is NULL");
+      return ad_fail(AD_INVALID, "%s: the sum of squares cannot be taken: entry %zu of the arrays %s", site, i,
+                     arrays[i] ? "has no mesh" : "is NULL");
     if (ad_mesh_has_rank(arrays[i]->layout.mesh, rank)) AD_TRY(check_summable(comm, arrays[i], site));
   }
   return AD_OK;

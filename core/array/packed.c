@@ -82,14 +82,16 @@ ad_status ad_packed_check(const ad_array *array, const char *what, const char *s
   ad_axes sharded_otherwise = ad_layout_sharded_axes(&array->layout) & ~ad_layout_axes_of(&array->layout, AD_S(0));
   char layout[160], shape[96];
   if (sharded_otherwise)
-    return ad_fail(AD_TYPE, "%s: %s: packed values can only be sharded by rows, S(0), but the layout is \"%s\"", site,
-                   what, ad_layout_print(&array->layout, layout, sizeof layout));
+    return ad_fail(
+        AD_TYPE,
+        "%s: the array of `%s` packs several values, which can only be sharded by rows, S(0), but its layout is \"%s\"",
+        site, what, ad_layout_print(&array->layout, layout, sizeof layout));
   row_cuts uncut = {0};
   size_t elements = elements_in(array->segments, array->segment_count, &uncut);
   if (array->shape.ndim == 1 && array->shape.dim[0] == (int64_t)elements) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: %s: the shape is %s, but the %zu packed values have %zu elements; take the description from "
-                 "ad_array_describe_packed",
+                 "%s: the array of `%s` has shape %s, but its %zu packed values have %zu elements together; take the "
+                 "description from ad_array_describe_packed",
                  site, what, ad_shape_print(&array->shape, shape, sizeof shape), array->segment_count, elements);
 }
 
@@ -134,7 +136,7 @@ static ad_status check_one_sharding(const ad_array *full, const ad_array *part, 
     if (rows % members == 0 || are_sharded_once(part, group, rows, full->segments[i].rows)) continue;
     return ad_fail(AD_INVALID,
                    "%s: the %lld rows of packed value %zu are sharded unevenly on several axes, so their parts differ "
-                   "from those of one sharding over all ranks; shard the rows on one axis",
+                   "from the parts of one sharding over all ranks; shard the rows on one axis",
                    site, (long long)rows, i);
   }
   return AD_OK;

@@ -65,8 +65,8 @@ static ad_status take_scratch(transfer *work, int packs, const char *site) {
   int pack_receive = receives_blocks(work) && (same_memory || !are_runs(work, receive_region, &work->out_part));
   if (!packs && (pack_send || pack_receive)) {
     return ad_fail(AD_INVALID,
-                   "%s: post: the members' blocks are contiguous in memory only if dimension 0 is sharded; use "
-                   "ad_array_move otherwise",
+                   "%s: `post` can only shard or gather dimension 0, where each rank's block is contiguous in memory; "
+                   "use ad_array_move for another dimension",
                    site);
   }
   size_t counts = ad_padded((size_t)work->members * sizeof(size_t));
@@ -236,7 +236,7 @@ static ad_status check_adds(const ad_transit *transit, const ad_array *in, const
                             const ad_array *out) {
   if (transit->move != AD_MOVE_REDUCE_SCATTER || !ad_dtype_is_float(in->dtype)) {
     return ad_fail(AD_INVALID,
-                   "%s: %s: only a reduce_scatter of a floating dtype can add to the contents of its result",
+                   "%s: `%s` cannot add to the contents of its result; only a reduce_scatter of a floating dtype can",
                    transit->site, ad_move_name(transit->move));
   }
   ad_array incoming = *expected;
@@ -264,8 +264,8 @@ static ad_status check_out(const ad_comm *comm, const ad_transit *transit, const
   int fits = shape_fits && ad_packed_identical(out, expected) && numbers_fit(transit, in, expected, out);
   if (fits && ad_layout_equal(&out->layout, &expected->layout)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: %s: `out` is described as %s %s \"%s\" times 2^%d, but the result is %s %s \"%s\" times 2^%d; "
-                 "take the description from ad_array_after",
+                 "%s: the result of `%s` has another description than `out`: `out` is %s %s \"%s\" times 2^%d, the "
+                 "result is %s %s \"%s\" times 2^%d; take the description of `out` from ad_array_after",
                  site, move, ad_dtype_name(out->dtype), ad_shape_print(&out->shape, have, sizeof have),
                  ad_layout_print(&out->layout, have_layout, sizeof have_layout), -out->scale,
                  ad_dtype_name(expected->dtype), ad_shape_print(&expected->shape, want, sizeof want),
@@ -321,7 +321,7 @@ ad_status ad_transit_post(ad_comm *comm, const ad_transit *given, const ad_array
                           ad_request *request) {
   ad_transit transit = with_site(given);
   if (!sums(transit.move) && transit.move != AD_MOVE_ALL_GATHER) {
-    return ad_fail(AD_INVALID, "%s: post: a move of kind %s cannot be posted; use ad_array_move", transit.site,
+    return ad_fail(AD_INVALID, "%s: `post` cannot do a move of kind %s; use ad_array_move", transit.site,
                    ad_move_name(transit.move));
   }
   ad_status status;

@@ -37,20 +37,23 @@ static ad_status check_array(const ad_comm *comm, const ad_array *array, const c
   AD_TRY(ad_array_check(comm, array, "uniform", site));
   if (!array->shape.ndim || ad_array_is_packed(array))
     return ad_fail(AD_INVALID,
-                   "%s: uniform: %s is a scalar or a packed array, but must be one array of shape [samples, ...]", site,
-                   name);
+                   "%s: the array `%s` cannot get uniform values, because it is a scalar or a packed array; use one "
+                   "array of shape [samples, ...]",
+                   site, name);
   if ((array->dtype != AD_F32 && array->dtype != AD_F64) || array->scale)
-    return ad_fail(AD_INVALID, "%s: uniform: %s has dtype %s and scale %d, but must have dtype f32 or f64 and scale 0",
-                   site, name, ad_dtype_name(array->dtype), array->scale);
+    return ad_fail(
+        AD_INVALID,
+        "%s: the array `%s` for uniform values has dtype %s and scale %d, but must have dtype f32 or f64 and scale 0",
+        site, name, ad_dtype_name(array->dtype), array->scale);
   ad_axes apart = ad_layout_axes_of(&array->layout, AD_P) | ad_layout_axes_of(&array->layout, AD_V);
   apart &= ad_mesh_named(array->layout.mesh);
   char type[16];
   if (!apart) return AD_OK;
   ad_axis axis = (ad_axis)__builtin_ctz(apart);
-  return ad_fail(
-      AD_TYPE,
-      "%s: uniform: %s is %s on `%s`, but each rank must hold a replica (R, I) or a part (S) of one full value", site,
-      name, ad_type_print(array->layout.type[axis], type, sizeof type), ad_axis_name(axis));
+  return ad_fail(AD_TYPE,
+                 "%s: the array `%s` for uniform values is %s on `%s`, but each rank must hold a replica (R, I) or a "
+                 "part (S) of one full value",
+                 site, name, ad_type_print(array->layout.type[axis], type, sizeof type), ad_axis_name(axis));
 }
 
 ad_status ad_array_uniform_at(const ad_comm *comm, uint64_t seed, const char *name, int64_t step, int64_t first,

@@ -50,14 +50,15 @@ static ad_status check_number(const number_variable *variable) {
   const char *text = ad_environment_text(variable->name);
   uint64_t number;
   if (!text || read_number(variable, text, &number)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s must be %s, is \"%s\"", variable->name, variable->words, text);
+  return ad_fail(AD_INVALID, "%s in the environment is \"%s\", but must be %s", variable->name, text, variable->words);
 }
 
 static ad_status check_folder(const char *name) {
   const char *path = ad_environment_text(name);
   struct stat found;
   if (!path || (!stat(path, &found) && S_ISDIR(found.st_mode) && !access(path, W_OK | X_OK))) return AD_OK;
-  return ad_fail(AD_INVALID, "%s must be a folder that can be written to, is \"%s\"", name, path);
+  return ad_fail(AD_INVALID, "%s in the environment is \"%s\", but must be a folder that can be written to", name,
+                 path);
 }
 
 ad_status ad_environment_check(void) {

@@ -74,7 +74,7 @@ ad_status ad_fail_in(ad_status status, const char *format, ...) {
 
 int ad_has(size_t index, size_t count, const char *call, const char *what) {
   if (index < count) return 1;
-  ad_fail(AD_INVALID, "%s: %s %lld does not exist; there are %zu, numbered from 0", call, what, (long long)index,
+  ad_fail(AD_INVALID, "%s was called for %s %lld, but there are %zu, numbered from 0", call, what, (long long)index,
           count);
   return 0;
 }

@@ -87,8 +87,8 @@ ad_status ad_memory_try(const char *what, size_t mebibytes) {
   void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
     return ad_fail(AD_MEMORY,
-                   "no memory for %s, which needs %zu MiB of address space that this process cannot get: %s (see "
-                   "ulimit -v and ulimit -d)",
+                   "no memory for %s: this process cannot get the %zu MiB of address space that are needed (%s); raise "
+                   "ulimit -v and ulimit -d",
                    what, mebibytes, strerror(errno));
   munmap(memory, bytes);
   return AD_OK;

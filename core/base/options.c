@@ -13,8 +13,8 @@ static size_t size_of(const void *given) {
 
 static ad_status check_size(size_t size, size_t own_size, const char *what) {
   if (size >= sizeof size && size <= own_size) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: the field `size` is %zu; set it to sizeof(%s), which is %zu here", what, size, what,
-                 own_size);
+  return ad_fail(AD_INVALID, "the field `size` of %s is %zu, but must be sizeof(%s), which is %zu here", what, size,
+                 what, own_size);
 }
 
 static void copy_options(void *own, size_t own_size, const void *given, size_t size) {
@@ -39,10 +39,10 @@ ad_status ad_options_take_all(void **own, size_t own_size, const void *given, si
     if (size_of((const char *)given + i * size) == size)
       AD_TRY(check_size(size, own_size, what));
     else
-      return ad_fail(
-          AD_INVALID,
-          "%s: the field `size` of element %zu differs from that of element 0; set it to sizeof(%s) in every element",
-          what, i, what);
+      return ad_fail(AD_INVALID,
+                     "the field `size` of element %zu in an array of %s differs from the `size` of element 0; set "
+                     "`size` to sizeof(%s) in every element",
+                     i, what, what);
   }
   AD_TRY(ad_new(count * own_size, &taken));
   for (size_t i = 0; i < count; i++) copy_options(taken + i * own_size, own_size, (const char *)given + i * size, size);

@@ -51,7 +51,7 @@ ad_status ad_header_constant(const char *name, int64_t *out) {
   for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
     if (!strcmp(constants[i].name, name)) return *out = constants[i].value, AD_OK;
   return ad_fail(AD_INVALID,
-                 "ad_header_constant: '%s' is no constant of the headers; a name is as they write it: AD_F32, AD_S(0), "
-                 "sizeof(ad_layout)",
+                 "ad_header_constant: '%s' is not a constant of addend's headers; write names as the headers do, for "
+                 "example AD_F32, AD_S(0) or sizeof(ad_layout)",
                  name);
 }

@@ -21,26 +21,27 @@
 static ad_status check_ranks(const ad_mesh *from, const ad_mesh *to, int *disjoint) {
   *disjoint = ad_mesh_last_rank(from) < ad_mesh_first_rank(to) || ad_mesh_last_rank(to) < ad_mesh_first_rank(from);
   if (*disjoint || ad_mesh_same_ranks(from, to)) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "bridge: the source \"%s\" has %" PRId64 " rank%s (%" PRId64 " to %" PRId64
-                 "), the destination \"%s\" has %" PRId64 " (%" PRId64 " to %" PRId64
-                 "); both must have the same ranks, or no rank in common",
-                 ad_mesh_text(from), ad_mesh_size(from), ad_plural(ad_mesh_size(from)), ad_mesh_first_rank(from),
-                 ad_mesh_last_rank(from), ad_mesh_text(to), ad_mesh_size(to), ad_mesh_first_rank(to),
-                 ad_mesh_last_rank(to));
+  return ad_fail(
+      AD_INVALID,
+      "a bridge joins meshes with the same ranks or with no rank in common, but the source's mesh \"%s\" has %" PRId64
+      " rank%s (%" PRId64 " to %" PRId64 ") and the destination's mesh \"%s\" has %" PRId64 " (%" PRId64 " to %" PRId64
+      ")",
+      ad_mesh_text(from), ad_mesh_size(from), ad_plural(ad_mesh_size(from)), ad_mesh_first_rank(from),
+      ad_mesh_last_rank(from), ad_mesh_text(to), ad_mesh_size(to), ad_mesh_first_rank(to), ad_mesh_last_rank(to));
 }
 
 static ad_status check_stages(const ad_mesh *mesh, const char *side) {
   int64_t stages = ad_mesh_axis_size(mesh, AD_PP);
   if (stages == 1) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "bridge: the %s has pp=%" PRId64 "; a bridge can only join modules that have one stage: pp=1", side,
-                 stages);
+                 "the %s of a bridge has pp=%" PRId64
+                 ", but a bridge can only join modules that have one stage; set pp=1",
+                 side, stages);
 }
 
 static ad_status refuse_side(const char *side, ad_axis axis, ad_type is, const char *repair) {
   char type[16];
-  return ad_fail(AD_TYPE, "bridge: the %s is %s on `%s`; %s", side, ad_type_print(is, type, sizeof type),
+  return ad_fail(AD_TYPE, "the %s of the bridge is %s on `%s`, but %s", side, ad_type_print(is, type, sizeof type),
                  ad_axis_name(axis), repair);
 }
 
@@ -61,10 +62,11 @@ static ad_status check_source(const ad_layout *from) {
     if (is_dp(axis) || is == AD_I) continue;
     if (is == AD_R)
       return refuse_side("source", (ad_axis)axis, is,
-                         "the value's gradient would be counted once for each replica" AD_MAY_REPAIR
-                         "convert I->R after the bridge, or gather S->I before");
+                         "a source of type R would have its gradient counted once for each replica" AD_MAY_REPAIR
+                         "convert I->R after the bridge, or gather S->I before the bridge");
     return refuse_side("source", (ad_axis)axis, is,
-                       "all replicas must be the same" AD_MAY_REPAIR "all_gather S->I or all_reduce P->I before");
+                       "all replicas of the source must be the same (I)" AD_MAY_REPAIR
+                       "all_gather S->I or all_reduce P->I before the bridge");
   }
   return AD_OK;
 }
@@ -78,10 +80,10 @@ static ad_status check_destination(const ad_layout *to) {
       return refuse_side("destination", (ad_axis)axis, is, "on a dp axis the value must be sharded by batch: S(0)");
     if (axis == AD_CP && is != AD_R)
       return refuse_side("destination", (ad_axis)axis, is,
-                         "on cp the value must be R: each rank uses a part of the sequence");
+                         "on cp the value must be R, because each rank uses a part of the sequence");
     if (is_dp(axis) || is == AD_R || is == AD_I) continue;
     return refuse_side("destination", (ad_axis)axis, is,
-                       "the full value must arrive, as I or R; shard it after the bridge");
+                       "the destination must be the full value (I or R) there; shard the value after the bridge");
   }
   return AD_OK;
 }
@@ -91,7 +93,7 @@ static ad_status check_full_source(const ad_layout *from) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (!counts(from, axis) || from->type[axis] == AD_I || from->type[axis] == AD_R) continue;
     return refuse_side("source", (ad_axis)axis, from->type[axis],
-                       "a value that is not sharded by batch must be the same on all ranks: I or R");
+                       "a value that is not sharded by batch must be the same on all ranks (I or R)");
   }
   return AD_OK;
 }
@@ -99,7 +101,7 @@ static ad_status check_full_source(const ad_layout *from) {
 static ad_status check_full_destination(const ad_layout *to) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (!counts(to, axis) || to->type[axis] == AD_I || to->type[axis] == AD_R) continue;
-    return refuse_side("destination", (ad_axis)axis, to->type[axis], "every rank must get the full value: I or R");
+    return refuse_side("destination", (ad_axis)axis, to->type[axis], "every rank must get the full value (I or R)");
   }
   return AD_OK;
 }
@@ -120,9 +122,9 @@ static ad_status check_parts(const ad_layout *from, const ad_layout *to) {
   int64_t a = parts(from), b = parts(to), least = a < b ? a : b, most = a < b ? b : a;
   if (most % least == 0) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "bridge: the source shards the batch into %" PRId64 " parts, the destination into %" PRId64
-                 ", and neither number divides the other; use %" PRId64 " with %" PRId64 " or %" PRId64
-                 " parts, or allow ragged splits",
+                 "the source of a bridge shards the batch into %" PRId64 " parts, the destination into %" PRId64
+                 ", and neither number divides the other; use %" PRId64 " parts on one side with %" PRId64
+                 " or %" PRId64 " parts on the other, or allow ragged splits",
                  a, b, least, least * (most / least), least * (most / least + 1));
 }
 
@@ -216,8 +218,8 @@ static ad_status check_batch(const ad_bridge *bridge, int64_t rows, const char *
   int64_t below = rows / most * most;
   if (below == rows) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: bridge: a batch of %" PRId64 " rows cannot be divided evenly into the %" PRId64
-                 " parts of the %s; %" PRId64 " or %" PRId64 " rows can be divided, or allow ragged splits",
+                 "%s: the bridge cannot divide a batch of %" PRId64 " rows evenly into the %" PRId64
+                 " parts of the %s; use %" PRId64 " or %" PRId64 " rows, or allow ragged splits",
                  site, rows, most, parts(&bridge->from) < most ? "destination" : "source", below ? below : most,
                  below ? below + most : 2 * most);
 }
@@ -227,7 +229,9 @@ ad_status ad_bridge_describe_at(const ad_bridge *bridge, ad_dtype dtype, const a
   if (!site) site = AD_NO_SITE;
   AD_NEED(bridge, shape, source, destination);
   if (!shape->ndim && !bridge->options.identical)
-    return ad_fail(AD_INVALID, "%s: bridge: the value is a scalar, which has no batch dimension", site);
+    return ad_fail(
+        AD_INVALID,
+        "%s: the bridge cannot shard a scalar, which has no batch dimension; give the value a first dimension", site);
   AD_TRY(check_batch(bridge, shape->dim[0], site));
   int backward = pass == AD_BACKWARD;
   ad_layout from = backward ? ad_layout_dual(&bridge->from) : bridge->from;
@@ -246,11 +250,17 @@ static int is_absent(const ad_bridge *bridge, const ad_array *array) {
 static ad_status check_array(const ad_bridge *bridge, const ad_array *array, const ad_layout *wanted, const char *side,
                              const char *site) {
   char is[160], should[160];
-  if (is_absent(bridge, array)) return ad_fail(AD_INVALID, "%s: bridge: the %s is missing", site, side);
+  if (is_absent(bridge, array))
+    return ad_fail(
+        AD_INVALID,
+        "%s: the %s array of the bridge is missing on this rank; pass the array that ad_bridge_describe gives", site,
+        side);
   if (!ad_layout_equal(&array->layout, wanted))
-    return ad_fail(AD_TYPE, "%s: bridge: the %s is \"%s\" on \"%s\"; it must be \"%s\" on \"%s\"", site, side,
-                   ad_layout_print(&array->layout, is, sizeof is), ad_mesh_text(array->layout.mesh),
-                   ad_layout_print(wanted, should, sizeof should), ad_mesh_text(wanted->mesh));
+    return ad_fail(
+        AD_TYPE,
+        "%s: the %s of the bridge has layout \"%s\" on mesh \"%s\", but must have layout \"%s\" on mesh \"%s\"", site,
+        side, ad_layout_print(&array->layout, is, sizeof is), ad_mesh_text(array->layout.mesh),
+        ad_layout_print(wanted, should, sizeof should), ad_mesh_text(wanted->mesh));
   AD_TRY(check_batch(bridge, array->shape.dim[0], site));
   return ad_array_check(bridge->comm, array, side, site);
 }

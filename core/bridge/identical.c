@@ -13,18 +13,18 @@
 static ad_status check_options(const ad_bridge_options *options) {
   if (options->ragged)
     return ad_fail(AD_INVALID,
-                   "bridge: the options `identical` and `ragged` exclude each other: between identical meshes no part "
-                   "is sharded again; leave `ragged` out");
+                   "the options `identical` and `ragged` of a bridge exclude each other, because no part is sharded "
+                   "again between identical meshes; leave `ragged` out");
   if (options->tag >= 0 && options->tag <= INT64_MAX / 2) return AD_OK;
-  return ad_fail(AD_INVALID, "bridge: the tag is %" PRId64 "; it must be from 0 to %" PRId64, options->tag,
-                 INT64_MAX / 2);
+  return ad_fail(AD_INVALID, "the option `tag` of a bridge is %" PRId64 ", but must be from 0 to %" PRId64,
+                 options->tag, INT64_MAX / 2);
 }
 
 static ad_status check_meshes(const ad_mesh *from, const ad_mesh *to) {
   if (!strcmp(ad_mesh_text(from), ad_mesh_text(to))) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "bridge: the source's mesh is \"%s\", the destination's mesh is \"%s\"; identical meshes must have "
-                 "the same axes and sizes in the same order",
+                 "a bridge with the option `identical` needs meshes with the same axes and sizes in the same order, "
+                 "but the source's mesh is \"%s\" and the destination's mesh is \"%s\"",
                  ad_mesh_text(from), ad_mesh_text(to));
 }
 
@@ -36,15 +36,19 @@ static ad_status check_axis(const ad_layout *from, const ad_layout *to, ad_axis 
   ad_type_print(to->type[axis], becomes, sizeof becomes);
   if (from->type[axis] != to->type[axis])
     return ad_fail(AD_TYPE,
-                   "bridge: the source is %s on `%s`, the destination is %s; between identical meshes both must have "
-                   "the same type",
+                   "a bridge between identical meshes needs one type on each axis, but the source is %s on `%s` and "
+                   "the destination is %s",
                    is, name, becomes);
   if (from->type[axis] == AD_P)
-    return ad_fail(AD_TYPE, "bridge: the source is P on `%s`; sum it first: all_reduce P->I, or P->R", name);
+    return ad_fail(AD_TYPE,
+                   "the source of the bridge is P on `%s`, but a bridge does not sum; sum the source first, by "
+                   "all_reduce P->I or P->R",
+                   name);
   if (from->depth[axis] == to->depth[axis]) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "bridge: the source and the destination are %s on `%s`, but nest their axes in different orders", is,
-                 name);
+                 "the source and the destination of the bridge are %s on `%s`, but nest their axes in different "
+                 "orders; give the two meshes' layouts one order",
+                 is, name);
 }
 
 static ad_status check_types(const ad_layout *from, const ad_layout *to) {
@@ -65,11 +69,11 @@ ad_status ad_identical_bridge_check(const ad_layout *from, const ad_layout *to, 
 static ad_status copy_part(const ad_array *in, const ad_array *out, const char *site) {
   char from[96], to[96];
   if (in->dtype != out->dtype || !ad_shape_equal(&in->local, &out->local))
-    return ad_fail(
-        AD_INVALID,
-        "%s: bridge: the receiving part is %s %s, the sent part is %s %s; their dtypes and shapes must be equal", site,
-        ad_dtype_name(out->dtype), ad_shape_print(&out->local, to, sizeof to), ad_dtype_name(in->dtype),
-        ad_shape_print(&in->local, from, sizeof from));
+    return ad_fail(AD_INVALID,
+                   "%s: the bridge sends and receives parts of one dtype and shape, but the receiving part is %s %s "
+                   "and the sent part is %s %s",
+                   site, ad_dtype_name(out->dtype), ad_shape_print(&out->local, to, sizeof to),
+                   ad_dtype_name(in->dtype), ad_shape_print(&in->local, from, sizeof from));
   if (in->data && out->data && in->data != out->data) memcpy(out->data, in->data, ad_array_bytes(in));
   return AD_OK;
 }

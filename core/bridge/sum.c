@@ -16,7 +16,9 @@ static ad_status check_summed(const ad_layout *after, ad_axes axes, const char *
   ad_axes partial = ad_layout_axes_of(after, AD_P) & axes;
   char text[128];
   if (!partial) return AD_OK;
-  return ad_fail(AD_TYPE, "%s: bridge: the gradient is P on `%s`" AD_MAY_REPAIR "all_reduce P->I before it goes back",
+  return ad_fail(AD_TYPE,
+                 "%s: the gradient that goes back over the bridge is P on `%s`, but a bridge does not sum" AD_MAY_REPAIR
+                 "all_reduce P->I before the bridge",
                  site, ad_axes_print(partial, text, sizeof text));
 }
 

@@ -55,7 +55,7 @@ static int64_t index_in(const ad_group_shape *shape, int64_t rank) {
 }
 
 #define REFUSE(call, format, ...) \
-  ad_fail(AD_INVALID, "%s: %s: " format, (call)->site, ad_op_name((call)->op), __VA_ARGS__)
+  ad_fail(AD_INVALID, "%s: in `%s`, " format, (call)->site, ad_op_name((call)->op), __VA_ARGS__)
 
 // Fills those fields of a call that describe its group, which is a list of ranks.
 static void take_list(ad_ranks *ranks, ad_call *call) {
@@ -70,12 +70,12 @@ static void take_list(ad_ranks *ranks, ad_call *call) {
 // rank is in it.
 static ad_status take_group(const ad_collective *collective, int64_t rank, int64_t size, ad_call *call) {
   const ad_mesh *mesh = collective->group.mesh;
-  if (collective->ranks && mesh) return REFUSE(call, "%s", "`group` and `ranks` are both given; give only one of them");
+  if (collective->ranks && mesh) return REFUSE(call, "%s", "`group` and `ranks` are both set; set only one of the two");
   if (collective->ranks) {
     take_list((ad_ranks *)collective->ranks, call);
     return AD_OK;
   }
-  if (!mesh) return REFUSE(call, "%s", "the group has no mesh; make it with ad_mesh_group");
+  if (!mesh) return REFUSE(call, "%s", "`group` has no mesh; make the group with ad_mesh_group");
   if (ad_mesh_last_rank(mesh) >= size)
     return REFUSE(call, "the mesh \"%s\" needs ranks %" PRId64 " to %" PRId64 ", but the world has size %" PRId64,
                   ad_mesh_text(mesh), ad_mesh_first_rank(mesh), ad_mesh_last_rank(mesh), size);
@@ -85,13 +85,13 @@ static ad_status take_group(const ad_collective *collective, int64_t rank, int64
   int64_t last = ad_shape_rank(&call->shape, members - 1);
   if (!ad_mesh_has_rank(mesh, rank) || !ad_mesh_has_rank(mesh, call->shape.base) || !ad_mesh_has_rank(mesh, last))
     return REFUSE(call,
-                  "rank %" PRId64 " makes a call over a group of ranks %" PRId64 " to %" PRId64
+                  "rank %" PRId64 " calls with a group of ranks %" PRId64 " to %" PRId64
                   ", but the mesh \"%s\" has ranks %" PRId64 " to %" PRId64
                   "; make the group with ad_mesh_group on a rank of the mesh",
                   rank, call->shape.base, last, ad_mesh_text(mesh), ad_mesh_first_rank(mesh), ad_mesh_last_rank(mesh));
   if (index < 0) {
     char group[256];
-    return REFUSE(call, "rank %" PRId64 " is not in the group %s", rank,
+    return REFUSE(call, "rank %" PRId64 " is not in the group %s of the call; only ranks of the group may call", rank,
                   ad_group_print(&collective->group, group, sizeof group));
   }
   call->members = (uint32_t)members;
@@ -114,11 +114,10 @@ static ad_status take_outputs(const ad_collective *collective, ad_call *call) {
   int scaled = call->in_scale || call->out_scale;
   if (!call->out_element ||
       (how->out_dtype != call->dtype && !(ad_dtype_is_float(call->dtype) && ad_dtype_is_float(how->out_dtype))))
-    return REFUSE(
-        call,
-        "sums of %s cannot be written as %s (`out_dtype`): sums of floats can be written in any float dtype, sums of "
-        "integers and bool only in their own dtype",
-        ad_dtype_name(call->dtype), ad_dtype_name(how->out_dtype));
+    return REFUSE(call,
+                  "sums of %s cannot be written as %s (`out_dtype`); a sum of floats can be written in any float "
+                  "dtype, a sum of integers or bool only in its own dtype",
+                  ad_dtype_name(call->dtype), ad_dtype_name(how->out_dtype));
   if (abs(call->in_scale) > SCALE_MAX || abs(call->out_scale) > SCALE_MAX)
     return REFUSE(call, "`in_scale` and `out_scale` must be from -%d to %d, but are %d and %d", SCALE_MAX, SCALE_MAX,
                   call->in_scale, call->out_scale);
@@ -127,8 +126,8 @@ static ad_status take_outputs(const ad_collective *collective, ad_call *call) {
                   ad_reduction_name(how->reduction), ad_dtype_name(call->dtype));
   if (how->adds && (call->op != AD_REDUCE_SCATTER || how->out_dtype != how->accumulate))
     return REFUSE(call,
-                  "`adds` with an output of %s: only a reduce_scatter adds to its output, which must have the dtype of "
-                  "its sums, %s",
+                  "`adds` is set and the output is %s, but only a reduce_scatter can add to its output, and only in "
+                  "the dtype of its sums, %s",
                   ad_dtype_name(how->out_dtype), ad_dtype_name(how->accumulate));
   return AD_OK;
 }
@@ -149,12 +148,13 @@ static ad_status take_reduction(const ad_collective *collective, ad_call *call) 
                                      : accumulate == AD_F32 || accumulate == AD_F64;
   if (!fits)
     return REFUSE(call,
-                  "%s cannot be summed in %s (`accumulate`): floats are summed in f32 or f64, never in less than their "
-                  "own dtype, "
-                  "integers and bool in their own dtype",
+                  "%s cannot be summed in %s (`accumulate`); floats are summed in f32 or f64, and in no narrower dtype "
+                  "than their own, integers and bool in their own dtype",
                   ad_dtype_name(call->dtype), ad_dtype_name(accumulate));
   if ((unsigned)reduction > AD_BIT_XOR)
-    return REFUSE(call, "%d is not a reduction; the reductions are sum, max, min, product, bit_and, bit_or and bit_xor",
+    return REFUSE(call,
+                  "`reduction` is %d, which is no reduction; the reductions are sum,max, min, product, bit_and, bit_or "
+                  "and bit_xor",
                   (int)reduction);
   if (is_float && reduction >= AD_BIT_AND)
     return REFUSE(call, "%s cannot be reduced with %s, which is only for integers and bool", ad_dtype_name(call->dtype),
@@ -166,7 +166,7 @@ static ad_status take_reduction(const ad_collective *collective, ad_call *call) 
 static ad_status take_types(const ad_collective *collective, ad_call *call) {
   if (call->op == AD_BARRIER) return AD_OK;
   call->element = ad_dtype_size(call->dtype);
-  if (!call->element) return REFUSE(call, "%d is not a dtype", (int)call->dtype);
+  if (!call->element) return REFUSE(call, "`dtype` is %d, which is no dtype", (int)call->dtype);
   call->out_element = call->element;
   if (!ad_op_reduces(call->op)) {
     if (!says_outputs(collective)) return AD_OK;
@@ -188,7 +188,7 @@ static ad_status take_words(ad_call *call, size_t bytes, void **out) {
 }
 
 static ad_status too_large(const ad_call *call) {
-  return REFUSE(call, "%s", "the counts add up to more than memory can hold");
+  return REFUSE(call, "%s", "the numbers of elements add up to more than memory can hold; send fewer elements");
 }
 
 // Sets starts[i] to the sum of counts[0] .. counts[i - 1].
@@ -202,11 +202,12 @@ static ad_status sum_counts(const ad_call *call, const size_t *counts, size_t *s
 // Checks `counts` and `receive_counts`, and computes from them where each block starts.
 static ad_status take_counts(const ad_collective *collective, ad_call *call) {
   int cut = call->op == AD_REDUCE_SCATTER || call->op == AD_ALL_GATHER || call->op == AD_ALL_TO_ALL;
-  if (!cut && collective->counts) return REFUSE(call, "%s", "this operation has no blocks, so `counts` must be NULL");
+  if (!cut && collective->counts)
+    return REFUSE(call, "%s", "`counts` is set, but this operation has no blocks; set `counts` to NULL");
   if (!collective->counts != !collective->receive_counts && call->op == AD_ALL_TO_ALL)
-    return REFUSE(call, "%s", "`counts` and `receive_counts` must be given both or neither");
+    return REFUSE(call, "%s", "only one of `counts` and `receive_counts` is set; set the two or neither");
   if (call->op != AD_ALL_TO_ALL && collective->receive_counts)
-    return REFUSE(call, "%s", "`receive_counts` is only for all_to_all");
+    return REFUSE(call, "%s", "`receive_counts` is set, but only all_to_all takes `receive_counts`; set it to NULL");
   if (!collective->counts) return AD_OK;
   size_t *starts;
   AD_TRY(take_words(call, 2 * (call->members + 1) * sizeof *starts, (void **)&starts));
@@ -239,8 +240,11 @@ static ad_status take_segments(const ad_collective *collective, ad_call *call) {
   size_t count = collective->segment_count, words, bytes;
   if (!collective->segments) return AD_OK;
   if (call->op != AD_REDUCE_SCATTER && call->op != AD_ALL_GATHER)
-    return REFUSE(call, "%s", "only reduce_scatter and all_gather take segments");
-  if (collective->counts) return REFUSE(call, "%s", "`segments` define the blocks, so `counts` must be NULL");
+    return REFUSE(call, "%s",
+                  "`segments` is set, but only reduce_scatter and all_gather take segments; set `segments` to NULL");
+  if (collective->counts)
+    return REFUSE(call, "%s",
+                  "`segments` and `counts` are both set, but the segments define the blocks; set `counts` to NULL");
   if (!count) return REFUSE(call, "%s", "`segment_count` is 0; give a value without elements one segment of 0 rows");
   if (__builtin_mul_overflow(count + 1, (size_t)call->members + 1, &words) ||
       __builtin_mul_overflow(words, sizeof(size_t), &bytes))
@@ -299,13 +303,13 @@ size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whol
 
 static ad_status check_message(const ad_call *call, const ad_message *message, size_t i) {
   if (message->peer < 0 || message->peer >= call->members)
-    return REFUSE(call, "message %zu: peer %" PRId64 " is not an index in a group of %u rank%s", i, message->peer,
-                  call->members, ad_plural(call->members));
+    return REFUSE(call, "`peer` of message %zu is %" PRId64 ", which is not an index in the group of %u rank%s", i,
+                  message->peer, call->members, ad_plural(call->members));
   if (message->send && message->receive)
-    return REFUSE(call, "message %zu: one of `send` and `receive` must be NULL", i);
+    return REFUSE(call, "message %zu has both `send` and `receive`; set one of the two to NULL", i);
   if (message->count && !message->send && !message->receive)
-    return REFUSE(call, "message %zu: %zu element%s, but `send` and `receive` are NULL", i, message->count,
-                  ad_plural((long long)message->count));
+    return REFUSE(call, "message %zu has %zu element%s, but `send` and `receive` are NULL; set one of the two", i,
+                  message->count, ad_plural((long long)message->count));
   return message->count > SIZE_MAX / 2 / call->element ? too_large(call) : AD_OK;
 }
 
@@ -320,8 +324,9 @@ static ad_status check_apart(const ad_call *call, const ad_message *messages, si
   for (size_t i = 0; i < count; i++)
     for (size_t k = 0; messages[i].receive && k < count; k++)
       if (k != i && share_memory(call, &messages[i], &messages[k]))
-        return REFUSE(call, "message %zu is received into memory that message %zu %s; they must be apart", i, k,
-                      messages[k].send ? "is sent from" : "is received into too");
+        return REFUSE(call,
+                      "message %zu is received into memory that message %zu %s; give each message memory of its own", i,
+                      k, messages[k].send ? "is sent from" : "is also received into");
   return AD_OK;
 }
 
@@ -339,7 +344,7 @@ static void sort_messages(ad_call *call, const ad_message *messages, size_t *pla
 static ad_status take_messages(const ad_collective *collective, ad_call *call) {
   if (call->op != AD_EXCHANGE) return AD_OK;
   size_t count = collective->message_count, places = (2 * (size_t)call->members + 1) * sizeof(size_t);
-  if (count && !collective->messages) return REFUSE(call, "%zu messages, but `messages` is NULL", count);
+  if (count && !collective->messages) return REFUSE(call, "`message_count` is %zu, but `messages` is NULL", count);
   if (count > SIZE_MAX / 2 / sizeof(ad_message)) return too_large(call);
   for (size_t i = 0; i < count; i++) AD_TRY(check_message(call, &collective->messages[i], i));
   AD_TRY(check_apart(call, collective->messages, count));
@@ -430,22 +435,23 @@ static ad_status check_buffers(const ad_call *call) {
   if (call->in_bytes && !in) return REFUSE(call, "`in` is NULL, but must point to %zu bytes", call->in_bytes);
   if (call->out_bytes && !out) return REFUSE(call, "`out` is NULL, but must point to %zu bytes", call->out_bytes);
   if ((call->in_bytes && in % call->element) || (call->out_bytes && out % call->out_element))
-    return REFUSE(call, "a buffer is not aligned for %s", ad_dtype_name(call->dtype));
+    return REFUSE(call, "`in` or `out` is not aligned for its dtype (%s); align the buffer to the size of an element",
+                  ad_dtype_name(call->dtype));
   int overlap = call->in_bytes && call->out_bytes && in < out + call->out_bytes && out < in + call->in_bytes;
   if (overlap && !in_place(call))
-    return REFUSE(
-        call, "%s",
-        "`in` and `out` overlap: they may be the same buffer for all_reduce and broadcast, and the smaller one may be "
-        "this rank's block of the larger one for reduce_scatter and all_gather; they must be apart for all_to_all, and "
-        "with segments, or where elements change their size or sums are added to `out`");
+    return REFUSE(call, "%s",
+                  "`in` and `out` overlap in a way that this call does not allow. They may be the same buffer for "
+                  "all_reduce and broadcast, and the smaller buffer may be this rank's block of the larger one for "
+                  "reduce_scatter and all_gather; `in` and `out` must be apart for all_to_all, with segments, and "
+                  "where elements change their size or sums are added to `out`");
   return AD_OK;
 }
 
 static ad_status take_root(const ad_collective *collective, ad_call *call) {
   if (call->op != AD_BROADCAST) return AD_OK;
   if (collective->root < 0 || collective->root >= call->members)
-    return REFUSE(call, "root %" PRId64 " is not an index in a group of %u rank%s", collective->root, call->members,
-                  ad_plural(call->members));
+    return REFUSE(call, "`root` is %" PRId64 ", which is not an index in the group of %u rank%s", collective->root,
+                  call->members, ad_plural(call->members));
   call->root = (uint32_t)collective->root;
   return AD_OK;
 }
@@ -463,7 +469,7 @@ static ad_status prepare_call(const ad_collective *collective, int64_t rank, int
 
 ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t size, ad_call *out) {
   if ((unsigned)collective->op > AD_EXCHANGE)
-    return ad_fail(AD_INVALID, "%d is not a collective operation", collective->op);
+    return ad_fail(AD_INVALID, "ad_comm_run: `op` is %d, which is no collective operation", collective->op);
   memset(out, 0, offsetof(ad_call, owned));
   out->op = collective->op;
   out->dtype = collective->dtype;
@@ -495,9 +501,9 @@ static ad_status take_peer(const ad_transfer *transfer, int64_t rank, int64_t si
   }
   int is_any = transfer->peer == AD_ANY_SOURCE;
   if (is_any && (int)call->op == AD_OP_SEND)
-    return REFUSE(call, "%s", "the peer of a send is AD_ANY_SOURCE, but must be one rank");
+    return REFUSE(call, "%s", "`peer` of a send is AD_ANY_SOURCE, but must be one rank");
   if (!is_any && (transfer->peer < 0 || transfer->peer >= call->members))
-    return REFUSE(call, "peer %" PRId64 " is not an index in %s of %u rank%s", transfer->peer,
+    return REFUSE(call, "`peer` is %" PRId64 ", which is not an index in %s of %u rank%s", transfer->peer,
                   transfer->ranks ? "a list" : "a world", call->members, ad_plural(call->members));
   call->peer = is_any ? AD_ANY_SOURCE : ad_shape_rank(&call->shape, transfer->peer);
   return AD_OK;
@@ -507,15 +513,17 @@ static ad_status take_peer(const ad_transfer *transfer, int64_t rank, int64_t si
 static ad_status take_side(const ad_transfer *transfer, ad_call *call) {
   const void *buffer = transfer->receive ? transfer->receive : transfer->send;
   call->element = call->out_element = ad_dtype_size(call->dtype);
-  if (!call->element) return REFUSE(call, "%d is not a dtype", (int)call->dtype);
+  if (!call->element) return REFUSE(call, "`dtype` is %d, which is no dtype", (int)call->dtype);
   if (transfer->send && (transfer->receive || transfer->receives))
-    return REFUSE(call, "%s", "one of `send` and `receive` must be NULL, and `receives` may be 1 only for a receive");
+    return REFUSE(call, "%s",
+                  "`send` is set together with `receive` or `receives`; a send leaves `receive` NULL and `receives` 0");
   if (transfer->count && !buffer)
-    return REFUSE(call, "%zu element%s, but `send` and `receive` are NULL", transfer->count,
-                  ad_plural((long long)transfer->count));
+    return REFUSE(call, "`count` is %zu element%s, but `send` and `receive` are NULL; set one of the two",
+                  transfer->count, ad_plural((long long)transfer->count));
   if (call->count > SIZE_MAX / 4 / call->element) return too_large(call);
   if (call->count && (uintptr_t)buffer % call->element)
-    return REFUSE(call, "the buffer is not aligned for %s", ad_dtype_name(call->dtype));
+    return REFUSE(call, "the buffer is not aligned for %s; align it to the size of an element",
+                  ad_dtype_name(call->dtype));
   size_t bytes = call->count * call->element;
   if ((int)call->op == AD_OP_SEND)
     call->in = buffer, call->in_bytes = bytes;

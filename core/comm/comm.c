@@ -168,7 +168,7 @@ static ad_status noted(ad_comm *comm, ad_status status) {
 static ad_status check_broken(const ad_comm *comm) {
   if (!comm->broken) return AD_OK;
   return ad_fail(comm->broken, "%s",
-                 comm->broken_message ? comm->broken_message : "an earlier communication failed; close the comm");
+                 comm->broken_message ? comm->broken_message : "an earlier communication failed; close the ad_comm");
 }
 
 ad_status ad_comm_health(ad_comm *comm) {
@@ -192,7 +192,7 @@ ad_status ad_comm_missing(const ad_comm *comm, char **out) {
   AD_NEED(comm, out);
   if (comm->backend->missing) comm->backend->missing(comm->world, &text);
   char *copy = strdup(words);
-  if (!copy) return ad_fail(AD_MEMORY, "no memory for a sentence");
+  if (!copy) return ad_fail(AD_MEMORY, "no memory for the list of missing ranks");
   *out = copy;
   return AD_OK;
 }
@@ -226,14 +226,17 @@ static ad_status take_offer(ad_comm *comm, const ad_group *group, size_t bytes, 
                             const char *site, void **out) {
   int64_t first = ad_group_rank(group, 0);
   if (offer->status)
-    return ad_fail((ad_status)offer->status, "%s: rank %" PRId64 " has no memory for %zu bytes that ranks share", site,
-                   first, bytes);
+    return ad_fail((ad_status)offer->status,
+                   "%s: rank %" PRId64
+                   " has no memory left for the %zu bytes of shared memory that its group asked for",
+                   site, first, bytes);
   AD_TRY(comm->backend->attach(comm->world, bytes, &offer->token, out));
   if (offer->bytes == (int64_t)bytes) return AD_OK;
   ad_comm_free(comm, *out);
   return ad_fail(AD_MISMATCH,
-                 "%s: this rank asked for %zu bytes of shared memory, but rank %" PRId64 " for %" PRId64 " bytes", site,
-                 bytes, first, offer->bytes);
+                 "%s: this rank asked for %zu bytes of shared memory, but rank %" PRId64 " asked for %" PRId64
+                 " bytes; all ranks of a group must ask for the same size",
+                 site, bytes, first, offer->bytes);
 }
 
 ad_status ad_comm_alloc_shared_at(ad_comm *comm, const ad_group *group, size_t bytes, void **out, const char *site) {
@@ -245,10 +248,15 @@ ad_status ad_comm_alloc_shared_at(ad_comm *comm, const ad_group *group, size_t b
   if (!site) site = AD_NO_SITE;
   int64_t index = ad_group_index(group, comm->rank);
   if (index < 0)
-    return ad_fail(AD_INVALID, "%s: shared memory: rank %" PRId64 " is not in the group", site, comm->rank);
+    return ad_fail(AD_INVALID,
+                   "%s: shared memory was asked for on rank %" PRId64
+                   ", which is not in the group; only ranks of the group may ask",
+                   site, comm->rank);
   if (!ad_comm_shares(comm, group))
-    return ad_fail(AD_INVALID, "%s: backend %s: the ranks of this group do not share memory; see ad_comm_shares", site,
-                   ad_comm_backend(comm));
+    return ad_fail(AD_INVALID,
+                   "%s: the ranks of this group cannot share memory under backend %s; call ad_comm_shares before, "
+                   "which reports whether they can",
+                   site, ad_comm_backend(comm));
   if (!index) {
     uint32_t holders = (uint32_t)ad_group_size(group);
     offer.status = comm->backend->share(comm->world, bytes, holders, &offer.token, &memory);
@@ -346,7 +354,9 @@ static ad_status start(ad_comm *comm, ad_call *call) {
 
 static ad_status check_ranks(const ad_comm *comm, const ad_ranks *ranks, const char *site) {
   if (!ranks || ad_ranks_are_of(ranks, &comm->lists)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: the list of ranks was made by a different comm", site ? site : AD_NO_SITE);
+  return ad_fail(AD_INVALID,
+                 "%s: the list of ranks was made by another ad_comm; make the list with the ad_comm of this call",
+                 site ? site : AD_NO_SITE);
 }
 
 // Validates a collective, lists it as in flight, and starts it.
@@ -469,7 +479,9 @@ static ad_call *find_call(ad_comm *comm, const ad_request *request) {
 
 static ad_status check_request(const ad_comm *comm, const ad_request *request) {
   if (request->id <= comm->last_number) return AD_OK;
-  return ad_fail(AD_INVALID, "request %" PRIu64 " was not made by this comm, whose last request is %" PRIu64,
+  return ad_fail(AD_INVALID,
+                 "request %" PRIu64 " was not made by this ad_comm, whose last request is %" PRIu64
+                 "; wait for a request with the ad_comm that made it",
                  request->id, comm->last_number);
 }
 

@@ -37,7 +37,9 @@ static ad_status open_dry(int64_t rank, int64_t size, int64_t ranks_per_node, co
 }
 
 ad_status ad_comm_open_dry_nodes(int64_t rank, int64_t size, int64_t ranks_per_node, ad_comm **out) {
-  if (!out) return ad_fail(AD_INVALID, "no communicator was opened: `out` is NULL");
+  if (!out)
+    return ad_fail(AD_INVALID,
+                   "no communicator was opened, because `out` is NULL; pass the address of an ad_comm pointer");
   if (size < 1 || rank < 0 || rank >= size)
     return ad_fail(AD_INVALID, "rank %lld is not in a world of %lld rank%s; ranks go from 0 to size - 1",
                    (long long)rank, (long long)size, ad_plural(size));
@@ -55,7 +57,7 @@ ad_status ad_comm_open_dry_like(const ad_comm *like, ad_comm **out) {
 static ad_status dry_alloc(void *world, size_t bytes, void **out) {
   dry_world *dry = world;
   char *memory;
-  if (bytes > SIZE_MAX / 2) return ad_fail(AD_MEMORY, "no memory for %zu bytes", bytes);
+  if (bytes > SIZE_MAX / 2) return ad_fail(AD_MEMORY, "no memory for %zu bytes of an ad_comm", bytes);
   size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // at least 64 bytes, as in every backend
   AD_TRY(ad_new(whole + sizeof(dry_block) + ALIGNMENT + sizeof(void *), &memory));
   // In memory: first the pointer that must be freed, right after it the header, right after it the caller's memory.

@@ -35,14 +35,13 @@ static ad_status refuse_launcher(const foreign *launcher) {
   const char *rank = getenv(launcher->rank), *ranks = launcher->ranks ? getenv(launcher->ranks) : NULL;
   if (rank) ad_text_add(&text, "%s=%.12s", launcher->rank, rank);
   if (ranks) ad_text_add(&text, "%s%s=%.12s", rank ? " and " : "", launcher->ranks, ranks);
-  return ad_fail(
-      AD_INVALID,
-      "%s started this process as one of its ranks (%s in the environment); addend cannot join that world%s, "
-      "and each process would train alone: start the program once, with `addend run -n %.12s -- PROGRAM` "
-      "(`addend train` starts its ranks itself), or with mpirun or srun; if the variables are left from something "
-      "else, type `unset %s%s%s` before",
-      launcher->words, found, launcher->missing ? launcher->missing : " yet", ranks ? ranks : "N", launcher->rank,
-      ranks ? " " : "", ranks ? launcher->ranks : "");
+  return ad_fail(AD_INVALID,
+                 "%s started this process as one of its ranks (%s in the environment), but addend cannot join such a "
+                 "world%s, and each process would train alone. Start the program once with `addend run -n %.12s -- "
+                 "PROGRAM` (`addend train` starts its ranks itself), or start it with mpirun or srun; if the variables "
+                 "were left by another program, type `unset %s%s%s` first",
+                 launcher->words, found, launcher->missing ? launcher->missing : " yet", ranks ? ranks : "N",
+                 launcher->rank, ranks ? " " : "", ranks ? launcher->ranks : "");
 }
 
 // Returns 1 if the launcher started this process as one of several ranks.
@@ -91,8 +90,8 @@ ad_status ad_threads_check(void) {
   int threads = threads_at_fork();
   if (threads <= 1 + THREADS_BESIDE) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "ad_launch: this process has %d threads (PyTorch and OpenMP start some), and ranks that it forks "
-                 "could hang on a lock that one of them holds: use addend run, which starts each rank as a separate "
-                 "program, or call ad_launch before any thread is started, or with `argv` instead of `function`",
+                 "ad_launch cannot fork ranks from a process with %d threads (PyTorch and OpenMP start some), because "
+                 "a rank could hang on a lock that another thread holds. Use `addend run`, which starts each rank as a "
+                 "separate program, or call ad_launch before any thread starts, or set `argv` instead of `function`",
                  threads);
 }

@@ -32,10 +32,10 @@ static ad_status share(const ad_meeting *meeting, ad_comm **out) {
 
 static ad_status check_place(const char *call, int64_t rank, int64_t size) {
   if (size < 1 || size > SHM_RANKS_MAX)
-    return ad_fail(AD_INVALID, "%s: a world of %" PRId64 " ranks is not possible; a world has 1 to %d ranks", call,
-                   size, SHM_RANKS_MAX);
+    return ad_fail(AD_INVALID, "%s: a world must have 1 to %d ranks, not %" PRId64, call, SHM_RANKS_MAX, size);
   if (rank < 0 || rank >= size)
-    return ad_fail(AD_INVALID, "%s: rank %" PRId64 " is not in a world of %" PRId64 " rank%s, numbered from 0", call,
+    return ad_fail(AD_INVALID,
+                   "%s: there is no rank %" PRId64 " in a world of %" PRId64 " rank%s, which are numbered from 0", call,
                    rank, size, ad_plural(size));
   return ad_processor_check(ad_processor_kind(), size);
 }
@@ -44,10 +44,12 @@ static ad_status check_place(const char *call, int64_t rank, int64_t size) {
 
 static ad_status check_rendezvous(const ad_rendezvous *by) {
   const char *missing = !by->put ? "put" : !by->wait ? "wait" : !by->get ? "get" : NULL;
-  if (missing) return ad_fail(AD_INVALID, "ad_comm_join: the rendezvous has no `%s`", missing);
+  if (missing)
+    return ad_fail(AD_INVALID, "ad_comm_join: the field `%s` of the rendezvous is NULL; set it to a function", missing);
   if (by->seconds < 0)
     return ad_fail(AD_INVALID,
-                   "ad_comm_join: `seconds` of the rendezvous is %" PRId64 "; it must be positive, or 0 for %d s",
+                   "ad_comm_join: the field `seconds` of the rendezvous is %" PRId64
+                   ", but must be positive, or 0 for %d s",
                    by->seconds, SECONDS);
   return AD_OK;
 }
@@ -94,12 +96,11 @@ static void name_world(char *out, size_t size) {
 static ad_status check_one_host(int64_t size) {
   int64_t here = number_of("LOCAL_WORLD_SIZE");
   if (here == size) return AD_OK;
-  return ad_fail_on_all_ranks(
-      AD_INVALID,
-      "torchrun started %" PRId64 " rank%s, %" PRId64
-      " of them on this host, but addend can join ranks of torchrun on one host only; for several "
-      "hosts start the program with mpirun or srun",
-      size, ad_plural(size), here);
+  return ad_fail_on_all_ranks(AD_INVALID,
+                              "torchrun started %" PRId64 " rank%s, but only %" PRId64
+                              " on this host, and addend can join ranks of torchrun on one host only; for several "
+                              "hosts start the program with mpirun or srun",
+                              size, ad_plural(size), here);
 }
 
 ad_status ad_torchrun_open(ad_comm **out) {

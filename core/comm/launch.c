@@ -135,8 +135,8 @@ static ad_status start_rank(launcher *l, uint32_t rank) {
   pid_t parent = getpid(), pid = fork();
   if (!pid) run_child(l, rank, parent);
   if (pid < 0)
-    return ad_fail(AD_SYSTEM, "rank %u of %" PRId64 " could not be started: %s%s", rank, l->options->ranks,
-                   strerror(errno), errno == EAGAIN ? " (see ulimit -u)" : "");
+    return ad_fail(AD_SYSTEM, "rank %u of %" PRId64 " could not be started: the system reports '%s'%s", rank,
+                   l->options->ranks, strerror(errno), errno == EAGAIN ? "; raise ulimit -u" : "");
   l->children[rank].pid = pid;
   l->running++;
   // If no pidfd can be made (an old kernel, a filter of system calls, no descriptors left), fd is -1, which poll
@@ -189,7 +189,7 @@ static const char *ended_in(const launcher *l, uint32_t rank) {
 static void raise_death(launcher *l, uint32_t rank, int signal_number) {
   char words[AD_MESSAGE_MAX];
   const char *inside = ended_in(l, rank);
-  snprintf(words, sizeof words, "rank %u died%s%s: signal %d, SIG%s (%s)", rank, inside ? " in " : "",
+  snprintf(words, sizeof words, "rank %u died%s%s of signal %d, SIG%s (%s)", rank, inside ? " in " : "",
            inside ? inside : "", signal_number, ad_signal_name(signal_number), strsignal(signal_number));
   ad_shm_raise(l->control, rank, AD_RANK_DIED, AD_RANK_DIED, words);
 }
@@ -361,7 +361,7 @@ static ad_status take_signals(launcher *l) {
   struct sigaction standard = {.sa_handler = SIG_DFL};
   choose_signals(&mask);
   l->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (l->signals < 0) return ad_fail(AD_SYSTEM, "signals cannot be watched: %s", strerror(errno));
+  if (l->signals < 0) return ad_fail(AD_SYSTEM, "the launcher cannot watch signals: %s", strerror(errno));
   sigaction(SIGCHLD, &standard, &l->old_child_action);  // if SIGCHLD were ignored, waitpid could not see children end
   sigprocmask(SIG_BLOCK, &mask, &l->old_mask);
   return AD_OK;
@@ -394,7 +394,7 @@ static const char *words_of(const ad_launch_result *result) {
 
 static ad_status report_interrupted(const launcher *l) {
   const char *again = l->interrupted_again ? ad_signal_name(l->interrupted_again) : "";
-  return ad_fail(AD_INTERRUPTED, "interrupted by signal %d, SIG%s%s%s%s%s", l->interrupted,
+  return ad_fail(AD_INTERRUPTED, "the ranks were interrupted by signal %d, SIG%s%s%s%s%s", l->interrupted,
                  ad_signal_name(l->interrupted), *again ? ", then by SIG" : "", again,
                  l->ended_rest ? "; ranks that still ran were killed" : "", l->blamed);
 }
@@ -446,18 +446,19 @@ static ad_status check_nested(void) {
   if (!is_forked_rank && !ad_comm_launched()) return AD_OK;
   return ad_fail(
       AD_INVALID,
-      "ad_launch was called in a process that is itself a rank, so each rank would start its own world; join the world "
-      "of this process with ad_comm_open, or start the program without `addend run`, mpirun or srun");
+      "ad_launch was called in a process that is itself a rank, so each rank would start a world of its own; join the "
+      "existing world with ad_comm_open, or start the program without `addend run`, mpirun or srun");
 }
 
 static ad_status check_options(const ad_launch_options *options) {
   if (options->ranks < 1 || options->ranks > SHM_RANKS_MAX)
-    return ad_fail(AD_INVALID, "%" PRId64 " ranks cannot be launched: a world on one machine has 1 to %d ranks",
+    return ad_fail(AD_INVALID, "ad_launch: `ranks` is %" PRId64 ", but a world on one machine has 1 to %d ranks",
                    options->ranks, SHM_RANKS_MAX);
   if (!options->function == !options->argv)
-    return ad_fail(AD_INVALID, "ad_launch_options: exactly one of `function` and `argv` must be set");
+    return ad_fail(AD_INVALID,
+                   "ad_launch: the options set both or neither of `function` and `argv`; set exactly one of the two");
   if (options->argv && !options->argv[0])
-    return ad_fail(AD_INVALID, "ad_launch_options: `argv` is empty; its first element must be the program");
+    return ad_fail(AD_INVALID, "ad_launch: the option `argv` is empty, but its first element must be the program");
   AD_TRY(ad_processor_check(ad_processor_kind(), options->ranks));
   AD_TRY(check_nested());
   AD_TRY(ad_foreign_check());  // after check_nested, which refuses the worlds that this process can join

@@ -135,9 +135,9 @@ ad_status ad_nodes_check_one(const ad_meeting *meeting, const ad_nodes *nodes) {
     if (nodes->of[i])
       return ad_fail_on_all_ranks(
           AD_INVALID,
-          "rank %u is not on the same host, or not in the same container, as rank 0: ranks that join "
-          "in this way share one machine's memory; start them on one host, in one pid and network "
-          "namespace, or between hosts with mpirun",
+          "rank %u is not on the same host, or not in the same container, as rank 0, but ranks that join in this way "
+          "share one machine's memory. Start all ranks on one host, in one pid and network namespace, or start them "
+          "with mpirun, which can use several hosts",
           i);
   return AD_OK;
 }
@@ -157,8 +157,8 @@ static ad_status open_leaders(const node_file *leader, int *fd, shm_control **ou
   int file = open(path, O_RDWR | O_CLOEXEC);
   if (file < 0)
     return ad_fail(AD_SYSTEM,
-                   "the memory of this node's first rank could not be opened (%s): %s; if the ranks run in separate "
-                   "containers, give each its own ADDEND_NODE",
+                   "the shared memory of this node's first rank could not be opened at %s: %s; if the ranks run in "
+                   "separate containers, set a different ADDEND_NODE in each container",
                    path, strerror(errno));
   ad_status status = ad_shm_map(file, out);
   if (status) {

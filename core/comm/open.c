@@ -10,7 +10,9 @@
 #include "comm/shm/join.h"
 
 static ad_status check_call(ad_comm **out) {
-  if (!out) return ad_fail(AD_INVALID, "no communicator was opened: `out` is NULL");
+  if (!out)
+    return ad_fail(AD_INVALID,
+                   "no communicator was opened, because `out` is NULL; pass the address of an ad_comm pointer");
   return ad_settings_check();
 }
 

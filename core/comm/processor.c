@@ -35,8 +35,8 @@ ad_status ad_processor_check(const char *kind, int64_t ranks) {
   if (ranks <= 1 || may_have_ranks(kind)) return AD_OK;
   if (ranks != INT64_MAX) snprintf(count, sizeof count, "%" PRId64 " ranks", ranks);
   return ad_fail(AD_SYSTEM,
-                 "%s on %s: the tests of addend's communication have not run on such processors, so ranks may not work "
-                 "together here; one process works, and so do layouts and `addend diff`; a build with "
-                 "-DAD_UNTRIED_COMM=ON lets those tests run (ctest -L '^comm$')",
+                 "%s cannot run on %s, because addend's communication was never tested on such processors. Use one "
+                 "process (layouts and `addend diff` work), or build with -DAD_UNTRIED_COMM=ON and test the "
+                 "communication with ctest -L '^comm$'",
                  count, kind);
 }

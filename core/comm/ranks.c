@@ -63,22 +63,26 @@ static ad_status check_list(const ad_lists *lists, const int64_t *ranks, int64_t
   int64_t found = -1;
   if (count < 1 || count > lists->size)
     return ad_fail(AD_INVALID,
-                   "%s: a list of %" PRId64 " ranks is not possible: a list has 1 to %" PRId64
-                   " ranks, at most all ranks of the world",
+                   "%s: the list of ranks has %" PRId64 " ranks, but must have 1 to %" PRId64
+                   ", at most all ranks of the world",
                    site, count, lists->size);
   for (int64_t i = 0; i < count; i++) {
     if (ranks[i] < 0 || ranks[i] >= lists->size)
-      return ad_fail(AD_INVALID, "%s: rank %" PRId64 " is in the list, but the world has ranks 0 to %" PRId64, site,
+      return ad_fail(AD_INVALID,
+                     "%s: the list of ranks contains rank %" PRId64 ", but the world has ranks 0 to %" PRId64, site,
                      ranks[i], lists->size - 1);
     for (int64_t k = 0; k < i; k++)
-      if (ranks[k] == ranks[i]) return ad_fail(AD_INVALID, "%s: rank %" PRId64 " is in the list twice", site, ranks[i]);
+      if (ranks[k] == ranks[i])
+        return ad_fail(AD_INVALID, "%s: the list of ranks contains rank %" PRId64 " twice; list each rank once", site,
+                       ranks[i]);
     if (ranks[i] == lists->rank) found = i;
   }
   if (found < 0)
-    return ad_fail(AD_INVALID,
-                   "%s: rank %" PRId64
-                   " calls with a list of ranks that does not contain it; only the list's ranks may make the list",
-                   site, lists->rank);
+    return ad_fail(
+        AD_INVALID,
+        "%s: rank %" PRId64
+        " makes a list of ranks that does not contain this rank; call only on the ranks that are in the list",
+        site, lists->rank);
   *own = (uint32_t)found;
   return AD_OK;
 }

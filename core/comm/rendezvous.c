@@ -37,7 +37,7 @@ static ad_status get(const ad_rendezvous *by, const char *key, void *value, size
 // Waits until rank `from` has put `key`, and gets its value.
 static ad_status wait_for_value(const ad_rendezvous *by, const char *key, uint32_t from, void *value, size_t bytes) {
   ad_status status = by->wait(by->context, key, by->seconds);
-  if (status) return ad_fail_in(status, "ad_comm_join: waiting for rank %" PRIu32 " (`%s`)", from, key);
+  if (status) return ad_fail_in(status, "ad_comm_join: this rank could not wait for `%s` of rank %" PRIu32, key, from);
   return get(by, key, value, bytes);
 }
 
@@ -104,7 +104,7 @@ static ad_status look_for_members(const ad_rendezvous_meeting *m, int64_t own, i
   key_of_all(m, key);
   ad_status status = m->by.wait(m->by.context, key, 1);
   if (status && ad_now() - began < second / 2)  // too early for a timeout: the rendezvous itself failed
-    return ad_fail_in(status, "ad_comm_join: waiting for rank 0 (`%s`)", key);
+    return ad_fail_in(status, "ad_comm_join: this rank could not wait for `%s` of rank 0", key);
   if (status) return AD_OK;
   AD_TRY(get(&m->by, key, tokens, m->meeting.ranks * sizeof *tokens));
   *is_in = tokens[m->meeting.rank] == own;
@@ -112,11 +112,13 @@ static ad_status look_for_members(const ad_rendezvous_meeting *m, int64_t own, i
 }
 
 static ad_status fail_late(const ad_rendezvous_meeting *m, const beginning *begun) {
-  char words[64] = "";
+  char words[96] = "";
   if (begun->ranks != m->meeting.ranks)
-    snprintf(words, sizeof words, ": it began a world of %" PRId64 " rank%s, this is one of %" PRIu32, begun->ranks,
-             ad_plural(begun->ranks), m->meeting.ranks);
-  return ad_fail(AD_SYSTEM, "ad_comm_join: waiting for rank 0, which has not answered within %" PRId64 " s%s",
+    snprintf(words, sizeof words, ", and began a world of %" PRId64 " rank%s, but this rank is one of %" PRIu32,
+             begun->ranks, ad_plural(begun->ranks), m->meeting.ranks);
+  return ad_fail(AD_SYSTEM,
+                 "ad_comm_join: rank 0 has not answered within %" PRId64
+                 " s%s; start rank 0, or raise `seconds` of the rendezvous",
                  m->by.seconds, words);
 }
 

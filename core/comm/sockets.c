@@ -64,7 +64,8 @@ static int write_all(int fd, const void *from, size_t bytes, int64_t deadline) {
 
 static ad_status lost(uint32_t rank, int error) {
   if (error == ETIMEDOUT)
-    return ad_fail(AD_SYSTEM, "rank %" PRIu32 " does not answer while the ranks join the world", rank);
+    return ad_fail(AD_SYSTEM,
+                   "rank %" PRIu32 " does not answer while the ranks join the world; see what that rank printed", rank);
   return ad_fail(AD_PEER_FAILED,
                  "rank %" PRIu32 " ended while the ranks joined the world; see what that rank printed (%s)", rank,
                  strerror(error));
@@ -120,7 +121,7 @@ static ad_status report_missing(const ad_socket_meeting *m, int64_t seconds) {
     if (m->peers[rank] < 0) ad_text_add(&text, "%s%" PRIu32, missing++ ? ", " : "", rank);
   return ad_fail(AD_SYSTEM,
                  "rank%s %s did not join within %" PRId64
-                 " s: every rank that the launcher started must open the world",
+                 " s; every rank that the launcher started must call ad_comm_open",
                  missing > 1 ? "s" : "", words, seconds);
 }
 
@@ -140,7 +141,7 @@ static ad_status take_rank(ad_socket_meeting *m, int fd) {
   return ad_fail(
       AD_INVALID,
       "a process joins as rank %" PRIu32 " of %" PRIu32 ", but the world of %" PRIu32
-      " ranks %s: the launcher must give each process its own rank, and all processes the same number of ranks",
+      " ranks %s; the launcher must give each process a rank of its own, and all processes the same number of ranks",
       received.rank, received.ranks, m->meeting.ranks,
       received.ranks != m->meeting.ranks ? "has a different size" : "already has that rank");
 }
@@ -166,7 +167,7 @@ static ad_status listen_for_all(ad_socket_meeting *m, const char *world, int64_t
   int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   ad_status status = AD_OK;
   if (listener < 0 || bind(listener, (const struct sockaddr *)&name, size) || listen(listener, (int)m->meeting.ranks))
-    status = ad_fail(AD_SYSTEM, "rank 0 cannot wait for the others: %s%s", strerror(errno),
+    status = ad_fail(AD_SYSTEM, "rank 0 cannot wait for the other ranks: %s%s", strerror(errno),
                      errno == EADDRINUSE ? "; another process of this launcher already waits as rank 0" : "");
   if (!status) status = accept_all(m, listener, seconds);
   if (listener >= 0) close(listener);
@@ -180,16 +181,19 @@ static ad_status connect_to_first(ad_socket_meeting *m, const char *world, int64
   socklen_t size = name_of(world, &name);
   hello own = {hello_magic, m->meeting.rank, m->meeting.ranks};
   m->peers[0] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (m->peers[0] < 0) return ad_fail(AD_SYSTEM, "no socket could be made: %s", strerror(errno));
+  if (m->peers[0] < 0) return ad_fail(AD_SYSTEM, "no socket could be made to join the world: %s", strerror(errno));
   while (connect(m->peers[0], (const struct sockaddr *)&name, size)) {
     if (ad_now() > m->deadline)
       return ad_fail(AD_SYSTEM,
                      "rank 0 did not join within %" PRId64
-                     " s: every rank that the launcher started must open the world",
+                     " s; every rank that the launcher started must call ad_comm_open",
                      seconds);
     nanosleep(&pause, NULL);
   }
-  if (!is_own_user(m->peers[0])) return ad_fail(AD_SYSTEM, "a process of another user listens on the socket of rank 0");
+  if (!is_own_user(m->peers[0]))
+    return ad_fail(AD_SYSTEM,
+                   "the socket of rank 0 belongs to a process of another user; start this program again, so that the "
+                   "launcher gives it another name");
   int error = write_all(m->peers[0], &own, sizeof own, m->deadline);
   return error ? lost(0, error) : AD_OK;
 }

@@ -186,9 +186,9 @@ static void add_outside(const ad_watchdog *dog, uint32_t rank, shm_record *recor
   char state = process_of(pid).state;
   const char *group = dog->control->launcher ? "" : " in this group";
   if (state == 'T')
-    ad_text_add(text, "(process %d) is stopped; `kill -CONT %d` lets it go on", pid, pid);
+    ad_text_add(text, "(process %d) is stopped; `kill -CONT %d` continues it", pid, pid);
   else
-    ad_text_add(text, "(process %d) %s outside of %scollectives", pid, doing(dog, rank, state),
+    ad_text_add(text, "(process %d) %s outside %scollectives", pid, doing(dog, rank, state),
                 *group ? "this group's " : "");
   ad_text_add(text, "; its last collective%s: ", group);
   add_last(dog, rank, record, text);
@@ -304,8 +304,8 @@ static void report_when_due(ad_watchdog *dog, int64_t now) {
   if (works && (dog->reported_at || waited < AGAIN_SECONDS * second)) return;
   if (dog->reported_at && now - dog->reported_at < AGAIN_SECONDS * second) return;
   dog->reported_at = now;
-  ad_log(AD_LOG_WARNING, "ranks wait for %d s already%s; which rank is where:", (int)(waited / second),
-         works ? ", for ranks that compute" : "");
+  ad_log(AD_LOG_WARNING, "ranks have waited for %d s%s; each rank's state follows:", (int)(waited / second),
+         works ? " for ranks that compute" : "");
   report_all(dog);
 }
 

@@ -114,7 +114,7 @@ void ad_wait_words(ad_text *text, uint32_t rank, uint32_t peer, uint64_t sequenc
 
 void ad_circle_words(ad_text *text, const char *waits) {
   ad_text_add(text,
-              "ranks wait for each other in a circle: %s; all ranks must make these calls in one order, and name the "
+              "ranks wait for each other in a circle: %s; make these calls in the same order on all ranks, over the "
               "same groups",
               waits);
 }

@@ -27,8 +27,8 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
       state->next = state->argc;
       return 0;
     case ARGP_KEY_END:
-      if (!input->program) ad_cli_wrong(state, "name the program to start after --");
-      if (!input->ranks) ad_cli_wrong(state, "say how many ranks with -n");
+      if (!input->program) ad_cli_wrong(state, "the program to start is missing; write its name after --");
+      if (!input->ranks) ad_cli_wrong(state, "the number of ranks is missing; set it with -n");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
@@ -52,8 +52,8 @@ static void report_alone(const run_input *input, const ad_launch_result *result)
   if (result->joined == input->ranks) return;
   char program[CLI_MESSAGE];
   fprintf(stderr,
-          "addend: %lld of the %lld processes of %s ended without having called ad_comm_open: each ran alone, "
-          "which is right only where nothing is to be summed over ranks\n",
+          "addend: %lld of the %lld processes of %s ended without calling ad_comm_open, so each of these computed "
+          "alone. Call ad_comm_open in the program if anything is to be summed over ranks\n",
           (long long)(input->ranks - result->joined), (long long)input->ranks,
           ad_printable(input->program[0], program, sizeof program));
 }

@@ -74,7 +74,7 @@ typedef struct schedule_input {
 
 static int32_t parse_count(const char *argument, const char *option, struct argp_state *state) {
   int64_t number = ad_cli_parse_number(argument, option, 1, state);
-  if (number > INT32_MAX) ad_cli_wrong(state, "%s takes a number up to 2147483647, not %s", option, argument);
+  if (number > INT32_MAX) ad_cli_wrong(state, "%s takes a number from 1 to 2147483647, not '%s'", option, argument);
   return (int32_t)number;
 }
 
@@ -110,12 +110,14 @@ static void parse_costs(schedule_input *input, const char *argument, struct argp
 static void parse_stage_costs(schedule_input *input, const char *argument, struct argp_state *state) {
   free(input->stage_costs);
   input->stage_costs = calloc(STAGE_COSTS_MAX, sizeof *input->stage_costs);
-  if (!input->stage_costs) argp_failure(state, CLI_UNFINISHED, 0, "no memory for --stage-cost");
+  if (!input->stage_costs) argp_failure(state, CLI_UNFINISHED, 0, "no memory for the factors of --stage-cost");
   input->costs.stage_count = 0;
   for (const char *at = argument; *at && input->stage_costs;) {
     char *end;
     if (input->costs.stage_count == STAGE_COSTS_MAX)
-      ad_cli_wrong(state, "--stage-cost takes %d factors at most", STAGE_COSTS_MAX);
+      ad_cli_wrong(
+          state, "--stage-cost has more than %d factors, the largest number of stages; give one factor for each stage",
+          STAGE_COSTS_MAX);
     input->stage_costs[input->costs.stage_count++] = parse_time(at, "--stage-cost", 0, &end, state);
     at = *end ? end + 1 : end;
   }
@@ -125,13 +127,13 @@ static void parse_stage_costs(schedule_input *input, const char *argument, struc
 static error_t take_word(schedule_input *input, const char *word, struct argp_state *state) {
   if (!input->verb) {
     if (strcmp(word, "check") != 0 && strcmp(word, "make") != 0)
-      ad_cli_wrong(state, "say `check FILE` or `make SCHEDULE`, not '%s'", word);
+      ad_cli_wrong(state, "the first argument is '%s'; write `check FILE` or `make SCHEDULE`", word);
     input->verb = word;
   } else if (!input->name) {
     input->name = word;
   } else {
-    ad_cli_wrong(state, "%s takes one %s; '%s' is one too many", input->verb, *input->verb == 'c' ? "file" : "schedule",
-                 word);
+    ad_cli_wrong(state, "`%s` takes only one %s; leave out '%s'", input->verb,
+                 *input->verb == 'c' ? "file" : "schedule", word);
   }
   return 0;
 }
@@ -139,17 +141,21 @@ static error_t take_word(schedule_input *input, const char *word, struct argp_st
 static int makes(const schedule_input *input) { return input->verb && !strcmp(input->verb, "make"); }
 
 static error_t check_call(const schedule_input *input, struct argp_state *state) {
-  if (!input->verb) ad_cli_wrong(state, "say `check FILE` or `make SCHEDULE`");
+  if (!input->verb) ad_cli_wrong(state, "an argument is missing: write `check FILE` or `make SCHEDULE`");
   if (!input->name)
-    ad_cli_wrong(state, makes(input) ? "make needs SCHEDULE: gpipe, 1f1b, interleaved, zb, accumulate or leads"
-                                     : "check needs FILE, the file of a table");
+    ad_cli_wrong(state, makes(input)
+                            ? "`make` needs the name of a SCHEDULE: gpipe, 1f1b, interleaved, zb, accumulate or leads"
+                            : "`check` needs FILE, the file of a table");
   if (makes(input) && (!input->shape.stages || !input->shape.microbatches))
-    ad_cli_wrong(state, "make needs --stages and --microbatches");
+    ad_cli_wrong(state, "`make` needs the options --stages and --microbatches");
   if (!makes(input) && (input->shape.stages || input->shape.microbatches || input->shape.ranks || input->csv))
-    ad_cli_wrong(state, "--stages, --microbatches, --ranks and --csv are for make: a file says what it has");
-  if (input->csv && input->json) ad_cli_wrong(state, "--csv or --json, not both");
+    ad_cli_wrong(state,
+                 "the options --stages, --microbatches, --ranks and --csv are for `make`; leave them out of `check`, "
+                 "which reads them from the file");
+  if (input->csv && input->json)
+    ad_cli_wrong(state, "--csv and --json exclude each other; give only one of the two options");
   if (!input->lower && (input->lowering.gathered || input->lowering.reduces_each || input->lowering.waits))
-    ad_cli_wrong(state, "--gathered, --reduce-each and --waits say how --lower lowers; add it");
+    ad_cli_wrong(state, "--gathered, --reduce-each and --waits only change what --lower does; add --lower");
   return 0;
 }
 
@@ -251,8 +257,8 @@ static int open_table(const schedule_input *input, ad_table **out) {
       makes(input) ? ad_table_make(input->name, &input->shape, out) : ad_table_read(input->name, out, &overlapped);
   if (status) return unread(status);
   if (overlapped)
-    fprintf(stderr, "addend: the parts of %zu OVERLAP_F_B action%s are read one after the other\n", overlapped,
-            overlapped == 1 ? "" : "s");
+    fprintf(stderr, "addend: the parts of %zu OVERLAP_F_B action%s are checked as if executed one after the other\n",
+            overlapped, overlapped == 1 ? "" : "s");
   return CLI_HOLDS;
 }
 
@@ -265,7 +271,7 @@ static int lower(const schedule_input *input, ad_table *table) {
   if (!input->lower || !lowering.parts || ad_table_check(table, NULL)) return CLI_HOLDS;
   ad_status status = ad_table_lower(table, &lowering);
   if (status) return ad_cli_failed(status);
-  if (!makes(input)) fprintf(stderr, "addend: the table is judged after lowering, not as it is in the file\n");
+  if (!makes(input)) fprintf(stderr, "addend: the table is checked after lowering, not as it is in the file\n");
   return CLI_HOLDS;
 }
 
@@ -295,7 +301,9 @@ static int draw_schedule(const schedule_input *input, const ad_table *table) {
 
 static void report_undrawn(const char *path) {
   char printable[CLI_MESSAGE];
-  fprintf(stderr, "addend: %s was not written: the table is wrong, so its actions have no times to draw\n",
+  fprintf(stderr,
+          "addend: the picture %s was not written, because the table is wrong and its actions have no times to draw; "
+          "repair the table first\n",
           ad_printable(path, printable, sizeof printable));
 }
 

@@ -25,8 +25,10 @@ static ad_status read_all(int file, const char *path, char *data, int64_t size) 
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return cannot_read(path, errno);
     if (n == 0)
-      return ad_fail(AD_IO, "%s: the file ended after %lld of %lld bytes: it changed while it was read", path,
-                     (long long)done, (long long)size);
+      return ad_fail(AD_IO,
+                     "%s ended after %lld of %lld bytes, so another program changed the file during reading; read the "
+                     "file again when it is complete",
+                     path, (long long)done, (long long)size);
     done += n;
   }
   return AD_OK;
@@ -37,9 +39,9 @@ static ad_status size_of(int file, const char *path, int64_t most, int64_t *out)
   struct stat status;
   if (fstat(file, &status)) return cannot_read(path, errno);
   if (S_ISDIR(status.st_mode)) return cannot_read(path, EISDIR);
-  if (!S_ISREG(status.st_mode)) return ad_fail(AD_IO, "%s: is not a regular file", path);
+  if (!S_ISREG(status.st_mode)) return ad_fail(AD_IO, "%s is not a regular file; name a regular file", path);
   if (status.st_size > most)
-    return ad_fail(AD_IO, "%s: has %lld bytes, but at most %lld can be read", path, (long long)status.st_size,
+    return ad_fail(AD_IO, "%s has %lld bytes, but addend reads at most %lld bytes", path, (long long)status.st_size,
                    (long long)most);
   *out = status.st_size;
   return AD_OK;
@@ -128,9 +130,10 @@ ad_status ad_file_list_add(ad_file_list *list, const char *path) {
   size_t before = list->count;
   if (stat(path, &status)) return cannot_read(path, errno);
   if (S_ISREG(status.st_mode)) return add_file(list, path, status.st_size);
-  if (!S_ISDIR(status.st_mode)) return ad_fail(AD_IO, "%s: is neither a file nor a folder", path);
+  if (!S_ISDIR(status.st_mode)) return ad_fail(AD_IO, "%s is neither a file nor a folder; name one of the two", path);
   AD_TRY(add_below(list, path));
-  if (list->count == before) return ad_fail(AD_IO, "%s: this folder contains no regular file", path);
+  if (list->count == before)
+    return ad_fail(AD_IO, "%s is a folder without a regular file; name a folder that contains the files", path);
   return AD_OK;
 }
 
@@ -240,8 +243,8 @@ ad_status ad_folder_check_no_link(const char *path) {
   ad_release(name);
   if (length < 0) return AD_OK;  // the path is no link, or does not exist
   return ad_fail(AD_INVALID,
-                 "%s: is a symbolic link to %.*s, and nothing is removed through a link: name that folder itself, or "
-                 "remove the link",
+                 "%s is a symbolic link to %.*s, and addend removes nothing through a link; name the folder that the "
+                 "link leads to, or remove the link",
                  path, (int)length, target);
 }
 
@@ -251,6 +254,6 @@ ad_status ad_folder_sync(const char *path) {
   if (folder >= 0) close(folder);
   // Some file systems refuse to sync a folder; there the sync of the files themselves must do.
   if (failed && reason != EINVAL && reason != ENOTSUP)
-    return ad_fail(AD_IO, "%s: the folder cannot be brought to disk: %s", path, strerror(reason));
+    return ad_fail(AD_IO, "%s: the folder cannot be synchronized to disk: %s", path, strerror(reason));
   return AD_OK;
 }

@@ -36,10 +36,10 @@ static ad_status report_who_holds(int file, const char *folder) {
   char holder[HOLDER_SIZE] = "";
   ssize_t length = pread(file, holder, sizeof holder - 1, 0);
   holder[length < 0 ? 0 : length] = 0;
-  return ad_fail(AD_IO,
-                 "%s: another run writes to this folder (%s): wait until it has ended, or write to another folder with "
-                 "--out",
-                 folder, *holder ? holder : "its process is not known");
+  return ad_fail(
+      AD_IO,
+      "another run (%s) writes to the folder %s; wait until that run has ended, or set another folder with --out",
+      *holder ? holder : "its process is not known", folder);
 }
 
 /* Locks the open file, or closes it. If the file system has no locks, warns and succeeds without a lock. */
@@ -51,7 +51,9 @@ static ad_status lock_file(int file, const char *folder, int *out) {
     return status;
   }
   if (reason) {
-    ad_log(AD_LOG_WARNING, "%s: the folder cannot be locked, so that a second run in it would not be noticed: %s",
+    ad_log(AD_LOG_WARNING,
+           "the folder %s cannot be locked (%s), so addend would not notice a second run that writes there; start only "
+           "one run",
            folder, strerror(reason));
     close(file);
     return AD_OK;
@@ -62,7 +64,8 @@ static ad_status lock_file(int file, const char *folder, int *out) {
 }
 
 static ad_status report_why_not(const char *path) {
-  if (errno == ELOOP) return ad_fail(AD_IO, "%s: is a symbolic link, which is not followed: remove it", path);
+  if (errno == ELOOP)
+    return ad_fail(AD_IO, "%s is a symbolic link, which addend does not follow here; remove the link", path);
   return ad_fail(AD_IO, "%s: cannot be opened: %s", path, strerror(errno));
 }
 

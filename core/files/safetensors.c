@@ -52,7 +52,7 @@ ad_dtype ad_safetensors_dtype(const char *name) {
 /* ---- reading one tensor's entry in the header ---- */
 
 static ad_status wrong(const ad_safetensors *file, const char *name, const char *what) {
-  return ad_fail(AD_INVALID, "%s is not a safetensors file: tensor \"%.80s\" %s", file->path, name, what);
+  return ad_fail(AD_INVALID, "%s is not a safetensors file, because tensor \"%.80s\" %s", file->path, name, what);
 }
 
 static ad_status read_dtype(const ad_safetensors *file, const json_t *entry, ad_safetensor *tensor) {
@@ -60,7 +60,8 @@ static ad_status read_dtype(const ad_safetensors *file, const json_t *entry, ad_
   if (!name) return wrong(file, tensor->name, "has no `dtype`");
   tensor->dtype = ad_safetensors_dtype(name);
   if (tensor->dtype) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" has dtype %.20s; only F64, F32, BF16, F16, I32 and I64 can be read",
+  return ad_fail(AD_INVALID,
+                 "%s: tensor \"%.80s\" has dtype %.20s, but only F64, F32, BF16, F16, I32 and I64 can be read",
                  file->path, tensor->name, name);
 }
 
@@ -69,7 +70,7 @@ static ad_status read_shape(const ad_safetensors *file, const json_t *entry, ad_
   const json_t *shape = json_object_get(entry, "shape");
   if (!json_is_array(shape)) return wrong(file, tensor->name, "has no `shape`");
   if (json_array_size(shape) > AD_DIMS_MAX)
-    return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" has %zu dimensions; at most %d are allowed", file->path,
+    return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" has %zu dimensions, but at most %d are allowed", file->path,
                    tensor->name, json_array_size(shape), AD_DIMS_MAX);
   tensor->shape.ndim = (int)json_array_size(shape);
   tensor->bytes = ad_dtype_size(tensor->dtype);
@@ -92,12 +93,14 @@ static ad_status read_offsets(const ad_safetensors *file, const json_t *entry, a
     return wrong(file, tensor->name, "has no `data_offsets`");
   json_int_t begin = json_integer_value(first), end = json_integer_value(last);
   if (begin < 0 || end < begin || (uint64_t)end > file->data_bytes)
-    return ad_fail(AD_INVALID, "%s is not a safetensors file: tensor \"%.80s\" at bytes %lld to %lld of %zu: %s",
+    return ad_fail(AD_INVALID,
+                   "%s is not a safetensors file, because tensor \"%.80s\" has the bytes %lld to %lld of %zu: %s",
                    file->path, tensor->name, (long long)begin, (long long)end, file->data_bytes,
-                   (uint64_t)end > file->data_bytes ? "the file is cut short" : "they are in the wrong order");
+                   (uint64_t)end > file->data_bytes ? "the file is cut short" : "the end is before the start");
   if ((size_t)(end - begin) != tensor->bytes)
     return ad_fail(AD_INVALID,
-                   "%s is not a safetensors file: tensor \"%.80s\" has %lld bytes, but its shape and dtype need %zu",
+                   "%s is not a safetensors file, because tensor \"%.80s\" has %lld bytes, but needs %zu bytes by its "
+                   "shape and dtype",
                    file->path, tensor->name, (long long)(end - begin), tensor->bytes);
   tensor->data = file->data + begin;
   return AD_OK;
@@ -133,7 +136,7 @@ static ad_status check_places(const ad_safetensors *file) {
     next = begin + tensor->bytes;
   }
   if (next == file->data + file->data_bytes) return AD_OK;
-  return ad_fail(AD_INVALID, "%s is not a safetensors file: %zu bytes follow the last tensor", file->path,
+  return ad_fail(AD_INVALID, "%s is not a safetensors file, because %zu bytes follow the last tensor", file->path,
                  (size_t)(file->data + file->data_bytes - next));
 }
 
@@ -141,11 +144,13 @@ static ad_status check_metadata(const ad_safetensors *file, const json_t *metada
   const char *key;
   json_t *value;
   if (!json_is_object(metadata))
-    return ad_fail(AD_INVALID, "%s is not a safetensors file: __metadata__ is not a JSON object", file->path);
+    return ad_fail(AD_INVALID, "%s is not a safetensors file, because __metadata__ in its header is not a JSON object",
+                   file->path);
   json_object_foreach((json_t *)metadata, key, value) {
     if (!json_is_string(value))
-      return ad_fail(AD_INVALID, "%s is not a safetensors file: __metadata__ \"%.80s\" is not a string", file->path,
-                     key);
+      return ad_fail(AD_INVALID,
+                     "%s is not a safetensors file, because the value of \"%.80s\" in its __metadata__ is not a string",
+                     file->path, key);
   }
   return AD_OK;
 }
@@ -176,16 +181,19 @@ static ad_status read_tensors(ad_safetensors *file) {
 static ad_status header_length(const unsigned char *bytes, size_t size, const char *path, size_t *out) {
   uint64_t length = 0;
   if (size < LENGTH_BYTES)
-    return ad_fail(AD_INVALID, "%s is not a safetensors file: it has only %zu bytes, too few for a header", path, size);
+    return ad_fail(AD_INVALID, "%s is not a safetensors file, because it has only %zu bytes, too few for a header",
+                   path, size);
   for (int i = LENGTH_BYTES - 1; i >= 0; i--) length = length << 8 | bytes[i];
   if (length > AD_SAFETENSORS_HEADER_MAX)
     return ad_fail(AD_INVALID,
-                   "%s is not a safetensors file: its header claims to have %llu bytes; at most %d are allowed", path,
-                   (unsigned long long)length, AD_SAFETENSORS_HEADER_MAX);
+                   "%s is not a safetensors file, because its first 8 bytes announce a header of %llu bytes, but at "
+                   "most %d are allowed",
+                   path, (unsigned long long)length, AD_SAFETENSORS_HEADER_MAX);
   if (length > size - LENGTH_BYTES)
     return ad_fail(AD_INVALID,
-                   "%s is not a safetensors file, or is cut short: the header has %llu bytes, the whole file %zu", path,
-                   (unsigned long long)length, size);
+                   "%s is not a safetensors file or is incomplete, because its header needs %llu bytes, but the whole "
+                   "file has %zu bytes",
+                   path, (unsigned long long)length, size);
   *out = (size_t)length;
   return AD_OK;
 }
@@ -214,10 +222,10 @@ static ad_status read_header(ad_safetensors *file, const ad_safetensors *like, c
     return take_tensors(like, file);
   AD_TRY(ad_json_parse(bytes + LENGTH_BYTES, length, JSON_REJECT_DUPLICATES, &file->names, &error));
   if (!file->names)
-    return ad_fail(AD_INVALID, "%s is not a safetensors file: its header is not JSON: %s at byte %d", file->path,
-                   error.text, error.position);
+    return ad_fail(AD_INVALID, "%s is not a safetensors file, because its header is not JSON (%s at byte %d)",
+                   file->path, error.text, error.position);
   if (!json_is_object(file->names))
-    return ad_fail(AD_INVALID, "%s is not a safetensors file: its header is not a JSON object", file->path);
+    return ad_fail(AD_INVALID, "%s is not a safetensors file, because its header is not a JSON object", file->path);
   AD_TRY(read_tensors(file));
   ad_header_text_split(bytes + LENGTH_BYTES, length, &file->text);
   return AD_OK;
@@ -257,8 +265,9 @@ static ad_status cannot_read(const char *path) {
 static ad_status map_open_file(ad_safetensors *file, const ad_safetensors *like, int opened) {
   struct stat found;
   if (fstat(opened, &found)) return cannot_read(file->path);
-  if (!S_ISREG(found.st_mode)) return ad_fail(AD_IO, "%s: cannot be read: it is not a regular file", file->path);
-  if (!found.st_size) return ad_fail(AD_INVALID, "%s is not a safetensors file: it is empty", file->path);
+  if (!S_ISREG(found.st_mode))
+    return ad_fail(AD_IO, "%s cannot be read, because it is not a regular file; name a safetensors file", file->path);
+  if (!found.st_size) return ad_fail(AD_INVALID, "%s is not a safetensors file, because it is empty", file->path);
   file->mapped = (size_t)found.st_size;
   void *mapping = mmap(NULL, file->mapped, PROT_READ, MAP_PRIVATE, opened, 0);
   if (mapping == MAP_FAILED) return cannot_read(file->path);

@@ -30,9 +30,12 @@ static ad_status add_metadata(json_t *header, const char *const *pairs, const ch
   json_t *metadata = json_object();
   json_object_set_new(header, metadata_name, metadata);
   for (size_t i = 0; pairs[i]; i += 2) {
-    if (!pairs[i + 1]) return ad_fail(AD_INVALID, "%s: the metadata's key \"%s\" has no value", path, pairs[i]);
+    if (!pairs[i + 1])
+      return ad_fail(AD_INVALID, "%s cannot be written, because the key \"%s\" of the metadata has no value", path,
+                     pairs[i]);
     if (json_object_set_new(metadata, pairs[i], json_string(pairs[i + 1])))
-      return ad_fail(AD_INVALID, "%s: the metadata \"%s\" cannot be written: keys and values must be UTF-8", path,
+      return ad_fail(AD_INVALID,
+                     "%s cannot be written, because the key or the value of \"%s\" in the metadata is not UTF-8", path,
                      pairs[i]);
   }
   return AD_OK;
@@ -41,15 +44,20 @@ static ad_status add_metadata(json_t *header, const char *const *pairs, const ch
 static ad_status check_tensor(const ad_safetensor *tensor, const char *path) {
   char text[AD_SHAPE_FAULT_MAX];
   const char *fault = ad_shape_fault(&tensor->shape, text, sizeof text);
-  if (fault) return ad_fail(AD_INVALID, "%s: the tensor \"%s\": %s", path, tensor->name, fault);
+  if (fault)
+    return ad_fail(AD_INVALID, "%s cannot be written, because of the tensor \"%s\": %s", path, tensor->name, fault);
   if (!ad_dtype_size(tensor->dtype))
-    return ad_fail(AD_INVALID, "%s: the tensor \"%s\": %d is not a dtype", path, tensor->name, (int)tensor->dtype);
+    return ad_fail(AD_INVALID, "%s cannot be written, because the tensor \"%s\" has dtype %d, which does not exist",
+                   path, tensor->name, (int)tensor->dtype);
   if (!ad_safetensors_dtype_name(tensor->dtype))
     return ad_fail(AD_INVALID,
-                   "%s: the tensor \"%s\" has dtype %s; only F64, F32, BF16, F16, I32 and I64 can be written", path,
-                   tensor->name, ad_dtype_name(tensor->dtype));
+                   "%s cannot be written, because the tensor \"%s\" has dtype %s, and only F64, F32, BF16, F16, I32 "
+                   "and I64 are allowed",
+                   path, tensor->name, ad_dtype_name(tensor->dtype));
   if (strcmp(tensor->name, metadata_name) != 0) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: a tensor cannot have the name \"%s\"", path, metadata_name);
+  return ad_fail(AD_INVALID,
+                 "%s cannot be written, because a tensor has the reserved name \"%s\"; give the tensor another name",
+                 path, metadata_name);
 }
 
 /* Adds each tensor's description to the header, and fills `sizes`. */
@@ -61,11 +69,17 @@ static ad_status add_tensors(json_t *header, const ad_safetensor *tensors, size_
     AD_TRY(check_tensor(tensor, path));
     sizes[i] = (size_t)ad_shape_numel(&tensor->shape) * ad_dtype_size(tensor->dtype);
     if (json_object_get(header, tensor->name))
-      return ad_fail(AD_INVALID, "%s: two tensors have the name %s", path, tensor->name);
+      return ad_fail(
+          AD_INVALID,
+          "%s cannot be written, because two tensors have the name \"%s\"; give each tensor a name of its own", path,
+          tensor->name);
     if (json_object_set_new(header, tensor->name, describe_tensor(tensor, end, end + sizes[i])))
-      return ad_fail(AD_INVALID, "%s: the tensor \"%s\" cannot be written: names must be UTF-8", path, tensor->name);
+      return ad_fail(AD_INVALID, "%s cannot be written, because the name of the tensor \"%s\" is not UTF-8", path,
+                     tensor->name);
     if (sizes[i] > SIZE_MAX / 2 - end)
-      return ad_fail(AD_INVALID, "%s: the tensors are larger than a file can be", path);
+      return ad_fail(AD_INVALID,
+                     "%s cannot be written, because its tensors are larger than a file can be; write several files",
+                     path);
     end += sizes[i];
   }
   return AD_OK;
@@ -84,7 +98,7 @@ static ad_status write_header(ad_output *output, const char *text) {
 
 static ad_status write_json(ad_output *output, const json_t *header) {
   char *text = json_dumps(header, JSON_COMPACT);
-  if (!text) return ad_fail(AD_MEMORY, "no memory for a file's header");
+  if (!text) return ad_fail(AD_MEMORY, "no memory for the header of a safetensors file");
   ad_status status = write_header(output, text);
   free(text);
   return status;
@@ -122,7 +136,9 @@ ad_status ad_safetensors_create(const char *path, const ad_safetensor *tensors, 
 ad_status ad_safetensors_add(ad_safetensors_writer *writer, const void *data) {
   AD_NEED(writer);
   if (writer->next == writer->count)
-    return ad_fail(AD_INVALID, "all %zu tensors of the safetensors file are already written; there is no next one",
+    return ad_fail(AD_INVALID,
+                   "all %zu tensors of the safetensors file are already written, but another tensor was added; add "
+                   "only the tensors that were announced",
                    writer->count);
   if (writer->sizes[writer->next]) AD_NEED(data);
   AD_TRY(ad_output_write(writer->output, data, writer->sizes[writer->next]));
@@ -134,7 +150,8 @@ ad_status ad_safetensors_finish(ad_safetensors_writer *writer, int64_t *bytes, u
   AD_NEED(writer);
   ad_file_sum sum;
   if (writer->next != writer->count)
-    return ad_fail(AD_INVALID, "only %zu of the safetensors file's %zu tensors are written; add the others first",
+    return ad_fail(AD_INVALID,
+                   "only %zu of the safetensors file's %zu tensors are written; add the other tensors before the end",
                    writer->next, writer->count);
   AD_TRY(ad_output_sync(writer->output, &sum));
   if (bytes) *bytes = sum.bytes;

@@ -13,10 +13,10 @@ static ad_status no_entry(const char *site, ad_move move, ad_axis axis, ad_type 
   ad_way way = ad_way_find(from, to);
   ad_type_print(from, from_text, sizeof from_text);
   if (from == to)
-    return ad_fail(AD_TYPE, "%s: %s: the value is %s on `%s` already" AD_MAY_REPAIR "leave `%s` out of this %s", site,
-                   ad_move_name(move), from_text, ad_axis_name(axis), ad_axis_name(axis), ad_move_name(move));
+    return ad_fail(AD_TYPE, "%s: in `%s`, the value is %s on `%s` already" AD_MAY_REPAIR "leave `%s` out of this %s",
+                   site, ad_move_name(move), from_text, ad_axis_name(axis), ad_axis_name(axis), ad_move_name(move));
   return ad_fail(AD_TYPE,
-                 "%s: %s: the value is %s on `%s`, and no %s leads from %s to %s" AD_MAY_REPAIR
+                 "%s: in `%s`, the value is %s on `%s`, and no %s leads from %s to %s" AD_MAY_REPAIR
                  "%s%sleave `%s` out of this %s",
                  site, ad_move_name(move), from_text, ad_axis_name(axis), ad_move_name(move), from_text,
                  ad_type_print(to, to_text, sizeof to_text), ad_way_print(&way, repair, sizeof repair),
@@ -31,8 +31,9 @@ static ad_status check_innermost(const ad_layout *layout, const char *site, ad_m
   for (int inner = 0; inner < AD_AXIS_COUNT; inner++) {
     if (!(others & AD_AXES(inner)) || layout->depth[inner] < layout->depth[axis]) continue;
     return ad_fail(AD_TYPE,
-                   "%s: %s: the value is %s on `%s`, and %s on `%s` inside that; only the innermost axis of a sharded "
-                   "dimension can be changed" AD_MAY_REPAIR "undo `%s` first, or both together",
+                   "%s: in `%s`, the value is %s on `%s` and is sharded further, %s, on `%s`; only the innermost axis "
+                   "of a sharded dimension can be changed" AD_MAY_REPAIR
+                   "undo `%s` first, or undo the two axes together",
                    site, ad_move_name(move), ad_type_print(layout->type[axis], type, sizeof type), ad_axis_name(axis),
                    ad_type_print(layout->type[inner], inner_type, sizeof inner_type), ad_axis_name((ad_axis)inner),
                    ad_axis_name((ad_axis)inner));
@@ -51,11 +52,14 @@ static ad_status check_axis(const ad_layout *layout, const char *site, ad_move m
 static ad_status check_call(const char *site, ad_move move, ad_axes axes, ad_type to, int ndim) {
   char type[AD_TYPE_TEXT_MAX];
   if ((unsigned)move >= AD_MOVE_COUNT || !ad_type_is_known(to) || (axes & ~AD_AXES_ALL))
-    return ad_fail(AD_INVALID, "%s: move %d of axes 0x%x to type 0x%x: the move, an axis or the type does not exist",
-                   site, (int)move, axes, to);
+    return ad_fail(
+        AD_INVALID,
+        "%s: move %d of axes 0x%x to type 0x%x is not possible, because the move, an axis or the type does not exist",
+        site, (int)move, axes, to);
   if (ad_type_dim(to) >= ndim)
     return ad_fail(AD_TYPE,
-                   "%s: %s: the new type is %s, but the value has only %d dimension%s; S(d) must name one of them",
+                   "%s: in `%s`, the new type is %s, but the value has only %d dimension%s; the d of S(d) must be a "
+                   "dimension of the value, counted from 0",
                    site, ad_move_name(move), ad_type_print(to, type, sizeof type), ndim, ndim == 1 ? "" : "s");
   return AD_OK;
 }

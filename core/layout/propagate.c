@@ -164,21 +164,22 @@ static ad_status check_operand(const operation *op, size_t i) {
   char type[AD_TYPE_TEXT_MAX];
   int ndim = ad_rule_operand(op->rule, i).count;
   if (!ad_mesh_equal(op->operands[i]->mesh, op->operands[0]->mesh))
-    return ad_fail(
-        AD_TYPE,
-        "%s: %s: operand 1 lies on mesh \"%s\", operand %zu on \"%s\"" AD_MAY_REPAIR "change the view of one of them",
-        op->site, op->rule->name, ad_mesh_text(op->operands[0]->mesh), i + 1, ad_mesh_text(op->operands[i]->mesh));
+    return ad_fail(AD_TYPE,
+                   "%s: in `%s`, operand 1 is on mesh \"%s\", but operand %zu is on mesh \"%s\"" AD_MAY_REPAIR
+                   "change the view of one operand",
+                   op->site, op->rule->name, ad_mesh_text(op->operands[0]->mesh), i + 1,
+                   ad_mesh_text(op->operands[i]->mesh));
   for (int k = 0; k < AD_AXIS_COUNT; k++) {
     ad_axis axis = op->operands[i]->mesh->order[k];
     if (type_of(op, i, axis) <= AD_P) continue;
     if (!ad_type_is_known(type_of(op, i, axis)))
-      return ad_fail(AD_TYPE, "%s: %s: operand %zu is %s on `%s`, but a type must be R, I, V, P or S of a dimension",
-                     op->site, op->rule->name, i + 1, ad_type_print(type_of(op, i, axis), type, sizeof type),
-                     ad_axis_name(axis));
+      return ad_fail(
+          AD_TYPE, "%s: in `%s`, operand %zu is %s on `%s`, but a type must be R, I, V, P or S of a dimension",
+          op->site, op->rule->name, i + 1, ad_type_print(type_of(op, i, axis), type, sizeof type), ad_axis_name(axis));
     if (ad_type_dim(type_of(op, i, axis)) >= ndim)
-      return ad_fail(AD_TYPE, "%s: %s: operand %zu is %s on `%s`, but it has %d dimension%s in \"%s\"", op->site,
-                     op->rule->name, i + 1, ad_type_print(type_of(op, i, axis), type, sizeof type), ad_axis_name(axis),
-                     ndim, ndim == 1 ? "" : "s", op->rule->dims);
+      return ad_fail(AD_TYPE, "%s: in `%s`, operand %zu is %s on `%s`, but this operand has %d dimension%s in \"%s\"",
+                     op->site, op->rule->name, i + 1, ad_type_print(type_of(op, i, axis), type, sizeof type),
+                     ad_axis_name(axis), ndim, ndim == 1 ? "" : "s", op->rule->dims);
   }
   return AD_OK;
 }

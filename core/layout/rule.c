@@ -41,13 +41,14 @@ ad_status ad_rule_check(const ad_rule *rule, size_t count) {
   }
   if (!valid)
     return ad_fail(AD_INVALID,
-                   "%s: \"%.80s\" is not a rule for dimensions; a rule is written like \"bk,kn->bn\", with at most %d "
-                   "different letters for each operand",
+                   "%s: `dims` is \"%.80s\", which is not a rule for dimensions; write a rule like \"bk,kn->bn\", with "
+                   "at most %d different letters for each operand",
                    rule->name, rule->dims, AD_DIMS_MAX);
   if (rule->linearity != AD_MULTILINEAR && rule->linearity != AD_ADDITIVE && rule->linearity != AD_NONLINEAR)
-    return ad_fail(AD_INVALID, "%s: %d is not a linearity", rule->name, (int)rule->linearity);
+    return ad_fail(AD_INVALID, "%s: `linearity` is %d, which does not exist; use a value of ad_linearity", rule->name,
+                   (int)rule->linearity);
   if (operands != count)
-    return ad_fail(AD_INVALID, "%s: dimensions \"%.80s\" are for %zu operands, but the call has %zu", rule->name,
+    return ad_fail(AD_INVALID, "%s: `dims` is \"%.80s\", for %zu operands, but the call has %zu operands", rule->name,
                    rule->dims, operands, count);
   return AD_OK;
 }

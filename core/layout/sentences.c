@@ -100,11 +100,11 @@ ad_status ad_conflict_fail(const ad_conflict *conflict, const char *name, const 
   if (conflict->sides == 2)
     ad_text_add(&text, ", operand %zu is %s", conflict->side[1].operand + 1,
                 ad_type_print(conflict->side[1].type, type, sizeof type));
-  ad_text_add(&text, "%s%s" AD_MAY_REPAIR, why[0] ? ": " : "", why);
+  ad_text_add(&text, "%s%s" AD_MAY_REPAIR, why[0] ? ", but " : "", why);
   if (conflict->kind == AD_SHARDING_ORDER)
     ad_text_add(&text, "shard operand %zu in the order of operand %zu", conflict->side[1].operand + 1,
                 conflict->side[0].operand + 1);
   else
     print_repair(conflict, &text);
-  return ad_fail(AD_TYPE, "%s: %s: %s", site, name, sentence);
+  return ad_fail(AD_TYPE, "%s: in `%s`, %s", site, name, sentence);
 }

@@ -13,7 +13,7 @@
     "every rank would add the full value to its addend, and the sum would count it once per rank")                 \
   X(AD_SUM_PLUS_FULL, "the sum along that dimension is Partial (P), and the full value would count once per rank") \
   X(AD_PARTIAL_TIMES_PARTIAL, "a product of sums is not the sum of the products")                                  \
-  X(AD_PARTIAL_NONLINEAR, "the operation is not linear, so the sum must be complete before it")                    \
+  X(AD_PARTIAL_NONLINEAR, "the operation is not linear, so the sum must be complete before the operation")         \
   X(AD_SHARDED_AND_FULL, "one operand has this dimension sharded, the other full")                                 \
   X(AD_TWO_DIMENSIONS, "one axis would shard two dimensions of the result")                                        \
   X(AD_SHARDED_DIFFERENTLY, "zigzag shards fit only zigzag shards")                                                \
@@ -46,9 +46,9 @@ typedef struct ad_conflict {
 
 /* Precedes a repair in messages. The types do not show the intention of a program, so the repair is only a
  * suggestion. */
-#define AD_MAY_REPAIR "; this may repair it: "
+#define AD_MAY_REPAIR "; possible repair: "
 
-/* Records the message "site: name: operand 1 is I on `tp`, operand 2 is S(0): why; this may repair it: convert operand
+/* Records the message "site: in `name`, operand 1 is I on `tp`, operand 2 is S(0), but why; possible repair: convert operand
  * 1 I->S(0)"; returns AD_TYPE. */
 ad_status ad_conflict_fail(const ad_conflict *conflict, const char *name, const char *site);
 

@@ -20,8 +20,10 @@ static int read_type(ad_word word, ad_type *out) {
 
 static ad_status unknown_axis(const char *text, ad_word name) {
   char known[128];
-  return ad_fail(AD_INVALID, "layout \"%.120s\": unknown axis `%.*s`; the axes are %s, and dp for both dp axes", text,
-                 ad_word_shown(name), name.data, ad_axes_known(known, sizeof known));
+  return ad_fail(
+      AD_INVALID,
+      "layout \"%.120s\": there is no axis `%.*s`; the axes are %s, and dp for dp_replicate and dp_shard together",
+      text, ad_word_shown(name), name.data, ad_axes_known(known, sizeof known));
 }
 
 /* Reads one word "axis=type" into *layout; *named is the set of axes read so far. */
@@ -59,7 +61,7 @@ ad_status ad_layout_parse(const ad_mesh *mesh, const char *text, ad_layout *out)
   ad_axes missing = ad_mesh_large(mesh) & ~named;
   if (missing)
     return ad_fail(AD_INVALID,
-                   "layout \"%.120s\" gives no type on `%s`; a layout on mesh \"%s\" names every axis larger than 1",
+                   "layout \"%.120s\" gives no type on `%s`; name every axis of mesh \"%s\" that is larger than 1",
                    text, ad_axes_print(missing, absent, sizeof absent), ad_mesh_text(mesh));
   *out = layout;
   return AD_OK;

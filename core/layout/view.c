@@ -39,8 +39,8 @@ static ad_status one_type(const ad_layout *layout, const char *site, ad_axes axe
   if (axis != AD_AXIS_COUNT) {
     ad_way way = ad_way_find(layout->type[axis], common);
     return ad_fail(AD_TYPE,
-                   "%s: change of view: `%s` becomes `%s` and needs one type among R, I, V, P, but the value is %s on "
-                   "`%s`" AD_MAY_REPAIR "%s on that axis, so that the value is %s on all of them",
+                   "%s: in the change of view, `%s` becomes `%s` and needs one type among R, I, V, P, but the value is "
+                   "%s on `%s`" AD_MAY_REPAIR "%s on that axis, so that the value is %s on all these axes",
                    site, ad_axes_print(axes, set, sizeof set), seen_as,
                    ad_type_print(layout->type[axis], type, sizeof type), ad_axis_name(axis),
                    ad_way_print(&way, repair, sizeof repair), ad_type_print(common, target, sizeof target));
@@ -136,8 +136,8 @@ ad_status ad_layout_view_at(const ad_layout *layout, const ad_mesh *view, ad_lay
   AD_NEED(layout->mesh);
   if (!ad_mesh_same_ranks(layout->mesh, view))
     return ad_fail(AD_INVALID,
-                   "%s: change of view: mesh \"%s\" has ranks %lld to %lld, the view \"%s\" has %lld to %lld; a view "
-                   "must have the same ranks as the mesh",
+                   "%s: a view must have the same ranks as its mesh, but mesh \"%s\" has ranks %lld to %lld and the "
+                   "view \"%s\" has ranks %lld to %lld",
                    site, ad_mesh_text(layout->mesh), (long long)ad_mesh_first_rank(layout->mesh),
                    (long long)ad_mesh_last_rank(layout->mesh), ad_mesh_text(view), (long long)ad_mesh_first_rank(view),
                    (long long)ad_mesh_last_rank(view));

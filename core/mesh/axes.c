@@ -19,8 +19,10 @@ ad_status ad_axes_parse(const char *text, ad_axes *out) {
     ad_axes found = ad_word_axes(word);
     char known[128];
     if (!found)
-      return ad_fail(AD_INVALID, "axes \"%.80s\": unknown axis `%.*s`; the axes are %s, and dp for both dp axes", text,
-                     ad_word_shown(word), word.data, ad_axes_known(known, sizeof known));
+      return ad_fail(
+          AD_INVALID,
+          "axes \"%.80s\": there is no axis `%.*s`; the axes are %s, and dp for dp_replicate and dp_shard together",
+          text, ad_word_shown(word), word.data, ad_axes_known(known, sizeof known));
     axes |= found;
   }
   *out = axes;

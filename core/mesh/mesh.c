@@ -29,7 +29,8 @@ static ad_status text_without(const ad_mesh *mesh, ad_axis axis, const char *par
   ad_text text = ad_text_on(buffer, AD_MESH_TEXT_MAX);
   int64_t size = mesh->axis_size[axis];
   if (size > 1 && mesh->stride[axis] * size != mesh->size)
-    return ad_fail(AD_INVALID, "mesh \"%s\": `%s` must be the first axis: the ranks of a %s must be consecutive",
+    return ad_fail(AD_INVALID,
+                   "mesh \"%s\": write `%s` as the first axis, because the ranks of a %s must be consecutive",
                    mesh->text, ad_axis_name(axis), part);
   for (int i = 0; i < mesh->named_count; i++)
     if (mesh->order[i] != axis)
@@ -50,7 +51,7 @@ ad_status ad_mesh_create_stage(const ad_mesh *mesh, int64_t position, ad_mesh **
   char text[AD_MESH_TEXT_MAX];
   int64_t positions = mesh->axis_size[AD_PP];
   if (position < 0 || position >= positions)
-    return ad_fail(AD_INVALID, "mesh \"%s\": there is no position %" PRId64 " on pp; the positions are 0 to %" PRId64,
+    return ad_fail(AD_INVALID, "mesh \"%s\" has no position %" PRId64 " on pp; the positions are 0 to %" PRId64,
                    mesh->text, position, positions - 1);
   AD_TRY(text_without(mesh, AD_PP, "stage", text));
   return ad_mesh_create_pool(text, mesh->first_rank + position * (mesh->size / positions), out);
@@ -61,7 +62,10 @@ ad_status ad_mesh_create_both(const ad_mesh *a, const ad_mesh *b, ad_mesh **out)
   const ad_mesh *low = a->first_rank < b->first_rank ? a : b, *high = low == a ? b : a;
   char text[32];
   if (ad_mesh_last_rank(low) >= high->first_rank)
-    return ad_fail(AD_INVALID, "mesh: \"%s\" and \"%s\" have ranks in common, but must have none", a->text, b->text);
+    return ad_fail(AD_INVALID,
+                   "the meshes \"%s\" and \"%s\" have ranks in common, but must have none; give the second mesh "
+                   "another first rank",
+                   a->text, b->text);
   snprintf(text, sizeof text, "dp_shard=%" PRId64, low->size + high->size);
   AD_TRY(ad_mesh_create_pool(text, low->first_rank, out));
   (*out)->head = low->size;
@@ -76,25 +80,27 @@ const char *ad_mesh_text(const ad_mesh *mesh) { return mesh->text; }
 /* Parses the mesh's text again and compares every field. */
 ad_status ad_mesh_check(const ad_mesh *mesh) {
   ad_mesh again;
-  if (!mesh) return ad_fail(AD_INVALID, "mesh check: the mesh is NULL");
+  if (!mesh) return ad_fail(AD_INVALID, "ad_mesh_check: the mesh is NULL");
   if (!memchr(mesh->text, 0, sizeof mesh->text))
-    return ad_fail(AD_INVALID, "mesh check: the mesh's text is not terminated");
+    return ad_fail(AD_INVALID,
+                   "ad_mesh_check: the text of the mesh has no terminating 0; make meshes with ad_mesh_parse");
   AD_TRY(ad_mesh_parse(mesh->text, mesh->first_rank, &again));
   if (again.size != mesh->size)
     return ad_fail(AD_INVALID,
-                   "mesh check: by its text the mesh \"%s\" has %" PRId64 " rank%s, but its fields say %" PRId64,
+                   "ad_mesh_check: by its text the mesh \"%s\" has %" PRId64 " rank%s, but its fields say %" PRId64,
                    mesh->text, again.size, ad_plural(again.size), mesh->size);
   if (again.named != mesh->named || again.named_count != mesh->named_count)
-    return ad_fail(AD_INVALID,
-                   "mesh check: the text \"%s\" names %d axes (set 0x%x), but the fields of the mesh say %d (set 0x%x)",
-                   mesh->text, again.named_count, again.named, mesh->named_count, mesh->named);
+    return ad_fail(
+        AD_INVALID,
+        "ad_mesh_check: the text \"%s\" names %d axes (set 0x%x), but the fields of the mesh say %d (set 0x%x)",
+        mesh->text, again.named_count, again.named, mesh->named_count, mesh->named);
   for (int i = 0; i < AD_AXIS_COUNT; i++) {
     if (again.order[i] != mesh->order[i])
-      return ad_fail(AD_INVALID, "mesh check: axis %d of \"%s\" is `%s` by its text, but `%s` by its fields", i,
+      return ad_fail(AD_INVALID, "ad_mesh_check: axis %d of \"%s\" is `%s` by its text, but `%s` by its fields", i,
                      mesh->text, ad_axis_name(again.order[i]), ad_axis_name(mesh->order[i]));
     if (again.axis_size[i] != mesh->axis_size[i] || again.stride[i] != mesh->stride[i])
       return ad_fail(AD_INVALID,
-                     "mesh check: by the text, `%s` of \"%s\" has size %" PRId64 " and stride %" PRId64
+                     "ad_mesh_check: by the text, `%s` of \"%s\" has size %" PRId64 " and stride %" PRId64
                      ", but the fields of the mesh say %" PRId64 " and %" PRId64,
                      ad_axis_name((ad_axis)i), mesh->text, again.axis_size[i], again.stride[i], mesh->axis_size[i],
                      mesh->stride[i]);

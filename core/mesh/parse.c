@@ -20,7 +20,7 @@ static int64_t read_size(ad_word word) {
 
 static ad_status unknown_axis(const char *text, ad_word name) {
   char known[128];
-  return ad_fail(AD_INVALID, "mesh \"%.80s\": unknown axis `%.*s`; the axes are %s, and dp for dp_shard", text,
+  return ad_fail(AD_INVALID, "mesh \"%.80s\": there is no axis `%.*s`; the axes are %s, and dp for dp_shard", text,
                  ad_word_shown(name), name.data, ad_axes_known(known, sizeof known));
 }
 
@@ -40,8 +40,10 @@ static ad_status add_axis(const char *text, ad_word word, ad_mesh *mesh) {
     return ad_fail(AD_INVALID, "mesh \"%.80s\": `%s` has size `%.*s`; a size is a whole number from 1 to 2^40", text,
                    ad_axis_name(axis), ad_word_shown(value), value.data);
   if (size > AD_MESH_RANKS_MAX / mesh->size)
-    return ad_fail(AD_INVALID, "mesh \"%.80s\": %" PRId64 " times `%s`=%" PRId64 " is more than 2^40 ranks", text,
-                   mesh->size, ad_axis_name(axis), size);
+    return ad_fail(AD_INVALID,
+                   "mesh \"%.80s\": %" PRId64 " times `%s`=%" PRId64
+                   " is more than 2^40 ranks, the largest size of a world",
+                   text, mesh->size, ad_axis_name(axis), size);
   mesh->named |= AD_AXES(axis);
   mesh->order[mesh->named_count++] = axis;
   mesh->axis_size[axis] = size;
@@ -68,7 +70,8 @@ ad_status ad_mesh_parse(const char *text, int64_t first_rank, ad_mesh *out) {
   ad_mesh mesh = {.first_rank = first_rank, .size = 1};
   ad_word word;
   if (first_rank < 0 || first_rank > AD_MESH_RANKS_MAX)
-    return ad_fail(AD_INVALID, "mesh \"%.80s\": first rank %" PRId64 " lies outside 0 to 2^40", text, first_rank);
+    return ad_fail(AD_INVALID, "mesh \"%.80s\": the first rank is %" PRId64 ", but must be from 0 to 2^40", text,
+                   first_rank);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) mesh.axis_size[axis] = 1;
   for (const char *cursor = text; ad_word_next(&cursor, " \t\n", &word);) AD_TRY(add_axis(text, word, &mesh));
   complete(&mesh);

@@ -11,7 +11,8 @@ ad_status ad_mesh_create_view(const ad_mesh *mesh, const char *text, ad_mesh **o
   AD_TRY(ad_mesh_parse(text, mesh->first_rank, &parsed));
   if (parsed.size != mesh->size)
     return ad_fail(AD_INVALID,
-                   "view \"%s\" has %" PRId64 " rank%s, its mesh \"%s\" has %" PRId64 "; the two numbers must be equal",
+                   "a view must have as many ranks as its mesh, but view \"%s\" has %" PRId64
+                   " rank%s and mesh \"%s\" has %" PRId64 "",
                    parsed.text, parsed.size, ad_plural(parsed.size), mesh->text, mesh->size);
   AD_TRY(ad_new(1, &view));
   *view = parsed;

@@ -36,7 +36,7 @@ static void set_defaults(ad_adamw_options *options) {
 
 static ad_status check_options(const ad_adamw_options *options) {
   if (!(options->beta1 >= 0 && options->beta1 < 1 && options->beta2 >= 0 && options->beta2 < 1))
-    return ad_fail(AD_INVALID, "AdamW: `beta1` and `beta2` must lie from 0 to below 1, but are %g and %g",
+    return ad_fail(AD_INVALID, "AdamW: `beta1` and `beta2` must be at least 0 and less than 1, but are %g and %g",
                    options->beta1, options->beta2);
   if (!(options->epsilon > 0 && isfinite(options->epsilon)))
     return ad_fail(AD_INVALID, "AdamW: `epsilon` must be above 0, but is %g", options->epsilon);
@@ -119,36 +119,43 @@ static ad_status check_meets(const slot *s, const ad_array *array, const char *w
   char mine[256], theirs[256];
   const ad_array *state = &s->moment[0];
   if (!ad_shape_equal(&state->shape, &array->shape))
-    return ad_fail(AD_INVALID, "%s: AdamW: %s %zu has shape %s, but its state has shape %s; nothing was updated", site,
-                   what, index, ad_shape_print(&array->shape, theirs, sizeof theirs),
+    return ad_fail(AD_INVALID, "%s: in `AdamW`, %s %zu has shape %s, but its state has shape %s; nothing was updated",
+                   site, what, index, ad_shape_print(&array->shape, theirs, sizeof theirs),
                    ad_shape_print(&state->shape, mine, sizeof mine));
   if (!ad_layout_equal(&state->layout, &array->layout))
     return ad_fail(AD_TYPE,
-                   "%s: AdamW: %s %zu has layout %s, but its state has layout %s; reduce it to the storage layout; "
-                   "nothing was updated",
+                   "%s: in `AdamW`, %s %zu has layout \"%s\", but its state has layout \"%s\"; reduce the gradient to "
+                   "the storage layout; nothing was updated",
                    site, what, index, ad_layout_print(&array->layout, theirs, sizeof theirs),
                    ad_layout_print(&state->layout, mine, sizeof mine));
   if (array->scale)
-    return ad_fail(AD_TYPE, "%s: AdamW: %s %zu is stored times 2^-%d, but its state is unscaled; nothing was updated",
+    return ad_fail(AD_TYPE,
+                   "%s: in `AdamW`, %s %zu is stored times 2^-%d, but must be stored unscaled, as its state is; "
+                   "nothing was updated",
                    site, what, index, array->scale);
   if (!ad_shape_equal(&state->local, &array->local))
-    return ad_fail(
-        AD_INVALID,
-        "%s: AdamW: the local part of %s %zu has shape %s, but that of its state has shape %s; nothing was updated",
-        site, what, index, ad_shape_print(&array->local, theirs, sizeof theirs),
-        ad_shape_print(&state->local, mine, sizeof mine));
+    return ad_fail(AD_INVALID,
+                   "%s: in `AdamW`, the local part of %s %zu has shape %s, but that of its state has shape %s; nothing "
+                   "was updated",
+                   site, what, index, ad_shape_print(&array->local, theirs, sizeof theirs),
+                   ad_shape_print(&state->local, mine, sizeof mine));
   if (array->data || !state->data || !ad_array_numel(array)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: AdamW: %s %zu has no data; nothing was updated", site, what, index);
+  return ad_fail(AD_INVALID,
+                 "%s: in `AdamW`, %s %zu has no memory for its elements; set its `data`; nothing was updated", site,
+                 what, index);
 }
 
 static ad_status check_param_of(const slot *s, const ad_array *param, size_t index, const char *site) {
   AD_TRY(check_meets(s, param, "parameter", index, site));
   if (param->data && !s->moment[0].data && ad_array_numel(param))
-    return ad_fail(AD_INVALID, "%s: AdamW: parameter %zu had no data when its state was made; nothing was updated",
+    return ad_fail(AD_INVALID,
+                   "%s: in `AdamW`, parameter %zu had no `data` when ad_adamw_create made its state; create AdamW "
+                   "again with the memory of the parameter; nothing was updated",
                    site, index);
   if (param->dtype == s->param) return AD_OK;
-  return ad_fail(AD_TYPE, "%s: AdamW: parameter %zu is %s, but its state was made for %s; nothing was updated", site,
-                 index, ad_dtype_name(param->dtype), ad_dtype_name(s->param));
+  return ad_fail(AD_TYPE,
+                 "%s: in `AdamW`, parameter %zu has dtype %s, but its state was made for dtype %s; nothing was updated",
+                 site, index, ad_dtype_name(param->dtype), ad_dtype_name(s->param));
 }
 
 /* Checks a gradient. It may have another floating dtype than its parameter: the `reduce` of its precision policy. */
@@ -156,16 +163,19 @@ static ad_status check_gradient_of(const slot *s, const ad_array *grad, size_t i
   if (!grad) return AD_OK;
   AD_TRY(check_meets(s, grad, "gradient", index, site));
   if (ad_dtype_is_float(grad->dtype)) return AD_OK;
-  return ad_fail(AD_TYPE, "%s: AdamW: gradient %zu has dtype %s, but must have a floating dtype; nothing was updated",
+  return ad_fail(AD_TYPE,
+                 "%s: in `AdamW`, gradient %zu has dtype %s, but must have f64, f32, bf16 or f16; nothing was updated",
                  site, index, ad_dtype_name(grad->dtype));
 }
 
 static ad_status check_factors(double lr, double factor, const char *site) {
   if (!isfinite(lr))
-    return ad_fail(AD_INVALID, "%s: AdamW: the learning rate must be finite, but is %g; nothing was updated", site, lr);
+    return ad_fail(AD_INVALID, "%s: in `AdamW`, the learning rate `lr` must be finite, but is %g; nothing was updated",
+                   site, lr);
   if (!isfinite(factor))
-    return ad_fail(AD_INVALID, "%s: AdamW: the factor of the gradients must be finite, but is %g; nothing was updated",
-                   site, factor);
+    return ad_fail(AD_INVALID,
+                   "%s: in `AdamW`, the `factor` of the gradients must be finite, but is %g; nothing was updated", site,
+                   factor);
   return AD_OK;
 }
 

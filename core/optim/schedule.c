@@ -6,12 +6,13 @@
 
 static ad_status check_number(const char *name, double value) {
   if (isfinite(value) && value >= 0) return AD_OK;
-  return ad_fail(AD_INVALID, "ad_schedule: %s must be a finite number of at least 0, but is %g", name, value);
+  return ad_fail(AD_INVALID, "ad_schedule: the field `%s` must be a finite number of at least 0, but is %g", name,
+                 value);
 }
 
 static ad_status check_steps(const char *name, int64_t value) {
   if (value >= 0) return AD_OK;
-  return ad_fail(AD_INVALID, "ad_schedule: %s must be at least 0, but is %lld", name, (long long)value);
+  return ad_fail(AD_INVALID, "ad_schedule: the field `%s` must be at least 0, but is %lld", name, (long long)value);
 }
 
 static double rate_at(const ad_schedule *schedule, int64_t step) {
@@ -41,11 +42,11 @@ ad_status ad_schedule_at(const ad_schedule *given, int64_t step, double *out) {
 ad_status ad_clip_factor(double norm, double clip, double *out) {
   AD_NEED(out);
   if (!(isfinite(clip) && clip >= 0))
-    return ad_fail(AD_INVALID, "ad_clip_factor: clip must be a finite number of at least 0, but is %g", clip);
+    return ad_fail(AD_INVALID, "ad_clip_factor: `clip` must be a finite number of at least 0, but is %g", clip);
   if (!(isfinite(norm) && norm >= 0))
     return ad_fail(AD_NUMBER,
-                   "ad_clip_factor: the norm of the gradient is %g, which no factor makes smaller; skip the step, as "
-                   "ad_loss_scale_update says",
+                   "ad_clip_factor: the norm of the gradient is %g, which no factor can clip; skip this step, as after "
+                   "an overflow that ad_loss_scale_update reports",
                    norm);
   *out = clip > 0 && norm > clip ? clip / norm : 1;
   return AD_OK;

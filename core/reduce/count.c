@@ -30,8 +30,8 @@ static ad_status check_layout(const ad_layout *layout) {
     ad_type is = layout->type[axis];
     if (is == AD_P || is == AD_R || is == AD_I) continue;
     return ad_fail(AD_TYPE,
-                   "the layout of a count is %s on `%s`, but must be P where each rank counts its own part, or R or I "
-                   "where all ranks count the same",
+                   "the layout of a count is %s on `%s`, but must be P where each rank counts a part, or R or I where "
+                   "all ranks count the same",
                    ad_type_print(is, type, sizeof type), ad_axis_name((ad_axis)axis));
   }
   return AD_OK;
@@ -49,10 +49,12 @@ ad_status ad_count_create(ad_comm *comm, const ad_layout *local, size_t n, ad_co
   AD_NEED(comm, local, out);
   AD_NEED(local->mesh);
   AD_TRY(check_layout(local));
-  if (!n) return ad_fail(AD_INVALID, "count: n is 0, but a step has at least one microbatch");
+  if (!n) return ad_fail(AD_INVALID, "the count is over `n` = 0 microbatches, but a step has at least one microbatch");
   if (!ad_mesh_has_rank(local->mesh, ad_comm_rank(comm)))
-    return ad_fail(AD_INVALID, "count: rank %lld is not in the mesh \"%s\"", (long long)ad_comm_rank(comm),
-                   ad_mesh_text(local->mesh));
+    return ad_fail(
+        AD_INVALID,
+        "the count was asked for on rank %lld, which is not in its mesh \"%s\"; count on the ranks of the mesh only",
+        (long long)ad_comm_rank(comm), ad_mesh_text(local->mesh));
   ad_count *count;
   AD_TRY(ad_new(1, &count));
   *count = (ad_count){.comm = comm, .local = *local, .summed = *local, .n = n};
@@ -94,7 +96,7 @@ ad_status ad_count_post_at(ad_count *count, const int64_t *local, const char *si
   AD_NEED(count, local);
   if (ad_count_is_in_flight(count)) {
     return ad_fail(AD_INVALID,
-                   "%s: count: the count that was posted before is still in flight; wait for it first (ad_count_wait)",
+                   "%s: the previous count is still in flight; call ad_count_wait before the next count is posted",
                    site);
   }
   posted_count *posted = count->posted;
@@ -110,7 +112,7 @@ ad_status ad_count_wait(const ad_count *count, int64_t *total) {
   AD_NEED(count);
   posted_count *posted = count->posted;
   if (posted->state == NOT_POSTED)
-    return ad_fail(AD_INVALID, "ad_count_wait: no count was posted; call ad_count_post first");
+    return ad_fail(AD_INVALID, "ad_count_wait was called, but no count was posted; call ad_count_post first");
   if (posted->state == IN_FLIGHT) {
     AD_TRY(ad_comm_wait(count->comm, &posted->request));
     posted->array.layout = posted->summed.layout;

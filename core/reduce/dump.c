@@ -22,7 +22,7 @@ ad_status ad_reducer_dump(ad_reducer *reducer, const char *folder, uint64_t afte
   AD_NEED(reducer, folder);
   if (reducer->state != AD_BETWEEN_STEPS)
     return ad_fail(AD_INVALID,
-                   "reducer: ad_reducer_dump was called inside a step; call it between steps; nothing was changed");
+                   "ad_reducer_dump was called inside a step, but must be called between steps; nothing was changed");
   if (ad_comm_is_dry(reducer->comm) || !reducer->param_count) return AD_OK;
   ad_dump_destroy(reducer);
   AD_TRY(ad_new(1, &reducer->dump));
@@ -43,8 +43,8 @@ ad_status ad_reducer_divided_by(ad_reducer *reducer, double divisor) {
   AD_NEED(reducer);
   if (!isfinite(divisor) || divisor < 0)
     return ad_fail(AD_INVALID,
-                   "reducer: the number by which a loss is divided must be finite and at least 0, but is %g; nothing "
-                   "was changed",
+                   "the reducer got %g as the number by which a loss is divided, but this number must be finite and at "
+                   "least 0; nothing was changed",
                    divisor);
   if (reducer->dump) reducer->dump->divisor = divisor;
   return AD_OK;
@@ -69,8 +69,9 @@ static int is_lost(const ad_reducer *reducer) {
 void ad_dump_end(ad_reducer *reducer) {
   const ad_dump *dump = reducer->dump;
   if (dump && !dump->has_sums && !is_lost(reducer) && !ad_dump_rank(reducer))
-    ad_log(AD_LOG_WARNING, "nothing was dumped to %s, because step %lld was never reached", dump->folder,
-           (long long)dump->step);
+    ad_log(AD_LOG_WARNING,
+           "nothing was dumped to %s, because the run ended before step %lld; dump an earlier step, or run longer",
+           dump->folder, (long long)dump->step);
   ad_dump_destroy(reducer);
 }
 
@@ -157,8 +158,9 @@ ad_status ad_dump_sums(ad_reducer *reducer) {
 ad_status ad_reducer_reported(ad_reducer *reducer, double norm) {
   AD_NEED(reducer);
   if (reducer->state != AD_BETWEEN_STEPS)
-    return ad_fail(AD_INVALID,
-                   "reducer: ad_reducer_reported was called inside a step; call it between steps; nothing was changed");
+    return ad_fail(
+        AD_INVALID,
+        "ad_reducer_reported was called inside a step, but must be called between steps; nothing was changed");
   if (!reducer->dump || !reducer->dump->has_sums || !isfinite(norm)) return AD_OK;
   reducer->dump->norm = norm;
   return ad_dump_write_sums(reducer);

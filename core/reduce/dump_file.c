@@ -40,8 +40,8 @@ static ad_status find_box(const ad_reducer *reducer, const ad_reduced_param *par
   *out = (box){0};
   if (own.axes && param->shape.ndim == AD_DIMS_MAX)
     return ad_fail(AD_INVALID,
-                   "`%s` cannot be dumped: it has %d dimensions, the most that a dump can hold, and as it is V the "
-                   "dump would need one more",
+                   "the V parameter `%s` cannot be dumped, because a dump of V needs one more dimension, and this "
+                   "parameter has %d dimensions, the most that a dump can hold",
                    param->name, AD_DIMS_MAX);
   if (own.axes) add_dim(out, ad_group_size(&own), (ad_span){ad_group_index(&own, rank), 1});
   for (int dim = 0; dim < param->shape.ndim; dim++) {
@@ -55,7 +55,9 @@ static ad_status find_box(const ad_reducer *reducer, const ad_reduced_param *par
 static ad_status check_types(const ad_reduced_param *param) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (ad_type_is_zigzag(param->gradient.type[axis]) || ad_type_is_zigzag(param->storage.type[axis]))
-      return ad_fail(AD_INVALID, "`%s` cannot be dumped: it is sharded zigzag, and a dump holds only contiguous parts",
+      return ad_fail(AD_INVALID,
+                     "the parameter `%s` cannot be dumped, because its layout or storage is sharded zigzag and a dump "
+                     "holds only contiguous parts",
                      param->name);
   }
   return AD_OK;
@@ -152,8 +154,9 @@ static ad_status put_json(dump_file *file, const char *key, const json_t *value)
   if (!json_object_size(value)) return AD_OK;
   char *text = json_dumps(value, JSON_COMPACT);
   if (!text)
-    return ad_fail(AD_INVALID,
-                   "the names of parameters cannot be written to the dump: they are not UTF-8, or there is no memory");
+    return ad_fail(
+        AD_INVALID,
+        "the names of parameters cannot be written to the dump, because a name is not UTF-8 or no memory is left");
   file->texts[file->text_count++] = text;
   add_metadata(file, key, text);
   return AD_OK;
@@ -244,8 +247,8 @@ static ad_status path_of(const ad_reducer *reducer, int microbatch, char **out) 
 static ad_status check_new(const char *path, ad_status refusal) {
   if (access(path, F_OK)) return AD_OK;
   return ad_fail(refusal,
-                 "%s already exists: dump to a folder without this file; if a program has two reducers, give one of "
-                 "them another `prefix` or `files` (ad_reducer_options)",
+                 "%s already exists, and a dump replaces no file. Dump to a folder without this file; if a program has "
+                 "two reducers, set a different `prefix` or `files` in the ad_reducer_options of the second",
                  path);
 }
 

@@ -44,20 +44,21 @@ ad_status ad_param_initialise(const ad_param_spec *spec, uint64_t seed, int64_t 
   char declared[128], given[128];
   if (!ad_shape_equal(&spec->shape, &value->shape)) {
     return ad_fail(AD_INVALID,
-                   "parameter %s is declared with shape %s, but the array for its initial value has shape %s",
+                   "parameter `%s` is declared with shape %s, but the array for its initial value has shape %s; the "
+                   "two shapes must be equal",
                    spec->name, ad_shape_print(&spec->shape, declared, sizeof declared),
                    ad_shape_print(&value->shape, given, sizeof given));
   }
   if (!ad_dtype_is_float(value->dtype) || value->scale != 0) {
     return ad_fail(AD_INVALID,
-                   "parameter %s: the array for its initial value has dtype %s and scale %d, but must have a floating "
-                   "dtype and scale 0",
+                   "the array for the initial value of parameter `%s` has dtype %s and scale %d, but must have f64, "
+                   "f32, bf16 or f16 and scale 0",
                    spec->name, ad_dtype_name(value->dtype), value->scale);
   }
   if (!isfinite(spec->mean) || !isfinite(spec->deviation) || spec->deviation < 0)
     return ad_fail(AD_INVALID,
-                   "parameter %s: the mean and the deviation of its initial values must be finite and the deviation at "
-                   "least 0, but they are %g and %g",
+                   "the mean and the deviation of the initial values of parameter `%s` must be finite and the "
+                   "deviation at least 0, but the two are %g and %g",
                    spec->name, spec->mean, spec->deviation);
   if (!value->data || !ad_array_numel(value)) return AD_OK;
   filling to = {spec, seed, ad_random_stream(spec->name), value, 0};

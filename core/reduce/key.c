@@ -6,8 +6,10 @@
 
 static ad_status refuse_step(const ad_reduced_param *param, ad_path_step step, const char *why) {
   char axes[96], layout[160], storage[160];
-  return ad_fail(AD_INVALID, "parameter `%s`: storage \"%s\" with layout \"%s\" needs %s over %s, but %s", param->name,
-                 ad_layout_print(&param->storage, storage, sizeof storage),
+  return ad_fail(AD_INVALID,
+                 "parameter `%s` cannot be stored as \"%s\" with layout \"%s\", because the reduction of its gradient "
+                 "needs %s over %s, and %s",
+                 param->name, ad_layout_print(&param->storage, storage, sizeof storage),
                  ad_layout_print(&param->layout, layout, sizeof layout), ad_move_name(step.move),
                  ad_axes_print(step.axes, axes, sizeof axes), why);
 }
@@ -31,8 +33,9 @@ static ad_status check_step(const ad_reducer *reducer, const ad_reduced_param *p
   if (step.to != AD_S(0) || !param->shape.ndim)
     return refuse_step(param, step, "storage can be sharded only along the first dimension: S0");
   if (!is_sharded_by_rows(reducer, param, step.axes))
-    return refuse_step(
-        param, step, "its parts differ from those of one sharding over all these ranks; shard the storage on one axis");
+    return refuse_step(param, step,
+                       "the parts of the storage differ from the parts of one sharding over all these ranks; shard the "
+                       "storage on one axis");
   return AD_OK;
 }
 

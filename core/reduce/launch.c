@@ -49,8 +49,8 @@ static ad_status check_stored(const ad_bucket *bucket) {
     char names[320], have_text[16], want_text[16];
     list_names(bucket, names, sizeof names);
     return ad_fail(AD_TYPE,
-                   "the reduced gradient of %s is %s on `%s`, but the storage is %s: a step of the reduction was left "
-                   "out or went over the wrong axes",
+                   "the reduced gradient of %s is %s on `%s`, but the storage is %s, so a step of the reduction was "
+                   "left out or went over the wrong axes",
                    names, ad_type_print(have, have_text, sizeof have_text), ad_axis_name((ad_axis)axis),
                    ad_type_print(want, want_text, sizeof want_text));
   }

@@ -9,7 +9,7 @@ static int width(ad_dtype dtype) { return dtype == AD_F64 ? 3 : dtype == AD_F32 
 
 static ad_status check_float(ad_dtype dtype, const char *field) {
   if (ad_dtype_is_float(dtype)) return AD_OK;
-  return ad_fail(AD_INVALID, "precision policy: `%s` is %s, but must be f64, f32, bf16 or f16", field,
+  return ad_fail(AD_INVALID, "the field `%s` of the precision policy is %s, but must be f64, f32, bf16 or f16", field,
                  ad_dtype_name(dtype));
 }
 
@@ -21,21 +21,21 @@ ad_status ad_precision_policy_complete(ad_precision_policy *policy) {
   if (!full.reduce) full.reduce = full.grad;
   if (!full.reduce) {
     return ad_fail(AD_INVALID,
-                   "precision policy: a raw gradient keeps the dtype in which it is produced, which is not known yet; "
-                   "set grad to that dtype, or set reduce");
+                   "the precision policy is raw, so a gradient keeps the dtype in which it is produced, and this dtype "
+                   "is not known yet; set `grad` to that dtype, or set `reduce`");
   }
   if (!full.accumulate) full.accumulate = full.reduce == AD_F64 ? AD_F64 : AD_F32;
   AD_TRY(check_float(full.param, "param"));
   if (full.grad) AD_TRY(check_float(full.grad, "grad"));
   AD_TRY(check_float(full.reduce, "reduce"));
   if (width(full.accumulate) < 2) {
-    return ad_fail(AD_INVALID, "precision policy: `accumulate` is %s, but must be f32 or f64",
+    return ad_fail(AD_INVALID, "the field `accumulate` of the precision policy is %s, but must be f32 or f64",
                    ad_dtype_name(full.accumulate));
   }
   if (width(full.accumulate) < width(full.reduce)) {
     return ad_fail(AD_INVALID,
-                   "precision policy: accumulate %s is narrower than reduce %s, so sums would lose precision; "
-                   "accumulate must be at least %s",
+                   "the precision policy has `accumulate` %s, narrower than `reduce` %s, so sums would lose precision; "
+                   "set `accumulate` to %s or wider",
                    ad_dtype_name(full.accumulate), ad_dtype_name(full.reduce), ad_dtype_name(full.reduce));
   }
   *policy = full;

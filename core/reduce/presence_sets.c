@@ -203,10 +203,13 @@ static ad_status name_list_difference(ad_reducer *reducer, const ad_presence_set
   int64_t member = 0;
   while (member + 1 < ad_group_size(&set->group) && !strcmp(other, texts))
     other = texts + (size_t)++member * ENTRY_TEXT;
-  char number[48] = "the options differ";
-  if (entry) snprintf(number, sizeof number, "parameter %zu differs", entry - 1);
-  ad_fail(AD_MISMATCH, "reducer: %s between ranks: rank %lld has %s; rank %lld has %s", number,
-          (long long)ad_group_rank(&set->group, 0), texts, (long long)ad_group_rank(&set->group, member), other);
+  char number[48] = "in their options";
+  if (entry) snprintf(number, sizeof number, "in parameter %zu", entry - 1);
+  ad_fail(AD_MISMATCH,
+          "the reducers of the ranks differ (%s): rank %lld has %s, but rank %lld has %s; create the same reducer on "
+          "all ranks",
+          number, (long long)ad_group_rank(&set->group, 0), texts, (long long)ad_group_rank(&set->group, member),
+          other);
   ad_comm_free(reducer->comm, gathered);
   return AD_MISMATCH;
 }
@@ -286,8 +289,8 @@ static ad_status fail_presence(const ad_reducer *reducer, const ad_presence_set 
     list_ranks(&text, set, seen, params, param, value);
   }
   return ad_fail(AD_MISMATCH,
-                 "reducer: `%s` had a gradient in a different number of microbatches%s on different ranks:%s; this "
-                 "step's gradients are unusable, the reducer can begin the next step",
+                 "`%s` had a gradient in a different number of microbatches%s on different ranks:%s. This step's "
+                 "gradients are unusable, but the reducer can begin the next step",
                  reducer->params[param].name, raw ? " (or, as its precision policy is raw, in a different dtype)" : "",
                  buffer);
 }

@@ -40,14 +40,16 @@ static ad_status check_sorted(const ad_numbered_name *names, size_t count) {
     if (again && (!found || names[i].index < found->index)) found = &names[i];
   }
   if (!found) return AD_OK;
-  return ad_fail(AD_INVALID, "reducer: parameters %zu and %zu are both named `%s`; names must be unique",
+  return ad_fail(AD_INVALID,
+                 "the parameters %zu and %zu of the reducer are both named `%s`; give each parameter a name of its own",
                  found[-1].index, found->index, found->name);
 }
 
 static ad_status check_names(const ad_param_spec *params, size_t count) {
   ad_numbered_name *names;
   for (size_t i = 0; i < count; i++)
-    if (!params[i].name || !params[i].name[0]) return ad_fail(AD_INVALID, "reducer: parameter %zu has no name", i);
+    if (!params[i].name || !params[i].name[0])
+      return ad_fail(AD_INVALID, "parameter %zu of the reducer has no name; set its `name`", i);
   AD_TRY(ad_new(count, &names));
   for (size_t i = 0; i < count; i++) names[i] = (ad_numbered_name){params[i].name, i};
   qsort(names, count, sizeof *names, by_name);
@@ -59,7 +61,7 @@ static ad_status check_names(const ad_param_spec *params, size_t count) {
 static ad_status check_shape(const ad_param_spec *spec) {
   char text[AD_SHAPE_FAULT_MAX];
   const char *fault = ad_shape_fault(&spec->shape, text, sizeof text);
-  return fault ? ad_fail(AD_INVALID, "reducer: parameter `%s`: %s", spec->name, fault) : AD_OK;
+  return fault ? ad_fail(AD_INVALID, "parameter `%s` of the reducer cannot be stored: %s", spec->name, fault) : AD_OK;
 }
 
 /* Refuses storage that is Partial (P): an optimizer's update is not linear, so it cannot be applied to each addend of a
@@ -69,8 +71,8 @@ static ad_status check_stored_type(const ad_param_spec *spec) {
   ad_axes partial = ad_layout_axes_of(&spec->storage, AD_P);
   if (!partial) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "reducer: parameter `%s`: its storage is P on `%s`, so its gradient would not be summed; storage must "
-                 "be R, I, V or S",
+                 "parameter `%s` of the reducer has storage of type P on `%s`, so its gradient would not be summed; "
+                 "storage must be R, I, V or S",
                  spec->name, ad_axes_print(partial, axes, sizeof axes));
 }
 
@@ -80,8 +82,8 @@ static ad_status check_spec(const ad_param_spec *spec) {
     return check_stored_type(spec);
   }
   return ad_fail(AD_INVALID,
-                 "reducer: parameter `%s`: its %s has no mesh; make one with ad_layout_parse or ad_layout_all, and set "
-                 "storage to the layout if nothing is sharded",
+                 "the reducer got parameter `%s` without a mesh in its `%s`; make layout and storage with "
+                 "ad_layout_parse or ad_layout_all, and set `storage` to `layout` if nothing is sharded",
                  spec->name, spec->layout.mesh ? "storage" : "layout");
 }
 
@@ -105,8 +107,10 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
   ad_inject(AD_INJECT_POLICY, &param->policy);
   int64_t rank = ad_comm_rank(reducer->comm);
   if (!ad_mesh_has_rank(spec->layout.mesh, rank)) {
-    return ad_fail(AD_INVALID, "parameter `%s`: rank %lld is not on its mesh \"%s\"", spec->name, (long long)rank,
-                   ad_mesh_text(spec->layout.mesh));
+    return ad_fail(
+        AD_INVALID,
+        "parameter `%s` was given on rank %lld, which is not on its mesh \"%s\"; pass it only on ranks of the mesh",
+        spec->name, (long long)rank, ad_mesh_text(spec->layout.mesh));
   }
   ad_shape local = ad_layout_local_shape(&spec->layout, &spec->shape, rank);
   param->numel = (size_t)ad_shape_numel(&local);
@@ -148,7 +152,10 @@ ad_status ad_reducer_create(ad_comm *comm, const ad_param_spec *params, size_t c
   ad_reducer *reducer;
   AD_NEED(comm, out);
   if (count && !params) {
-    return ad_fail(AD_INVALID, "reducer: %zu parameters, but `params` is NULL; pass one ad_param_spec for each", count);
+    return ad_fail(
+        AD_INVALID,
+        "the reducer was created for %zu parameters, but `params` is NULL; pass one ad_param_spec for each parameter",
+        count);
   }
   AD_TRY(ad_new(1, &reducer));
   reducer->comm = comm;
@@ -223,10 +230,12 @@ typedef struct ad_caller {
 #define CALLER(name) ((ad_caller){name, site ? site : AD_NO_SITE})
 
 static ad_status check_reducer(const ad_reducer *reducer, ad_caller by) {
-  if (!reducer) return ad_fail(AD_INVALID, "%s: reducer: %s was called with a reducer that is NULL", by.site, by.call);
+  if (!reducer)
+    return ad_fail(AD_INVALID, "%s: ad_reducer_%s was called with a reducer that is NULL", by.site, by.call);
   if (reducer->state != AD_SUMS_LOST) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: reducer: %s was called after a call that failed halfway; the reducer can only be destroyed",
+                 "%s: ad_reducer_%s was called after another call of this reducer had failed halfway; destroy this "
+                 "reducer with ad_reducer_destroy",
                  by.site, by.call);
 }
 
@@ -234,7 +243,7 @@ static ad_status need_state(const ad_reducer *reducer, ad_reducer_state state, a
   AD_TRY(check_reducer(reducer, by));
   if (reducer->state == state) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: reducer: %s was called %s; a step is begin_microbatch, add for each gradient, end_microbatch, "
+                 "%s: ad_reducer_%s was called %s. A step is begin_microbatch, add for each gradient, end_microbatch, "
                  "and finish after the last microbatch; nothing was changed",
                  by.site, by.call, expected);
 }
@@ -243,8 +252,9 @@ static ad_status need_state(const ad_reducer *reducer, ad_reducer_state state, a
 static ad_status done(ad_reducer *reducer, ad_caller by, ad_status status) {
   if (!status) return AD_OK;
   reducer->state = AD_SUMS_LOST;
-  return ad_fail(status, "%s: reducer: %s: %s; the sums of this step are lost, and the reducer can only be destroyed",
-                 by.site, by.call, ad_last_error());
+  return ad_fail(
+      status, "%s: ad_reducer_%s failed, so the sums of this step are lost and the reducer can only be destroyed: %s",
+      by.site, by.call, ad_last_error());
 }
 
 static ad_status begin_first(ad_reducer *reducer) {
@@ -257,16 +267,15 @@ static ad_status check_begin(const ad_reducer *reducer, ad_sync sync, ad_caller 
   AD_TRY(check_reducer(reducer, by));
   if (reducer->state == AD_IN_MICROBATCH) return need_state(reducer, AD_BETWEEN_STEPS, by, "inside a microbatch");
   if (sync == AD_SYNC_NONE && reducer->options.reuses) {
-    return ad_fail(
-        AD_INVALID,
-        "%s: reducer: begin_microbatch was called with AD_SYNC_NONE, but a reducer that reuses memory cannot keep all "
-        "gradients that are not sent; create the reducer without `reuses`; nothing was changed",
-        by.site);
+    return ad_fail(AD_INVALID,
+                   "%s: ad_reducer_begin_microbatch was called with AD_SYNC_NONE, but a reducer that reuses memory "
+                   "cannot keep gradients that are not sent; create the reducer without `reuses`; nothing was changed",
+                   by.site);
   }
   if ((unsigned)sync <= AD_SYNC_ALL) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: reducer: begin_microbatch was called with sync %d, which must be AD_SYNC_NONE, AD_SYNC_SHARD or, "
-                 "in the last microbatch of a step, AD_SYNC_ALL; nothing was changed",
+                 "%s: ad_reducer_begin_microbatch was called with `sync` %d, but `sync` must be AD_SYNC_NONE, "
+                 "AD_SYNC_SHARD or, in the last microbatch of a step, AD_SYNC_ALL; nothing was changed",
                  by.site, (int)sync);
 }
 
@@ -295,13 +304,14 @@ ad_status ad_reducer_begin_microbatch_at(ad_reducer *reducer, ad_sync sync, cons
 static ad_status check_param(const ad_reducer *reducer, size_t param, ad_caller by) {
   AD_TRY(need_state(reducer, AD_IN_MICROBATCH, by, "outside a microbatch"));
   if (param >= reducer->param_count) {
-    return ad_fail(AD_INVALID,
-                   "%s: reducer: %s was called for parameter %zu; there are %zu parameters, numbered from 0", by.site,
-                   by.call, param, reducer->param_count);
+    return ad_fail(
+        AD_INVALID,
+        "%s: ad_reducer_%s was called for parameter %zu, but the reducer has %zu parameters, numbered from 0", by.site,
+        by.call, param, reducer->param_count);
   }
   if (!reducer->params[param].arrived) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: reducer: %s was called for `%s`, whose gradient was already added in this microbatch; if the "
+                 "%s: ad_reducer_%s was called for `%s`, whose gradient was already added in this microbatch; if the "
                  "parameter is used several times, add the sum of its gradients once; nothing was changed",
                  by.site, by.call, reducer->params[param].name);
 }
@@ -335,8 +345,8 @@ static ad_status refuse_layout(const ad_reduced_param *param, const ad_layout *l
   char have[160], want[160], of[160];
   ad_layouts_shown_apart(layout, &param->gradient, have, want, sizeof have);
   return ad_fail(AD_TYPE,
-                 "%s: reducer: the gradient of `%s` has layout \"%s\"; the parameter has layout \"%s\", so the "
-                 "gradient must have \"%s\": describe it with ad_layout_dual of the parameter's layout",
+                 "%s: the gradient of `%s` has layout \"%s\", but the parameter has layout \"%s\", so the gradient "
+                 "must have layout \"%s\"; describe the gradient with ad_layout_dual of the parameter's layout",
                  site, param->name, have, ad_layout_shown(&param->layout, of, sizeof of), want);
 }
 
@@ -345,23 +355,24 @@ static ad_status check_grad(const ad_reducer *reducer, const ad_reduced_param *p
   char have[160], want[160];
   if (!ad_layout_equal(&grad->layout, &param->gradient)) return refuse_layout(param, &grad->layout, site);
   if (grad->scale) {
-    return ad_fail(AD_TYPE, "%s: reducer: the gradient of `%s` is stored times 2^-%d; submit it unscaled", site,
+    return ad_fail(AD_TYPE, "%s: the gradient of `%s` is stored times 2^-%d; submit the gradient unscaled", site,
                    param->name, grad->scale);
   }
   if (!ad_shape_equal(&grad->shape, &param->shape)) {
-    return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` has shape %s, but the parameter has shape %s", site,
+    return ad_fail(AD_INVALID, "%s: the gradient of `%s` has shape %s, but the parameter has shape %s", site,
                    param->name, ad_shape_print(&grad->shape, have, sizeof have),
                    ad_shape_print(&param->shape, want, sizeof want));
   }
   if (!ad_dtype_is_float(grad->dtype)) {
-    return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` is %s, which is not a floating dtype", site,
+    return ad_fail(AD_INVALID, "%s: the gradient of `%s` has dtype %s, but must have f64, f32, bf16 or f16", site,
                    param->name, ad_dtype_name(grad->dtype));
   }
   const ad_precision_policy *policy = &param->policy;
   if (policy->raw && policy->grad && policy->grad != grad->dtype) {
-    return ad_fail(
-        AD_TYPE, "%s: reducer: the gradient of `%s` is %s, but its raw precision policy says that it is produced in %s",
-        site, param->name, ad_dtype_name(grad->dtype), ad_dtype_name(policy->grad));
+    return ad_fail(AD_TYPE,
+                   "%s: the gradient of `%s` has dtype %s, but the `grad` of its raw precision policy is %s; produce "
+                   "the gradient in that dtype, or change `grad`",
+                   site, param->name, ad_dtype_name(grad->dtype), ad_dtype_name(policy->grad));
   }
   return ad_array_check(reducer->comm, grad, param->name, site);
 }
@@ -370,11 +381,10 @@ static ad_status check_grad(const ad_reducer *reducer, const ad_reduced_param *p
  * dtype that the backward produces. At the end of the step the ranks compare their dtypes. */
 static ad_status check_produced(const ad_reduced_param *param, const ad_array *grad, const char *site) {
   if (!param->policy.raw || !param->produced || param->produced == grad->dtype) return AD_OK;
-  return ad_fail(
-      AD_TYPE,
-      "%s: reducer: the gradient of `%s` is %s, but was %s in an earlier microbatch of this step; a raw gradient must "
-      "have one dtype in all microbatches: produce it in one, or set grad in the precision policy",
-      site, param->name, ad_dtype_name(grad->dtype), ad_dtype_name(param->produced));
+  return ad_fail(AD_TYPE,
+                 "%s: the gradient of `%s` has dtype %s, but had dtype %s in an earlier microbatch of this step. "
+                 "Produce a raw gradient in one dtype in all microbatches, or set `grad` in the precision policy",
+                 site, param->name, ad_dtype_name(grad->dtype), ad_dtype_name(param->produced));
 }
 
 /* Refuses a gradient that lies in a slot but not at its own target. A slot belongs to a bucket only from the first
@@ -388,8 +398,8 @@ static ad_status check_target(const ad_reducer *reducer, const ad_reduced_param 
     return AD_OK;
   return ad_fail(
       AD_INVALID,
-      "%s: reducer: the gradient of `%s` lies in memory that gradients of other buckets use now; ask for its target "
-      "(ad_reducer_target) in this microbatch, or submit it from separate memory; nothing was changed",
+      "%s: the gradient of `%s` is in memory that gradients of other buckets use now; call ad_reducer_target in this "
+      "microbatch and write the gradient there, or submit the gradient from other memory; nothing was changed",
       site, param->name);
 }
 
@@ -397,13 +407,12 @@ static ad_status check_target(const ad_reducer *reducer, const ad_reduced_param 
 static ad_status check_given(const ad_reducer *reducer, size_t param, const ad_array *grad, const char *site) {
   const ad_reduced_param *p = &reducer->params[param];
   if (!grad) {
-    return ad_fail(
-        AD_INVALID,
-        "%s: reducer: the gradient of `%s` is NULL; do not call ad_reducer_add for a parameter without a gradient",
-        site, p->name);
+    return ad_fail(AD_INVALID,
+                   "%s: the gradient of `%s` is NULL; do not call ad_reducer_add for a parameter without a gradient",
+                   site, p->name);
   }
   if (!grad->layout.mesh) {
-    return ad_fail(AD_INVALID, "%s: reducer: the gradient of `%s` has no mesh; make it with ad_array_describe", site,
+    return ad_fail(AD_INVALID, "%s: the gradient of `%s` has no mesh; make the array with ad_array_describe", site,
                    p->name);
   }
   AD_TRY(check_grad(reducer, p, grad, site));
@@ -445,8 +454,8 @@ static ad_status check_expected(const ad_reducer *reducer, ad_caller by) {
     const ad_reduced_param *param = &reducer->params[i];
     if (!param->expected) continue;
     return ad_fail(AD_INVALID,
-                   "%s: reducer: %s was called for the last microbatch, but %d gradient%s of `%s` %s still missing: "
-                   "ad_backward_weights was not called for a tape; nothing was changed",
+                   "%s: ad_reducer_%s was called for the last microbatch, but %d gradient%s of `%s` %s still missing; "
+                   "call ad_backward_weights for every tape before; nothing was changed",
                    by.site, by.call, param->expected, param->expected == 1 ? "" : "s", param->name,
                    param->expected == 1 ? "is" : "are");
   }
@@ -488,8 +497,8 @@ ad_status ad_reducer_finish_at(ad_reducer *reducer, const char *site) {
   AD_TRY(need_state(reducer, AD_BETWEEN_MICROBATCHES, by, "without a microbatch that ended"));
   if (reducer->sync != AD_SYNC_ALL) {
     return ad_fail(AD_INVALID,
-                   "%s: reducer: finish was called after a microbatch that did not reduce; the last microbatch of a "
-                   "step needs AD_SYNC_ALL; nothing was changed",
+                   "%s: ad_reducer_finish was called after a microbatch that did not reduce; begin the last microbatch "
+                   "of a step with AD_SYNC_ALL; nothing was changed",
                    by.site);
   }
   AD_TRY(check_expected(reducer, by));
@@ -502,7 +511,7 @@ static ad_status check_step(const ad_reducer *reducer, const ad_array *const *gr
   AD_TRY(check_begin(reducer, AD_SYNC_ALL, by));
   if (!grads && reducer->param_count) {
     return ad_fail(AD_INVALID,
-                   "%s: reducer: step was called with `grads` NULL; `grads` must have %zu entries, NULL where a "
+                   "%s: ad_reducer_step was called with `grads` NULL, but `grads` must have %zu entries, NULL where a "
                    "parameter has no gradient",
                    by.site, reducer->param_count);
   }

@@ -145,11 +145,11 @@ static fitting look_for_slots(const ad_reducer *reducer, const ad_window *window
 
 static ad_status refuse_window(const ad_reducer *reducer, const ad_window *window, size_t index, size_t needed) {
   const ad_bucket *open = &reducer->buckets[window->slots[0].holder];
-  return ad_fail(AD_INVALID,
-                 "the gradient of `%s` came while %zu buckets of its kind, that of `%s` among them, still wait for "
-                 "gradients: window %zu is too small; set window to at least %zu, or to 0",
-                 reducer->buckets[index].members.names[0], needed - 1, open->members.names[0], reducer->options.window,
-                 needed);
+  return ad_fail(
+      AD_INVALID,
+      "the option `window` of the reducer is too small: the gradient of `%s` came while %zu buckets of its kind, among "
+      "them the bucket of `%s`, still waited for gradients, and `window` is %zu; set `window` to at least %zu, or to 0",
+      reducer->buckets[index].members.names[0], needed - 1, open->members.names[0], reducer->options.window, needed);
 }
 
 static ad_status add_slot(ad_reducer *reducer, ad_window *window, size_t bytes, size_t holder) {

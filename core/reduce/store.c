@@ -18,8 +18,8 @@
 static ad_status refuse_storage(const ad_param_spec *spec) {
   char layout[160], storage[160];
   return ad_fail(AD_INVALID,
-                 "parameter `%s`: storage \"%s\" cannot be gathered to the layout \"%s\"; storage must be the layout, "
-                 "with at most one more S0 where the layout is R or I",
+                 "parameter `%s` cannot be gathered from storage \"%s\" to layout \"%s\"; the storage must equal the "
+                 "layout, with at most one more S0 where the layout is R or I",
                  spec->name, ad_layout_print(&spec->storage, storage, sizeof storage),
                  ad_layout_print(&spec->layout, layout, sizeof layout));
 }
@@ -169,11 +169,12 @@ static ad_status take_options(const ad_store_options *options, ad_store *store) 
   AD_TRY(ad_options_take(&store->options, sizeof store->options, options, "ad_store_options"));
   if (!store->options.compute) store->options.compute = AD_F32;
   if (!is_wide(store->options.compute) && store->options.compute != AD_BF16) {
-    return ad_fail(AD_INVALID, "store: cannot compute in dtype %s; use f32, f64 or bf16",
+    return ad_fail(AD_INVALID, "the store's option `compute` is %s, but must be f32, f64 or bf16",
                    ad_dtype_name(store->options.compute));
   }
   if (store->options.prefetch < 0) {
-    return ad_fail(AD_INVALID, "store: prefetch is %d; the number of units to gather ahead must be 0 or more",
+    return ad_fail(AD_INVALID,
+                   "the store's option `prefetch` is %d, but the number of units to gather ahead must be 0 or more",
                    store->options.prefetch);
   }
   store->poisons = ad_environment_text("ADDEND_HOSTILE") != NULL;
@@ -268,11 +269,13 @@ const ad_array *ad_store_compute(const ad_store *store, size_t param) {
 
 ad_status ad_store_refresh(ad_store *store, ad_written written) {
   AD_NEED(store);
-  if (store->in_pass) return ad_fail(AD_INVALID, "store: refresh was called inside a pass; end the pass first");
+  if (store->in_pass)
+    return ad_fail(AD_INVALID, "ad_store_refresh was called inside a pass; call ad_store_end_pass first");
   if (written != AD_VALUES_WRITTEN && written != AD_MASTERS_WRITTEN)
-    return ad_fail(AD_INVALID,
-                   "store: refresh was called with `written` %d, which must be AD_VALUES_WRITTEN or AD_MASTERS_WRITTEN",
-                   (int)written);
+    return ad_fail(
+        AD_INVALID,
+        "ad_store_refresh was called with `written` %d, but `written` must be AD_VALUES_WRITTEN or AD_MASTERS_WRITTEN",
+        (int)written);
   int from_master = written == AD_MASTERS_WRITTEN;
   for (size_t i = 0; i < store->param_count; i++) {
     ad_stored *param = &store->params[i];
@@ -286,9 +289,11 @@ ad_status ad_store_refresh(ad_store *store, ad_written written) {
 
 ad_status ad_store_begin_pass(ad_store *store, ad_pass pass) {
   AD_NEED(store);
-  if (store->in_pass) return ad_fail(AD_INVALID, "store: begin_pass was called inside a pass; end the pass first");
+  if (store->in_pass)
+    return ad_fail(AD_INVALID, "ad_store_begin_pass was called inside a pass; call ad_store_end_pass first");
   if (pass != AD_FORWARD && pass != AD_BACKWARD)
-    return ad_fail(AD_INVALID, "store: begin_pass was called with pass %d, which must be AD_FORWARD or AD_BACKWARD",
+    return ad_fail(AD_INVALID,
+                   "ad_store_begin_pass was called with `pass` %d, but `pass` must be AD_FORWARD or AD_BACKWARD",
                    (int)pass);
   store->in_pass = 1;
   store->backward = pass == AD_BACKWARD;
@@ -299,7 +304,7 @@ ad_status ad_store_begin_pass(ad_store *store, ad_pass pass) {
 ad_status ad_store_acquire(ad_store *store, size_t param) {
   AD_NEED(store);
   if (param >= store->param_count)
-    return ad_fail(AD_INVALID, "store: parameter %zu does not exist; there are %zu, numbered from 0", param,
+    return ad_fail(AD_INVALID, "the store has no parameter %zu; there are %zu parameters, numbered from 0", param,
                    store->param_count);
   if (!store->options.releases || !store->params[param].is_gathered) return AD_OK;
   return ad_window_acquire(store, store->params[param].unit);
@@ -313,7 +318,8 @@ void ad_store_release(ad_store *store, size_t param) {
 
 ad_status ad_store_end_pass(ad_store *store) {
   AD_NEED(store);
-  if (!store->in_pass) return ad_fail(AD_INVALID, "store: end_pass was called outside a pass");
+  if (!store->in_pass)
+    return ad_fail(AD_INVALID, "ad_store_end_pass was called outside a pass; call ad_store_begin_pass first");
   store->in_pass = 0;
   return store->options.releases ? ad_window_empty(store) : AD_OK;
 }

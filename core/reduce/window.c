@@ -240,7 +240,9 @@ static ad_status let_idle_go(ad_store *store, size_t next) {
 ad_status ad_window_empty(ad_store *store) {
   for (size_t i = 0; i < store->slot_count; i++) {
     if (store->slots[i].uses)
-      return ad_fail(AD_INVALID, "store: end_pass was called while a parameter is still acquired; release it first");
+      return ad_fail(AD_INVALID,
+                     "ad_store_end_pass was called while a parameter is still acquired; call ad_store_release for "
+                     "every acquired parameter first");
   }
   for (size_t i = 0; i < store->slot_count; i++) {
     if (store->slots[i].unit != NO_UNIT) AD_TRY(let_go(store, &store->slots[i]));
@@ -274,7 +276,8 @@ static ad_status drop_expected(ad_store *store) {
     if (slot->unit != NO_UNIT && !slot->taken) return let_go(store, slot);
   }
   return ad_fail(AD_INVALID,
-                 "store: more than %zu units are in use at the same time; raise prefetch, or release units sooner",
+                 "the store has memory for %zu units, but more units are in use at the same time; raise the option "
+                 "`prefetch`, or release parameters sooner",
                  store->slot_count);
 }
 

@@ -26,7 +26,7 @@ static ad_status read_row(ad_table *table, int32_t rank, const char *line, size_
     if (!stop) stop = end;
     ad_table_cell cell = unquoted(ad_table_cell_trimmed(line, (size_t)(stop - line)));
     ad_status status = ad_table_cell_add(table, rank, cell, overlapped);
-    if (status) return ad_fail_in(status, "%s: line %d, cell %zu", name, rank + 1, number);
+    if (status) return ad_fail_in(status, "%s, line %d, cell %zu", name, rank + 1, number);
     line = stop + 1;
   }
   return AD_OK;
@@ -67,9 +67,9 @@ ad_status ad_table_csv_parse(const char *text, size_t size, const char *name, ad
   const char *end = end_of_rows(text, text + size);
   int64_t rows = count_rows(text, end);
   ad_table *table;
-  if (!rows) return ad_fail(AD_INVALID, "%s: is empty; a schedule table must have a row for each rank", name);
+  if (!rows) return ad_fail(AD_INVALID, "%s is empty, but a schedule table must have a row for each rank", name);
   if (rows > AD_TABLE_RANKS_MAX)
-    return ad_fail(AD_INVALID, "%s: has %lld rows, one for each rank; at most %d ranks are allowed", name,
+    return ad_fail(AD_INVALID, "%s has %lld rows, one for each rank, but at most %d ranks are allowed", name,
                    (long long)rows, AD_TABLE_RANKS_MAX);
   AD_TRY(ad_table_create((int32_t)rows, &table));
   table->is_csv = 1;
@@ -87,14 +87,14 @@ ad_status ad_table_csv_parse(const char *text, size_t size, const char *name, ad
 static ad_status check_writable(const ad_table *table) {
   if (table->edge_count)
     return ad_fail(AD_INVALID,
-                   "the stages of this table do not form a chain, and CSV can express only a chain; write JSON");
+                   "the table cannot be written as CSV, because its stages do not form a chain; write JSON");
   for (int32_t r = 0; r < table->ranks; r++)
     for (size_t i = 0; i < table->rows[r].count; i++)
       if (table->rows[r].actions[i].kind == AD_ACTION_REDUCE && table->rows[r].actions[i].microbatch >= 0)
-        return ad_fail(
-            AD_INVALID,
-            "the table reduces each microbatch separately (rank %d, place %zu), which CSV cannot express; write JSON",
-            r, i);
+        return ad_fail(AD_INVALID,
+                       "the table cannot be written as CSV, because it reduces each microbatch separately (first on "
+                       "rank %d, place %zu); write JSON",
+                       r, i);
   return AD_OK;
 }
 

@@ -59,13 +59,13 @@ static ad_status check_fit(const char *name, schedule_fit fit, const ad_table_sh
                    "%d; interleaved and gpipe can have several stages per rank",
                    name, shape->stages, shape->ranks);
   if (fit == MULTIPLE && shape->stages % shape->ranks)
-    return ad_fail(
-        AD_INVALID,
-        "schedule '%s' has the same number of stages on each of the %d ranks, so the number of stages must be "
-        "a multiple of that, not %d",
-        name, shape->ranks, shape->stages);
+    return ad_fail(AD_INVALID,
+                   "schedule '%s' has the same number of stages on each of the %d ranks, so the number of stages must "
+                   "be a multiple of the number of ranks, not %d",
+                   name, shape->ranks, shape->stages);
   if (fit == ONE_RANK && shape->ranks != 1)
-    return ad_fail(AD_INVALID, "schedule '%s' has all stages on one rank, not on %d ranks", name, shape->ranks);
+    return ad_fail(AD_INVALID, "schedule '%s' has all stages on one rank, so the number of ranks must be 1, not %d",
+                   name, shape->ranks);
   return AD_OK;
 }
 

@@ -61,14 +61,14 @@ static void put_spot(ad_table_index *index, ad_table_spot at, ad_table_faults *f
   size_t cell = cell_of(index, at.rank, action);
   if (cell == SIZE_MAX && ad_action_is_transfer(action->kind))
     ad_table_fault_at(faults, AD_TABLE_LAW_PAIRS, index->table, at,
-                      "stages %d and %d pass nothing to each other; leave this action out", action->stage,
-                      ad_action_peer(action));
+                      "stages %d and %d are not connected, so nothing is transferred; leave this action out",
+                      action->stage, ad_action_peer(action));
   if (cell == SIZE_MAX) return;
   uint64_t *spot = &index->spots[action->kind][cell];
   ad_table_spot before = unpacked(*spot);
   if (*spot)
     ad_table_fault_at(faults, law_of(action->kind), index->table, at,
-                      "the same action is also at place %d of rank %d; leave out one of the two", before.place,
+                      "the same action is also at place %d of rank %d; keep only one of the two", before.place,
                       before.rank);
   else
     *spot = packed(at);
@@ -88,8 +88,10 @@ static void put_all(ad_table_index *index, ad_table_faults *faults) {
   }
   for (int32_t s = 0; s < table->stages; s++)
     if (index->rank_of[s] < 0)
-      ad_table_fault_of(faults, AD_TABLE_LAW_STAGES, -1, s, -1,
-                        "no rank computes stage %d, but there are %d stages; give it its F and B", s, table->stages);
+      ad_table_fault_of(
+          faults, AD_TABLE_LAW_STAGES, -1, s, -1,
+          "no rank computes stage %d, but the table has %d stages; add the F and B of this stage to a rank's list", s,
+          table->stages);
 }
 
 /* Lists the edges from and to each stage. Edges are sorted by their first stage. */

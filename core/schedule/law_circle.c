@@ -21,7 +21,7 @@ static void add_wait(ad_text *text, const ad_execution *run, int32_t rank) {
   const ad_table *table = run->index->table;
   ad_table_spot at = rank_spot(run, rank), what = run->waits_for[rank];
   char own[AD_ACTION_TEXT_MAX], other[AD_ACTION_TEXT_MAX];
-  ad_text_add(text, "rank %d at place %d (%s) for %s of rank %d (place %d)", rank, at.place,
+  ad_text_add(text, "rank %d at place %d (%s) waits for %s of rank %d (place %d)", rank, at.place,
               ad_action_print(&table->rows[at.rank].actions[at.place], own, sizeof own),
               ad_action_print(&table->rows[what.rank].actions[what.place], other, sizeof other), what.rank, what.place);
 }
@@ -44,7 +44,8 @@ static void add_circle_fault(const ad_execution *run, int32_t first, ad_table_fa
   } while (rank != first);
   if (count > WAITS_SHOWN) ad_text_add(&text, "; and %d more", count - WAITS_SHOWN);
   ad_table_fault_at(faults, AD_TABLE_LAW_CIRCLE, run->index->table, rank_spot(run, first),
-                    "with %s sends ranks wait in a circle: %s; move what one of them waits for before what it waits in",
+                    "with %s sends, ranks wait for each other in a circle and never continue: %s; on one of these "
+                    "ranks, move the action that another rank waits for before the action that waits",
                     run->sends == AD_SENDS_BUFFERED ? "buffered" : "blocking", circle);
 }
 

@@ -4,10 +4,10 @@
 
 static void judge_rank(const ad_table_index *index, ad_action_kind kind, int32_t rank, ad_table_faults *faults) {
   if (ad_table_find_on(index, kind, rank).rank >= 0) return;
-  ad_table_fault_of(
-      faults, AD_TABLE_LAW_END, rank, -1, -1,
-      "there is no %s, in which all ranks take part, so the others would wait for it; put it after the last reduction",
-      ad_action_name(kind));
+  ad_table_fault_of(faults, AD_TABLE_LAW_END, rank, -1, -1,
+                    "the table has no %s here, although all ranks must take part in this action, so the other ranks "
+                    "would wait for this rank; put the action after the last reduction of this rank",
+                    ad_action_name(kind));
 }
 
 static void judge_stage(const ad_table_index *index, int32_t s, ad_table_faults *faults) {
@@ -22,7 +22,7 @@ static void need_before(const ad_table_index *index, ad_table_spot at, ad_table_
   if (at.rank < 0 || need.rank != at.rank || need.place < at.place) return;
   const ad_action *action = &index->table->rows[need.rank].actions[need.place];
   ad_table_fault_at(faults, AD_TABLE_LAW_END, index->table, at,
-                    "it needs %s, which comes later, at place %d; move it after that action",
+                    "this action needs %s, which comes later, at place %d; move this action after that place",
                     ad_action_print(action, text, sizeof text), need.place);
 }
 

@@ -36,7 +36,8 @@ ad_status ad_table_law_gathered(const ad_table_index *index, ad_table_faults *fa
     if (gathered_at[s])
       ad_table_fault_at(
           faults, AD_TABLE_LAW_PENDING, table, (ad_table_spot){index->rank_of[s], gathered_at[s] - 1},
-          "the parameters that it gathers are never released; put %dRELEASE after the last action of stage %d", s, s);
+          "the parameters that this action gathers are never released; put %dRELEASE after the last action of stage %d",
+          s, s);
   ad_release(gathered_at);
   return AD_OK;
 }

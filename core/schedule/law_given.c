@@ -11,7 +11,7 @@ static void judge_action(const ad_table_index *index, ad_table_spot at, ad_table
     if (need.rank != at.rank || need.place < at.place) continue;
     const ad_action *action = &index->table->rows[need.rank].actions[need.place];
     ad_table_fault_at(faults, AD_TABLE_LAW_GIVEN, index->table, at,
-                      "it needs %s, which comes later, at place %d; move it after that action",
+                      "this action needs %s, which comes later, at place %d; move this action after that place",
                       ad_action_print(action, text, sizeof text), need.place);
   }
 }

@@ -13,9 +13,10 @@ void ad_table_law_in_flight(const ad_table *table, int32_t limit, ad_table_fault
     for (size_t i = 0; i < table->rows[r].count; i++) {
       ad_table_hold(&held, table->rows[r].actions[i].kind);
       if (held.in_flight <= limit || table->rows[r].actions[i].kind != AD_ACTION_F) continue;
-      ad_table_fault_at(faults, AD_TABLE_LAW_IN_FLIGHT, table, (ad_table_spot){r, (int32_t)i},
-                        "with it %d activations are in flight, and the limit is %d; put a backward before it",
-                        held.in_flight, limit);
+      ad_table_fault_at(
+          faults, AD_TABLE_LAW_IN_FLIGHT, table, (ad_table_spot){r, (int32_t)i},
+          "with this forward %d activations are in flight, but the limit is %d; put a backward before this action",
+          held.in_flight, limit);
       break;
     }
   }

@@ -4,7 +4,8 @@
 static void judge_forward(const ad_table_index *index, int32_t s, int32_t m, ad_table_faults *faults) {
   if (ad_table_find(index, AD_ACTION_F, s, m).rank >= 0) return;
   ad_table_fault_of(faults, AD_TABLE_LAW_ONCE, index->rank_of[s], s, m,
-                    "stage %d never computes microbatch %d forward; put %dF%d into its list", s, m, s, m);
+                    "stage %d never computes the forward of microbatch %d; put %dF%d into the list of this rank", s, m,
+                    s, m);
 }
 
 // Judges that the table has B once, or I and W once, for this stage and microbatch.
@@ -14,8 +15,9 @@ static void judge_backward(const ad_table_index *index, int32_t s, int32_t m, ad
   ad_table_spot half = inputs.rank >= 0 ? inputs : weights;
   if (whole.rank < 0 && half.rank < 0)
     ad_table_fault_of(faults, AD_TABLE_LAW_ONCE, index->rank_of[s], s, m,
-                      "stage %d never takes microbatch %d back; put %dB%d, or %dI%d and %dW%d, into its list", s, m, s,
-                      m, s, m, s, m);
+                      "stage %d never computes the backward of microbatch %d; put %dB%d, or %dI%d and %dW%d, into the "
+                      "list of this rank",
+                      s, m, s, m, s, m, s, m);
   else if (whole.rank >= 0 && half.rank >= 0)
     ad_table_fault_at(faults, AD_TABLE_LAW_ONCE, index->table, whole,
                       "B is the full backward, but %s of the same stage and microbatch is at place %d of rank %d; "
@@ -23,10 +25,10 @@ static void judge_backward(const ad_table_index *index, int32_t s, int32_t m, ad
                       half.place == inputs.place && half.rank == inputs.rank ? "I" : "W", half.place, half.rank);
   else if (whole.rank < 0 && weights.rank < 0)
     ad_table_fault_at(faults, AD_TABLE_LAW_ONCE, index->table, inputs,
-                      "the gradient of the weights is never computed; put %dW%d after it", s, m);
+                      "the gradient of the weights is never computed; put %dW%d after this action", s, m);
   else if (whole.rank < 0 && inputs.rank < 0)
     ad_table_fault_at(faults, AD_TABLE_LAW_ONCE, index->table, weights,
-                      "the gradient of the inputs is never computed; put %dI%d before it", s, m);
+                      "the gradient of the inputs is never computed; put %dI%d before this action", s, m);
 }
 
 void ad_table_law_once(const ad_table_index *index, ad_table_faults *faults) {
@@ -45,7 +47,7 @@ void ad_table_law_stages(const ad_table_index *index, ad_table_faults *faults) {
       const ad_action *action = &table->rows[r].actions[i];
       if (ad_action_record_of(action->kind)->names == AD_NAMES_NOTHING || index->rank_of[action->stage] == r) continue;
       ad_table_fault_at(faults, AD_TABLE_LAW_STAGES, table, (ad_table_spot){r, (int32_t)i},
-                        "stage %d lies on rank %d, where its first action is; move this action there too",
+                        "stage %d is on rank %d, which has its first action; move this action to that rank",
                         action->stage, index->rank_of[action->stage]);
     }
   }

@@ -30,16 +30,16 @@ static void judge_one(const ad_table_index *index, size_t e, const direction *wa
   char text[AD_ACTION_TEXT_MAX];
   if (sent.rank < 0 && received.rank < 0)
     ad_table_fault_of(faults, AD_TABLE_LAW_PAIRS, index->rank_of[from], from, m,
-                      "stage %d needs a %s of microbatch %d from stage %d on rank %d, and it is not sent; put %s into "
-                      "the list",
+                      "stage %d needs a %s of microbatch %d from stage %d on rank %d, but no action sends the value; "
+                      "put %s into the list",
                       to, way->what, m, from, index->rank_of[from], ad_action_print(&send, text, sizeof text));
   else if (sent.rank < 0)
     ad_table_fault_at(faults, AD_TABLE_LAW_PAIRS, index->table, received,
-                      "nothing is sent for it to receive; put %s into the list of rank %d",
+                      "no rank sends what this action receives; put %s into the list of rank %d",
                       ad_action_print(&send, text, sizeof text), index->rank_of[from]);
   else if (received.rank < 0)
     ad_table_fault_at(faults, AD_TABLE_LAW_PAIRS, index->table, sent,
-                      "no rank receives what it sends; put %s into the list of rank %d",
+                      "no rank receives what this action sends; put %s into the list of rank %d",
                       ad_action_print(&receive, text, sizeof text), index->rank_of[to]);
 }
 
@@ -50,9 +50,10 @@ static void judge_stays(const ad_table_index *index, size_t e, ad_action_kind ki
   ad_stage_edge edge = ad_table_edge(index->table, e);
   if (at.rank < 0) return;
   if (!ad_table_edge_crosses(index, e))
-    ad_table_fault_at(faults, AD_TABLE_LAW_PAIRS, index->table, at,
-                      "stages %d and %d lie on the same rank, so nothing travels between them; leave this action out",
-                      edge.from, edge.to);
+    ad_table_fault_at(
+        faults, AD_TABLE_LAW_PAIRS, index->table, at,
+        "stages %d and %d are on the same rank, so no transfer is needed between the two; leave this action out",
+        edge.from, edge.to);
   else if (edge.way == AD_STAGE_ONE_WAY && ad_action_goes_back(kind))
     ad_table_fault_at(faults, AD_TABLE_LAW_PAIRS, index->table, at,
                       "no gradient goes back from stage %d to stage %d; leave this action out", edge.to, edge.from);
@@ -77,10 +78,10 @@ static void judge_waits(const ad_table_index *index, ad_action_kind wait, ad_act
       ad_table_spot sent = ad_table_find_transfer(index, send, e, m),
                     waited = ad_table_find_transfer(index, wait, e, m);
       if (sent.rank >= 0 && waited.rank < 0)
-        ad_table_fault_at(
-            faults, AD_TABLE_LAW_PENDING, index->table, sent,
-            "other sends of the table are waited for, but this one is still in flight at the end; put a %s after it",
-            ad_action_name(wait));
+        ad_table_fault_at(faults, AD_TABLE_LAW_PENDING, index->table, sent,
+                          "other sends of the table are waited for, but this send is still in flight at the end; put a "
+                          "%s after this action",
+                          ad_action_name(wait));
     }
   }
 }
@@ -150,8 +151,8 @@ static void add_misplaced(const ad_table *table, ad_table_pairs pairs, size_t nu
     snprintf(channel, sizeof channel, "from rank %d to rank %d", sent.rank, received.rank);
   ad_table_fault *fault = ad_table_fault_at(
       faults, AD_TABLE_LAW_PAIRS, table, received,
-      "it is receive number %zu %s, but send number %zu is %s (rank %d, place %d), so it takes the %s of stage %d, "
-      "microbatch %d; put the sends%s and the receives%s into one order",
+      "this action is receive number %zu %s, but send number %zu is %s (rank %d, place %d), so this receive takes the "
+      "%s of stage %d, microbatch %d; put the sends%s and the receives%s into one order",
       number, channel, number, ad_action_print(send, text, sizeof text), sent.rank, sent.place,
       ad_action_goes_back(send->kind) ? back.what : forward.what, send->stage, send->microbatch,
       print_line(table, sent.rank, from, sizeof from), print_line(table, received.rank, to, sizeof to));

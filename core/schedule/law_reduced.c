@@ -21,8 +21,8 @@ static void judge_addend(const reductions *all, ad_table_spot at, const ad_actio
   const reduction *own = &all->of_stage[action->stage];
   if (own->last_at)
     ad_table_fault_at(all->faults, AD_TABLE_LAW_REDUCED, all->index->table, at,
-                      "the last reduction of stage %d is earlier, at place %d, so this addend would be in no sum; move "
-                      "the REDUCE after it",
+                      "the last reduction of stage %d is earlier, at place %d, so the addend of this action would be "
+                      "in no sum; move the REDUCE after this action",
                       action->stage, own->last_at - 1);
 }
 
@@ -34,10 +34,10 @@ static void judge_each(const reductions *all, ad_table_spot at, const ad_action 
   char *was = &all->was[(size_t)s * (size_t)all->index->table->microbatches + (size_t)m];
   if (*was || all->of_stage[s].last_at)
     ad_table_fault_at(all->faults, AD_TABLE_LAW_REDUCED, all->index->table, at,
-                      "the addend of microbatch %d was reduced before; leave this REDUCE out", m);
+                      "the addend of microbatch %d was already reduced by an earlier REDUCE; leave this REDUCE out", m);
   else if (addend.rank == at.rank && addend.place > at.place)
     ad_table_fault_at(all->faults, AD_TABLE_LAW_REDUCED, all->index->table, at,
-                      "the addend of microbatch %d comes later, at place %d; move this REDUCE after that", m,
+                      "the addend of microbatch %d comes later, at place %d; move this REDUCE after that place", m,
                       addend.place);
   *was = 1;
 }
@@ -46,7 +46,7 @@ static void judge_reduce(const reductions *all, ad_table_spot at, const ad_actio
   reduction *own = &all->of_stage[action->stage];
   if (own->pending_at && own->waits)
     ad_table_fault_at(all->faults, AD_TABLE_LAW_PENDING, all->index->table, at,
-                      "the reduction at place %d is not waited for yet; put %dWAIT_REDUCE before this",
+                      "the reduction at place %d is not waited for yet; put %dWAIT_REDUCE before this action",
                       own->pending_at - 1, action->stage);
   if (action->microbatch >= 0) judge_each(all, at, action);
   if (action->microbatch < 0 && !own->last_at) own->last_at = at.place + 1;
@@ -68,8 +68,8 @@ static void judge_action(const reductions *all, ad_table_spot at) {
   if (action->kind == AD_ACTION_WAIT_REDUCE) judge_wait(all, at, action);
   if (action->kind == AD_ACTION_UPDATE && all->of_stage[action->stage].waits && all->of_stage[action->stage].pending_at)
     ad_table_fault_at(all->faults, AD_TABLE_LAW_END, all->index->table, at,
-                      "the reduction of stage %d is not waited for yet; move it after a %dWAIT_REDUCE", action->stage,
-                      action->stage);
+                      "the reduction of stage %d is not waited for yet; move this action after a %dWAIT_REDUCE",
+                      action->stage, action->stage);
 }
 
 /* Checks at the end of the lists that the stage was reduced, and that its last reduction is not in flight. */
@@ -78,12 +78,12 @@ static void judge_stage(const reductions *all, int32_t s, int waits) {
   int32_t rank = all->index->rank_of[s];
   if (!own->last_at)
     ad_table_fault_of(all->faults, AD_TABLE_LAW_REDUCED, rank, s, -1,
-                      "the gradient of stage %d is never reduced: its addends stay on their ranks; put %dREDUCE after "
-                      "the last B or W of it",
+                      "the gradient of stage %d is never reduced, so its addends stay on their ranks; put %dREDUCE "
+                      "after the last B or W of this stage",
                       s, s);
   else if (waits && own->pending_at)
     ad_table_fault_at(all->faults, AD_TABLE_LAW_PENDING, all->index->table, (ad_table_spot){rank, own->pending_at - 1},
-                      "it is still in flight at the end; put %dWAIT_REDUCE after it", s);
+                      "this reduction is still in flight at the end; put %dWAIT_REDUCE after this action", s);
 }
 
 /* Finds the stages that have a WAIT_REDUCE. Returns 1 if any stage has one. */

@@ -21,7 +21,8 @@ static ad_status judge_waits(const ad_table_index *index, const ad_table_options
 
 ad_status ad_table_judge(const ad_table_index *index, const ad_table_options *options, ad_table_faults *faults) {
   if (!index->table->stages)
-    ad_table_fault_of(faults, AD_TABLE_LAW_STAGES, -1, -1, -1, "the table computes nothing; give its ranks F and B");
+    ad_table_fault_of(faults, AD_TABLE_LAW_STAGES, -1, -1, -1,
+                      "the table contains no computation; add F and B actions to the lists of its ranks");
   if (faults->count) return AD_OK;
   ad_table_law_stages(index, faults);
   ad_table_law_once(index, faults);

@@ -44,13 +44,15 @@ static ad_status check_shape(const ad_table *table, const int32_t *rank_of, int3
   ad_table_shape shape = {sizeof shape, stages, microbatches, table->ranks};
   AD_TRY(ad_table_check_shape(&shape));
   if (table->action_count)
-    return ad_fail(AD_INVALID, "the table already has actions; this order can only fill an empty table");
+    return ad_fail(
+        AD_INVALID,
+        "the table already has actions, but schedule 'leads' can only fill an empty table; create a new table");
   if (table->edge_count && table->stages > stages)
     return ad_fail(AD_INVALID, "stage %d is connected to another stage, but the table has only %d stage%s",
                    table->stages - 1, stages, ad_plural(stages));
   for (int32_t s = 0; s < stages; s++)
     if (rank_of[s] < 0 || rank_of[s] >= table->ranks)
-      return ad_fail(AD_INVALID, "stage %d must lie on one of the ranks 0 to %d, not on rank %d", s, table->ranks - 1,
+      return ad_fail(AD_INVALID, "stage %d must be on one of the ranks 0 to %d, not on rank %d", s, table->ranks - 1,
                      rank_of[s]);
   return AD_OK;
 }

@@ -16,7 +16,7 @@ static const struct {
 static ad_status check_parts(const ad_table *table, unsigned parts) {
   unsigned known = AD_TABLE_TRANSFERS | AD_TABLE_GATHERS | AD_TABLE_REDUCTIONS | AD_TABLE_END;
   if (parts & ~known)
-    return ad_fail(AD_INVALID, "ad_table_lowering: `parts` has bits that are not parts of a table: %#x",
+    return ad_fail(AD_INVALID, "ad_table_lower: the option `parts` has the bits %#x, which are no parts of a table",
                    parts & ~known);
   for (size_t i = 0; i < sizeof passes / sizeof *passes; i++)
     if (parts & table->parts & passes[i].part)
@@ -56,7 +56,8 @@ ad_status ad_table_lower(ad_table *table, const ad_table_lowering *given) {
   if (!options.parts) options.parts = AD_TABLE_TRANSFERS | AD_TABLE_REDUCTIONS | AD_TABLE_END;
   if (options.gathered < 0)
     return ad_fail(AD_INVALID,
-                   "the number of gathered stages that a rank holds must be 1 or more, or 0 for any number, not %d",
+                   "the option `gathered` must be the number of stages that a rank may hold gathered, 1 or more, or 0 "
+                   "for any number, not %d",
                    options.gathered);
   AD_TRY(check_parts(table, options.parts));
   AD_TRY(ad_table_check(table, NULL));

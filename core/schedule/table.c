@@ -36,7 +36,8 @@ void ad_table_destroy(ad_table *table) {
 
 static ad_status check_kind(const ad_action *action) {
   if ((unsigned)action->kind < AD_ACTION_COUNT) return AD_OK;
-  return ad_fail(AD_INVALID, "%d is not a kind of action; kinds are 0 to %d", (int)action->kind, AD_ACTION_COUNT - 1);
+  return ad_fail(AD_INVALID, "the `kind` of an action is %d, but kinds are 0 to %d", (int)action->kind,
+                 AD_ACTION_COUNT - 1);
 }
 
 /* Returns AD_INVALID unless the action names a microbatch exactly if its kind does. */
@@ -52,8 +53,9 @@ static ad_status check_microbatch(const ad_action *action, const char *name) {
                      name, action->stage, action->microbatch);
     default:
       if (!action->microbatch) return AD_OK;
-      return ad_fail(AD_INVALID, "%s is not an action of one microbatch: its `microbatch` must be 0, not %d", name,
-                     action->microbatch);
+      return ad_fail(AD_INVALID,
+                     "the `microbatch` of %s must be 0, not %d, because %s is not an action of one microbatch", name,
+                     action->microbatch, name);
   }
 }
 
@@ -62,20 +64,22 @@ static ad_status check_stage(const ad_action *action, const char *name) {
   if (action->stage >= 0 && action->stage < (has ? AD_TABLE_STAGES_MAX : 1)) return AD_OK;
   return has ? ad_fail(AD_INVALID, "%s needs a stage from 0 to %d, not %d", name, AD_TABLE_STAGES_MAX - 1,
                        action->stage)
-             : ad_fail(AD_INVALID, "%s is not an action of one stage: its `stage` must be 0, not %d", name,
-                       action->stage);
+             : ad_fail(AD_INVALID, "the `stage` of %s must be 0, not %d, because %s is not an action of one stage",
+                       name, action->stage, name);
 }
 
 static ad_status check_hop(const ad_action *action, const char *name) {
   if (!ad_action_is_transfer(action->kind))
-    return action->hop ? ad_fail(AD_INVALID, "%s is not a transfer: its `hop` must be 0, not %d", name, action->hop)
+    return action->hop ? ad_fail(AD_INVALID, "the `hop` of %s must be 0, not %d, because %s is not a transfer", name,
+                                 action->hop, name)
                        : AD_OK;
   if (action->hop < -AD_TABLE_STAGES_MAX || action->hop > AD_TABLE_STAGES_MAX)
-    return ad_fail(AD_INVALID, "the `hop` of %s of stage %d is %d, beyond the number of stages that a table can have",
-                   name, action->stage, action->hop);
+    return ad_fail(AD_INVALID, "the `hop` of %s of stage %d is %d stages, but a table has at most %d stages", name,
+                   action->stage, action->hop, AD_TABLE_STAGES_MAX);
   int32_t peer = ad_action_peer(action);
   if (peer >= 0 && peer < AD_TABLE_STAGES_MAX) return AD_OK;
-  return ad_fail(AD_INVALID, "%s of stage %d has a `hop` that leads to a stage outside the table", name, action->stage);
+  return ad_fail(AD_INVALID, "the `hop` %d of %s leads from stage %d to stage %d, but a table has only stages 0 to %d",
+                 action->hop, name, action->stage, peer, AD_TABLE_STAGES_MAX - 1);
 }
 
 static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
@@ -111,7 +115,8 @@ static int32_t microbatches_with(const ad_table *table, const ad_action *action)
 ad_status ad_table_add(ad_table *table, int32_t rank, const ad_action *action) {
   AD_NEED(table, action);
   if (rank < 0 || rank >= table->ranks)
-    return ad_fail(AD_INVALID, "the table has ranks 0 to %d, but no rank %d", table->ranks - 1, rank);
+    return ad_fail(AD_INVALID, "the table has ranks 0 to %d, so no action can be added to rank %d", table->ranks - 1,
+                   rank);
   AD_TRY(check_kind(action));
   const char *name = ad_action_name(action->kind);
   AD_TRY(check_stage(action, name));
@@ -120,7 +125,7 @@ ad_status ad_table_add(ad_table *table, int32_t rank, const ad_action *action) {
   int32_t stages = stages_with(table, action), microbatches = microbatches_with(table, action);
   AD_TRY(check_cells(stages, microbatches, table->edge_count));
   if (table->action_count == AD_TABLE_ACTIONS_MAX)
-    return ad_fail(AD_INVALID, "a table has at most %d actions", AD_TABLE_ACTIONS_MAX);
+    return ad_fail(AD_INVALID, "the table is full, because a table has at most %d actions", AD_TABLE_ACTIONS_MAX);
   ad_table_row *row = &table->rows[rank];
   AD_TRY(make_row_room(row));
   row->actions[row->count++] = *action;
@@ -220,14 +225,17 @@ size_t ad_table_edge_of(const ad_table *table, const ad_action *action) {
 ad_status ad_table_connect(ad_table *table, int32_t from, int32_t to, ad_stage_way way) {
   AD_NEED(table);
   if (from < 0 || to <= from || to >= AD_TABLE_STAGES_MAX)
-    return ad_fail(AD_INVALID, "a stage passes its value to a later stage: stage %d cannot be connected to stage %d",
+    return ad_fail(AD_INVALID,
+                   "stage %d cannot be connected to stage %d, because a stage passes its value to a later stage; "
+                   "connect the earlier stage to the later one",
                    from, to);
   if (way != AD_STAGE_BOTH_WAYS && way != AD_STAGE_ONE_WAY)
     return ad_fail(AD_INVALID, "`way` must be AD_STAGE_BOTH_WAYS or AD_STAGE_ONE_WAY, not %d", (int)way);
   if (table->edge_count && ad_table_find_edge(table, from, to) != SIZE_MAX)
-    return ad_fail(AD_INVALID, "stages %d and %d are connected already", from, to);
+    return ad_fail(AD_INVALID, "stages %d and %d are connected already; connect two stages once", from, to);
   if (table->edge_count == AD_TABLE_STAGES_MAX)
-    return ad_fail(AD_INVALID, "a table has at most %d pairs of connected stages", AD_TABLE_STAGES_MAX);
+    return ad_fail(AD_INVALID, "the table is full, because a table has at most %d pairs of connected stages",
+                   AD_TABLE_STAGES_MAX);
   AD_TRY(check_cells(larger(table->stages, to + 1), table->microbatches, table->edge_count + 1));
   AD_TRY(ad_grow(&table->edges, table->edge_count, table->edge_count + 1));
   size_t at = place_of_edge(table, from, to);

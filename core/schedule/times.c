@@ -19,7 +19,7 @@ static ad_status check_cost(const char *what, double cost) {
 
 static ad_status check_stages(const ad_table *table, const ad_table_costs *costs) {
   if (costs->stage_count == (size_t)table->stages) return AD_OK;
-  return ad_fail(AD_INVALID, "costs are given for %zu stage%s, but the table has %d", costs->stage_count,
+  return ad_fail(AD_INVALID, "costs are given for %zu stage%s, but the table has %d stages", costs->stage_count,
                  ad_plural((long long)costs->stage_count), table->stages);
 }
 
@@ -33,8 +33,8 @@ static ad_status check_of_action(const ad_table_costs *costs, const ad_action *a
 
 static ad_status check_of_actions(const ad_table *table, const ad_table_costs *costs) {
   if (costs->microbatch_count != (size_t)table->microbatches)
-    return ad_fail(AD_INVALID, "costs are given for %zu microbatch%s, but the table has %d", costs->microbatch_count,
-                   costs->microbatch_count == 1 ? "" : "es", table->microbatches);
+    return ad_fail(AD_INVALID, "costs are given for %zu microbatch%s, but the table has %d microbatches",
+                   costs->microbatch_count, costs->microbatch_count == 1 ? "" : "es", table->microbatches);
   for (int32_t r = 0; r < table->ranks; r++)
     for (size_t i = 0; i < table->rows[r].count; i++) AD_TRY(check_of_action(costs, &table->rows[r].actions[i]));
   return AD_OK;
@@ -61,9 +61,10 @@ ad_status ad_table_take_options(const ad_table *table, const ad_table_options *g
   AD_TRY(ad_options_take(options, sizeof *options, given, "ad_table_options"));
   AD_TRY(ad_options_take(costs, sizeof *costs, options->costs, "ad_table_costs"));
   if (options->in_flight < 0)
-    return ad_fail(AD_INVALID, "the limit of activations in flight must be 1 or more, not %d", options->in_flight);
+    return ad_fail(AD_INVALID, "the limit of activations in flight (`in_flight`) must be 1 or more, not %d",
+                   options->in_flight);
   if ((unsigned)options->pairs > AD_TABLE_PAIRS_RANKS)
-    return ad_fail(AD_INVALID, "%d is not a way to match transfers; AD_TABLE_PAIRS_EDGE and AD_TABLE_PAIRS_RANKS are",
+    return ad_fail(AD_INVALID, "the option `pairs` is %d, but must be AD_TABLE_PAIRS_EDGE or AD_TABLE_PAIRS_RANKS",
                    (int)options->pairs);
   if (options->pairs == AD_TABLE_PAIRS_OF_SOURCE)
     options->pairs = table->is_csv ? AD_TABLE_PAIRS_RANKS : AD_TABLE_PAIRS_EDGE;

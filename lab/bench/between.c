@@ -203,8 +203,10 @@ static ad_status measure(stage *s, const between_op *op, size_t bytes, json_t *r
     json_array_append_new(rows, row_of(s, own, op));
     return AD_OK;
   }
-  fprintf(stderr, "addend bench: --hosts %dx%d: no result of %s, %zu bytes\n", s->hosts.world.hosts,
-          s->hosts.world.ranks, op->op, task.bytes);
+  fprintf(stderr,
+          "addend bench: --hosts %dx%d: the ranks gave no result for %s of %zu bytes; run again with "
+          "ADDEND_PEER_ERRORS=1 to see their errors\n",
+          s->hosts.world.hosts, s->hosts.world.ranks, op->op, task.bytes);
   return AD_PEER_FAILED;
 }
 
@@ -229,8 +231,8 @@ static ad_status measure_all(stage *s, json_t *rows) {
   ad_status first = AD_OK;
   if (!own_player(s)) {
     fprintf(stderr,
-            "addend bench: --hosts: ranks of backend mpi do not start, neither under Open MPI nor under MPICH; "
-            "ADDEND_PEER_ERRORS=1 shows what they say\n");
+            "addend bench: for --hosts, ranks of backend mpi start neither under Open MPI nor under MPICH; set "
+            "ADDEND_PEER_ERRORS=1 to see their errors\n");
     return AD_PEER_FAILED;
   }
   for (int i = 0; i < OPS; i++)

@@ -57,13 +57,15 @@ static void parse_ranks(const char *argument, bench_options *bench, struct argp_
     char *end;
     long ranks = strtol(at, &end, 10);
     if (end == at || (*end && *end != ',') || ranks < 1 || ranks > 32 || bench->rank_count == BENCH_COUNTS_MAX)
-      ad_cli_wrong(state, "--ranks takes up to %d numbers from 1 to 32 with commas between, not '%s'", BENCH_COUNTS_MAX,
-                   argument);
+      ad_cli_wrong(state,
+                   "--ranks must be at most %d numbers from 1 to 32 with commas between, for example 2,4,8, not '%s'",
+                   BENCH_COUNTS_MAX, argument);
     bench->ranks[bench->rank_count] = (int)ranks;
     at = *end ? end + 1 : end;
-    if (*end && !*at) ad_cli_wrong(state, "--ranks ends in a comma: '%s'", argument);
+    if (*end && !*at) ad_cli_wrong(state, "--ranks is '%s', but must not end in a comma", argument);
   }
-  if (!bench->rank_count) ad_cli_wrong(state, "--ranks needs at least one number, for example --ranks 2,4,8");
+  if (!bench->rank_count)
+    ad_cli_wrong(state, "--ranks is empty, but must have at least one number, for example --ranks 2,4,8");
 }
 
 static const char *bench_word(int key, int index) { return key == KEY_OP ? bench_op(index) : NULL; }
@@ -92,7 +94,7 @@ static void parse_largest(const char *argument, bench_options *bench, struct arg
   char *end;
   bench->largest = strtoull(argument, &end, 10);
   if (*end || !isdigit((unsigned char)*argument) || bench->largest < BENCH_SMALLEST)
-    ad_cli_wrong(state, "--largest takes a number of bytes from %d on, not '%s'", BENCH_SMALLEST, argument);
+    ad_cli_wrong(state, "--largest must be a number of bytes, at least %d, not '%s'", BENCH_SMALLEST, argument);
 }
 
 /* Parses "2x3" (2 hosts of 3 ranks) or "2" (2 hosts of 1 rank). Returns the end of it; NULL: `at` is no such world. */
@@ -113,8 +115,8 @@ static void parse_hosts(const char *argument, bench_options *bench, struct argp_
     const char *end = parse_world(at, &world);
     if (!end || (*end && (*end != ',' || !end[1])) || bench->world_count == BENCH_COUNTS_MAX) {
       ad_cli_wrong(state,
-                   "--hosts takes up to %d worlds with commas between, each of 2 to %d hosts and 32 ranks at most, "
-                   "for example 2x1,2x2 for two hosts of one rank and two of two; not '%s'",
+                   "--hosts must be at most %d worlds HOSTSxRANKS with commas between, each of 2 to %d hosts and at "
+                   "most 32 ranks, for example 2x1,2x2 for two hosts of one rank and two hosts of two ranks; not '%s'",
                    BENCH_COUNTS_MAX, BENCH_HOSTS_MAX, argument);
       return;
     }
@@ -133,16 +135,18 @@ static int is_measured_between(const char *op) {
 static void check_hosts(const bench_options *bench, struct argp_state *state) {
   if (!bench->world_count && bench->qdisc) ad_cli_wrong(state, "--qdisc shapes the network between hosts: add --hosts");
   if (!bench->world_count && bench->op && !strcmp(bench->op, "all_to_all"))
-    ad_cli_wrong(state, "all_to_all is measured between hosts; add --hosts, for example --hosts 2x1");
+    ad_cli_wrong(state, "all_to_all is only measured between hosts; add --hosts, for example --hosts 2x1");
   if (bench->world_count && bench->op && !is_measured_between(bench->op))
     ad_cli_wrong(state, "%s is not measured between hosts; leave out --hosts", bench->op);
   if (bench->world_count && bench->rank_count)
-    ad_cli_wrong(state, "--ranks is for one host: --hosts says how many ranks each host has, for example --hosts 2x2");
+    ad_cli_wrong(state,
+                 "--ranks and --hosts exclude each other; write the number of ranks per host in --hosts, for example "
+                 "--hosts 2x2");
 }
 
 static void check_write(const bench_options *bench, struct argp_state *state) {
   if (bench->write && (!bench->op || strcmp(bench->op, "products") != 0))
-    ad_cli_wrong(state, "--write writes what --op products measures; add --op products");
+    ad_cli_wrong(state, "--write only writes what --op products measures; add --op products");
 }
 
 /* The options that take an argument. */
@@ -175,7 +179,7 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
     case KEY_QUICK:
       return input->bench.quick = 1, 0;
     case ARGP_KEY_ARG:
-      ad_cli_wrong(state, "bench takes options only, not '%s'", argument);
+      ad_cli_wrong(state, "`addend bench` takes options only; leave out '%s'", argument);
       return 0;
     case ARGP_KEY_END:
       check_hosts(&input->bench, state);
@@ -249,7 +253,7 @@ static int run_bench(int argc, char **argv) {
   char *json;
   ad_status measured = bench_run(&input.bench, &json);
   ad_cli_progress_end();
-  if (!json) return fprintf(stderr, "addend: no memory is left for the measurement\n"), CLI_UNFINISHED;
+  if (!json) return fprintf(stderr, "addend: no memory is left to start the measurement\n"), CLI_UNFINISHED;
   int status = print_bench(json, input.json);
   free(json);
   return measured && !status ? CLI_UNFINISHED : status;

@@ -72,7 +72,7 @@ static ad_status sparsity_describe(ad_tape *tape, ad_tensor *out) {
   if (!partial) return ad_operation_describe(tape, out);
   return ad_fail(AD_TYPE,
                  "%s: sparsity: the sums are P on `%s`, and the logarithm of a sum is not the sum of its addends' "
-                 "logarithms; this may repair it: all_reduce P->I",
+                 "logarithms; possible repair: all_reduce P->I",
                  ad_tensor_site(out), ad_axis_name((ad_axis)__builtin_ctz(partial)));
 }
 

@@ -45,7 +45,9 @@ static ad_status enter(mpi_world *world) {
   ad_mpi_place place;
   AD_TRY(ad_mpi_load(&world->transport));
   if (!world->transport->open(&place))
-    return ad_fail(AD_INVALID, "MPI was already finalized in this process; a program can join only once");
+    return ad_fail(AD_INVALID,
+                   "MPI was already finalized in this process, so the process cannot join a world again; join once, "
+                   "and keep the world until the program ends");
   world->rank = (uint32_t)place.rank;
   world->ranks = (uint32_t)place.size;
   world->tags = (uint32_t)place.tag_max / 2;
@@ -53,8 +55,9 @@ static ad_status enter(mpi_world *world) {
   world->last = &world->first;
   ad_status status = ad_mpi_check_ranks(world->transport, world->ranks);
   if (!status && world->ranks > SHM_RANKS_MAX)
-    status = ad_fail(AD_INVALID, "the world has %u ranks; this version of addend supports at most %d", world->ranks,
-                     SHM_RANKS_MAX);
+    status =
+        ad_fail(AD_INVALID, "the world has %u ranks, but this version of addend supports at most %d; start fewer ranks",
+                world->ranks, SHM_RANKS_MAX);
   if (!status) status = join_world(world);
   if (status) world->transport->close();
   return status;

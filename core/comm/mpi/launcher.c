@@ -43,9 +43,9 @@ ad_status ad_mpi_check_ranks(const ad_mpi_transport *transport, int64_t joined) 
   const char *started = getenv(started_by ? started_by->ranks : "SLURM_STEP_NUM_TASKS");
   if (joined > 1 || !started || atol(started) <= 1) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s started %s ranks, but %s could not join them and made each rank a separate world: Open MPI "
-                 "understands its own mpirun and srun --mpi=pmix, MPICH its own mpirun and srun --mpi=pmi2; start the "
-                 "ranks in the way of this MPI, or leave out ADDEND_MPI_MODULE",
+                 "%s started %s ranks, but %s could not join them and made each rank a separate world. Start ranks of "
+                 "Open MPI with its own mpirun or srun --mpi=pmix, ranks of MPICH with its own mpirun or srun "
+                 "--mpi=pmi2, or unset ADDEND_MPI_MODULE",
                  started_by ? started_by->words : "srun", started, transport->name);
 }
 
@@ -92,7 +92,9 @@ static ad_status load_file(const char *path, const ad_mpi_transport **out) {
     return AD_OK;
   }
   dlclose(library);
-  return ad_fail(AD_SYSTEM, "the MPI module %s is of another version of addend; install both from one build", path);
+  return ad_fail(AD_SYSTEM,
+                 "the MPI module %s belongs to another version of addend; install the module and addend from one build",
+                 path);
 }
 
 static ad_status load_named(const char *module, const char *started_by, const ad_mpi_transport **out) {
@@ -100,10 +102,11 @@ static ad_status load_named(const char *module, const char *started_by, const ad
   find_places(module, &p);
   for (int i = 0; i < p.count; i++)
     if (!access(p.text[i], R_OK)) return load_file(p.text[i], out);
-  return ad_fail(AD_SYSTEM,
-                 "this rank was started by %s, but addend's module for it, libaddend-mpi-%s.so, is not in %s nor the "
-                 "folders around it: build addend where mpicc.%s is found, or name the file in ADDEND_MPI_MODULE",
-                 started_by, module, p.count ? dirname(p.text[0]) : "the library's folder", module);
+  return ad_fail(
+      AD_SYSTEM,
+      "this rank was started by %s, but addend's module libaddend-mpi-%s.so for that launcher was not found in %s or "
+      "the folders around; build addend where mpicc.%s is installed, or name the module's file in ADDEND_MPI_MODULE",
+      started_by, module, p.count ? dirname(p.text[0]) : "the library's folder", module);
 }
 
 ad_status ad_mpi_load(const ad_mpi_transport **out) {
@@ -113,7 +116,7 @@ ad_status ad_mpi_load(const ad_mpi_transport **out) {
   if (wanted && *wanted) return load_named(wanted, "a launcher", out);
   if (started_by) return load_named(started_by->module, started_by->words, out);
   return ad_fail(AD_INVALID,
-                 "srun started this as task %s of %s without MPI, so the tasks cannot find each other: use srun "
-                 "--mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH)",
+                 "srun started this process as task %s of %s without MPI, so the tasks cannot find each other; use "
+                 "srun --mpi=pmix (Open MPI) or srun --mpi=pmi2 (MPICH)",
                  getenv("SLURM_PROCID"), getenv("SLURM_STEP_NUM_TASKS"));
 }

@@ -48,7 +48,7 @@ static ad_status find_entry(shm_world *world, const ad_call *call, uint64_t hash
       return AD_OK;
     }
   }
-  return ad_fail(AD_MEMORY, "more than %d different groups in one world", SHM_CHANNELS);
+  return ad_fail(AD_MEMORY, "the world has more than %d different groups of ranks; use fewer groups", SHM_CHANNELS);
 }
 
 const shm_entry *ad_shm_entry(const shm_control *control, uint64_t channel) {

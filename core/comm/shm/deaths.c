@@ -42,7 +42,7 @@ static void raise_dead(shm_world *world, uint32_t rank, int has_joined) {
   ad_text text = ad_text_on(words, sizeof words);
   ad_text_add(&text, "rank %u died", rank);
   if (has_joined)
-    ad_text_add(&text, ": its process %d is gone, and had not left the world",
+    ad_text_add(&text, ": its process %d ended without closing its communicator",
                 (int)atomic_load(&world->records[rank].pid));
   else
     ad_text_add(&text, " before all ranks had joined the world");

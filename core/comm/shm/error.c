@@ -30,6 +30,7 @@ ad_status ad_shm_error(const shm_control *control) {
   for (int i = 0; i < 500 && atomic_load_explicit(&control->failed, memory_order_acquire) == 1; i++)
     nanosleep(&millisecond, NULL);
   if (atomic_load_explicit(&control->failed, memory_order_acquire) == 1)
-    return ad_fail(AD_RANK_DIED, "a rank died while it reported an error");
+    return ad_fail(AD_RANK_DIED,
+                   "a rank died while reporting its error, so the error's message is lost; see what the ranks printed");
   return ad_fail((ad_status)control->fail_status, "%s", control->fail_text);
 }

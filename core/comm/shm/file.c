@@ -53,12 +53,11 @@ static void plan_file(uint32_t ranks, size_t region_bytes, shm_control *plan) {
 static ad_status map_file(int fd, uint64_t bytes, shm_control **out) {
   void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (base == MAP_FAILED)
-    return ad_fail(
-        errno == ENOMEM ? AD_MEMORY : AD_SYSTEM,
-        "%" PRIu64
-        " GiB of address space could not be mapped for the ranks' shared memory: %s (see ulimit -v; ADDEND_ADDRESSES=1 "
-        "takes 1)",
-        bytes >> 30, strerror(errno));
+    return ad_fail(errno == ENOMEM ? AD_MEMORY : AD_SYSTEM,
+                   "%" PRIu64
+                   " GiB of address space could not be mapped for the ranks' shared memory: %s; raise ulimit -v, or "
+                   "set ADDEND_ADDRESSES=1 to need only 1 GiB",
+                   bytes >> 30, strerror(errno));
   *out = base;
   return AD_OK;
 }
@@ -68,7 +67,7 @@ static ad_status make_file(uint64_t bytes, int inherited, int *out) {
   if (fd < 0) return ad_fail(AD_SYSTEM, "the ranks' shared memory file could not be made: %s", strerror(errno));
   if (ftruncate(fd, (off_t)bytes)) {
     ad_status status =
-        ad_fail(AD_SYSTEM, "the ranks' shared memory file could not grow to %" PRIu64 " GiB: %s (see ulimit -f)",
+        ad_fail(AD_SYSTEM, "the ranks' shared memory file could not grow to %" PRIu64 " GiB: %s; raise ulimit -f",
                 bytes >> 30, strerror(errno));
     close(fd);
     return status;
@@ -104,11 +103,11 @@ static ad_status read_head(int fd, shm_control *head) {
   size_t bytes = offsetof(shm_control, failed);
   if (fstat(fd, &file) || pread(fd, head, bytes, 0) != (ssize_t)bytes || head->magic != magic() ||
       head->file_bytes != (uint64_t)file.st_size)
-    return ad_fail(
-        AD_INVALID,
-        "file descriptor %d is not the memory of a world of this version of addend (" AD_SHM_VERSION
-        "): if `addend run` or ad_launch made it, their addend has another version; use one version for both",
-        fd);
+    return ad_fail(AD_INVALID,
+                   "file descriptor %d is not the shared memory of a world of this version of addend (" AD_SHM_VERSION
+                   "); if `addend run` or ad_launch made the descriptor, use the same version of addend for the "
+                   "launcher and the program",
+                   fd);
   return AD_OK;
 }
 

@@ -73,8 +73,8 @@ static ad_status take_place(shm_world *world) {
   record->trait = ad_trait_own();
   if (!atomic_compare_exchange_strong(&record->state, &absent, SHM_JOINED))
     return ad_fail(AD_INVALID,
-                   "rank %u of this world has already joined (process %d): a program can join only once, and must "
-                   "start other programs without ADDEND_SHM_FD in their environment",
+                   "rank %u of this world has already joined, as process %d; join only once in a program, and start "
+                   "other programs without ADDEND_SHM_FD in their environment",
                    world->rank, (int)atomic_load(&record->pid));
   atomic_store(&record->pid, getpid());
   ad_shm_pull_allow(world);
@@ -161,7 +161,7 @@ static ad_status read_number(const char *name, int64_t *out) {
   long long value = text ? strtoll(text, &end, 10) : 0;
   if (!text || end == text || *end || errno || value < 0)
     return ad_fail(AD_INVALID,
-                   "%s is \"%s\" in the environment, but must be a number: start ranks with `addend run` or ad_launch",
+                   "%s in the environment is \"%s\", but must be a number; start ranks with `addend run` or ad_launch",
                    name, text ? text : "");
   *out = value;
   return AD_OK;
@@ -174,10 +174,14 @@ static ad_status map_inherited(int *fd, uint32_t *rank, shm_control **out) {
   AD_TRY(read_number("ADDEND_SHM_FD", &inherited));
   AD_TRY(read_number("ADDEND_RANK", &number));
   ad_status status = ad_shm_map(inherited > INT32_MAX ? -1 : (int)inherited, &control);
-  if (status) return ad_fail_in(status, "ADDEND_SHM_FD is %" PRId64 " (unset it to run alone)", inherited);
+  if (status)
+    return ad_fail_in(status, "ADDEND_SHM_FD in the environment is %" PRId64 " (unset ADDEND_SHM_FD to run alone)",
+                      inherited);
   if ((uint64_t)number >= control->ranks) {
-    status = ad_fail(AD_INVALID, "ADDEND_RANK is %" PRId64 ", but the world has only %" PRIu64 " rank%s", number,
-                     control->ranks, ad_plural((long long)control->ranks));
+    status = ad_fail(AD_INVALID,
+                     "ADDEND_RANK in the environment is %" PRId64 ", but the world has only %" PRIu64
+                     " rank%s; start ranks with `addend run` or ad_launch",
+                     number, control->ranks, ad_plural((long long)control->ranks));
     munmap(control, control->file_bytes);
     return status;
   }

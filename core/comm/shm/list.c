@@ -31,7 +31,9 @@ static void unlock(const shm_world *world) {
 ad_status ad_shm_take_channel(const shm_world *world, uint64_t bytes, uint64_t *out) {
   uint64_t used = atomic_fetch_add(&world->control->channels_used, bytes);
   if (used + bytes > world->control->channels_bytes)
-    return ad_fail(AD_MEMORY, "too many different groups: the memory for their channels is full");
+    return ad_fail(
+        AD_MEMORY,
+        "the world has too many different groups of ranks, so the memory for their channels is full; use fewer groups");
   *out = world->control->channels_start + used;
   return AD_OK;
 }
@@ -80,7 +82,9 @@ static ad_status begin_list(const shm_world *world, shm_list *list, const ad_gro
 // Finds the list's entry, or makes one. The caller has locked the table.
 static ad_status find_list(const shm_world *world, const ad_group_shape *shape, shm_list **out) {
   shm_list *list = find_place(world, shape);
-  if (!list) return ad_fail(AD_MEMORY, "more than %d lists of ranks in one world; release some", SHM_CHANNELS);
+  if (!list)
+    return ad_fail(AD_MEMORY, "the world has more than %d lists of ranks; release lists that are no longer used",
+                   SHM_CHANNELS);
   if (atomic_load(&list->id) != shape->list) AD_TRY(begin_list(world, list, shape));
   *out = list;
   return AD_OK;

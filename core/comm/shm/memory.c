@@ -51,7 +51,7 @@ static ad_status first_block(shm_world *world) {
 /* ---- making pages of this rank's region ---- */
 
 static ad_status no_room(size_t bytes, const char *why) {
-  return ad_fail(AD_MEMORY, "no memory for %zu bytes that ranks share: %s", bytes, why);
+  return ad_fail(AD_MEMORY, "no memory for %zu bytes that ranks share, because %s", bytes, why);
 }
 
 // The kernel promises more memory than it has, and kills some process when memory runs out. So a large request is first
@@ -64,8 +64,8 @@ static ad_status promise(shm_world *world, uint64_t bytes) {
   atomic_fetch_sub(&world->control->promised, bytes);
   char why[224];
   snprintf(why, sizeof why,
-           "the machine, or the limit on this process's control group, has %" PRIu64
-           " bytes left, and other ranks were promised %" PRIu64 " bytes of them",
+           "the machine or this process's control group has only %" PRIu64 " bytes left, of which %" PRIu64
+           " bytes are promised to other ranks",
            available, others);
   return no_room(bytes, why);
 }
@@ -194,7 +194,7 @@ static void sweep_shared(shm_world *world) {
 
 ad_status ad_shm_alloc(shm_world *world, size_t bytes, void **out) {
   shm_block *block = NULL;
-  if (bytes > world->control->region_bytes) return no_room(bytes, "that is more than one rank can hold");
+  if (bytes > world->control->region_bytes) return no_room(bytes, "one rank cannot hold as much");
   sweep_shared(world);
   uint64_t rounded = bytes ? (bytes + unit - 1) / unit * unit : unit;
   ad_status status = take_block(world, rounded, &block);

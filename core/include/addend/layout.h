@@ -140,8 +140,8 @@ typedef struct ad_rule {
   const char *full;
 } ad_rule;
 /* *out: the layout of an operation's result. constant[i] says that operand i carries no gradient; its R then counts as
- * R or as I. AD_TYPE as in law 1, for example: "site: name: operand 1 is I on `tp`, operand 2 is S(0); this may repair
- * it: convert operand 1 I->S(0)". *out is unchanged on failure. */
+ * R or as I. AD_TYPE as in law 1, for example: "site: in `name`, operand 1 is I on `tp`, operand 2 is S(0); possible
+ * repair: convert operand 1 I->S(0)". *out is unchanged on failure. */
 #define ad_layout_propagate(...) ad_layout_propagate_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_layout_propagate_at(const ad_rule *rule, const ad_layout *const *operands,
                                                    const int *constant, size_t count, ad_layout *out, const char *site);

@@ -161,7 +161,8 @@ static int report(const job *j) {
     all += rank->arithmetic;
     exposed += rank->waiting / rank->seconds / j->ranks;
   }
-  if (all <= 0) return fprintf(stderr, "bench_attention: no arithmetic was seen\n"), 1;
+  if (all <= 0)
+    return fprintf(stderr, "bench_attention: no floating-point operation was counted, so nothing can be reported\n"), 1;
   printf("{\"seconds\":%.9g,\"arithmetic_seconds\":%.9g,\"balance\":%.6g,\"exposed\":%.6g}\n", slowest, all,
          most / all * j->ranks, exposed);
   return 0;

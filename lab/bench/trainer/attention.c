@@ -86,7 +86,7 @@ static ad_status take_turns(const bench_options *options, attention_case *cases,
     describe(c, seq, text);
     if (options->progress) options->progress(text, i, turns * count);
     if (!take_turn(c, seq)) continue;
-    fprintf(stderr, "addend bench: %s: no result\n", text);
+    fprintf(stderr, "addend bench: the program gave no result for %s\n", text);
     return AD_PEER_FAILED;
   }
   if (options->progress) options->progress("done", turns * count, turns * count);

@@ -150,14 +150,16 @@ typedef char own_words[FOLDER_BYTES + 128];
 static int remove_entry(const char *path, const struct stat *is, int kind, struct FTW *place) { return remove(path); }
 
 static void remove_folder(const char *folder) {
-  if (nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS)) fprintf(stderr, "addend bench: %s is left over\n", folder);
+  if (nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS))
+    fprintf(stderr, "addend bench: the temporary folder %s could not be removed; remove it yourself\n", folder);
 }
 
 static ad_status make_folder(char folder[FOLDER_BYTES], own_words why) {
   const char *parent = getenv("TMPDIR");
   snprintf(folder, FOLDER_BYTES, "%s/addend-bench-XXXXXX", parent && *parent ? parent : "/tmp");
   if (mkdtemp(folder)) return AD_OK;
-  snprintf(why, sizeof(own_words), "%s: the folder for checkpoints cannot be made: %s; TMPDIR says where", folder,
+  snprintf(why, sizeof(own_words),
+           "the folder %s for checkpoints cannot be made: %s; set TMPDIR to a folder that can be written to", folder,
            strerror(errno));
   return AD_IO;
 }

@@ -242,7 +242,7 @@ static void follow_advice(ad_tape *t, const char *advice, const char *axes, ad_t
     do_step(t, step, axes, x);
 }
 
-/* Copies what follows "this may repair it: " in the tape's error; returns 0 if nothing is proposed. */
+/* Copies what follows "possible repair: " in the tape's error; returns 0 if nothing is proposed. */
 static int take_advised(const ad_tape *tape, char *out, size_t size) {
   CHECK(ad_tape_status(tape) != AD_OK);
   const char *may = strstr(ad_last_error(), AD_MAY_REPAIR);
@@ -537,7 +537,7 @@ static const refusal refusals[] = {
      "all_reduce P->R, or leave `tp` out of this all_gather"},
     {outer_sharding_undone, "dp_shard=S0 tp=S0", {2, {6, 4}}, SQUARES, 2, "undo `tp` first, or both together"},
     {nested_otherwise, "tp=S0 dp_shard=S0", {2, {6, 4}}, TIMES, 1, "shard operand 2 in the order of operand 1"},
-    {on_two_views, "dp_shard=I tp=I", {2, {6, 4}}, TIMES, 2, "change the view of one of them"},
+    {on_two_views, "dp_shard=I tp=I", {2, {6, 4}}, TIMES, 2, "change the view of one operand"},
     {loss_of_replicas,
      "dp_shard=S0 tp=I",
      {2, {6, 4}},
@@ -573,15 +573,25 @@ static const refusal refusals[] = {
      {2, {8, 4}},
      SQUARES,
      1,
-     "convert I->R after the bridge, or gather S->I before"},
+     "convert I->R after the bridge, or gather S->I before the bridge"},
     {gathered_replicas_transfer,
      "dp_shard=S0 tp=S1",
      {2, {8, 4}},
      SQUARES,
      1,
-     "convert I->R after the bridge, or gather S->I before"},
-    {parts_transfer, "dp_shard=S0 tp=S1", {2, {8, 4}}, SQUARES, 1, "all_gather S->I or all_reduce P->I before"},
-    {addends_transfer, "dp_shard=S0 tp=P", {2, {8, 4}}, SQUARES, 1, "all_gather S->I or all_reduce P->I before"},
+     "convert I->R after the bridge, or gather S->I before the bridge"},
+    {parts_transfer,
+     "dp_shard=S0 tp=S1",
+     {2, {8, 4}},
+     SQUARES,
+     1,
+     "all_gather S->I or all_reduce P->I before the bridge"},
+    {addends_transfer,
+     "dp_shard=S0 tp=P",
+     {2, {8, 4}},
+     SQUARES,
+     1,
+     "all_gather S->I or all_reduce P->I before the bridge"},
 };
 enum { REFUSALS = sizeof refusals / sizeof *refusals, WORLD = 4 };
 
@@ -633,7 +643,7 @@ static void programs_that_do_what_is_said_give_what_the_formula_has(void **state
 
 /* ---- changes of view ---- */
 
-/* Follows an error such as "but the value is I on `tp`; this may repair it: convert I->R there, so that ...": the axis is
+/* Follows an error such as "but the value is I on `tp`; possible repair: convert I->R there, so that ...": the axis is
  * the last name before the proposal. */
 static void do_there(scene *s, const char *advice, ad_tensor **x) {
   char axis[16];
