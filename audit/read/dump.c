@@ -196,7 +196,7 @@ static ad_status check_files(ad_dump *dump, ad_complaints *complaints) {
 /* Records a file as the only file for its rank (and microbatch); a second one is an error. */
 static ad_status put_file(const ad_dump_file **place, const ad_dump_file *file, const char *kind) {
   if (*place)
-    return ad_fail(AD_INVALID, "%s is the %s of rank %lld, but %s is, too; give only one of the two files", file->path,
+    return ad_fail(AD_INVALID, "%s is the %s of rank %lld, and so is %s; give only one of the two files", file->path,
                    kind, (long long)file->rank, (*place)->path);
   *place = file;
   return AD_OK;
@@ -206,8 +206,8 @@ static ad_status place_file(ad_dump *dump, const ad_dump_file *file) {
   int64_t microbatch = file->microbatch < 0 ? 0 : file->microbatch;
   if (file->kind == AD_DUMP_REFERENCE) {
     if (dump->reference)
-      return ad_fail(AD_INVALID, "%s and %s are both references (addend.kind); give only one of the two files",
-                     file->path, dump->reference->path);
+      return ad_fail(AD_INVALID, "%s is a reference, and so is %s; give only one of the two files", file->path,
+                     dump->reference->path);
     dump->reference = file;
     return AD_OK;
   }
@@ -239,12 +239,12 @@ static ad_status place_files(ad_dump *dump, ad_complaints *complaints) {
 
 static ad_status fail_missing(const char *what, int64_t rank, int64_t microbatch) {
   if (microbatch < 0)
-    return ad_fail(AD_INVALID, "the dump has no %s file of rank %lld; give the files of all ranks", what,
-                   (long long)rank);
+    return ad_fail(AD_INVALID, "rank %lld has no %s file in the dump; give the files of all ranks", (long long)rank,
+                   what);
   return ad_fail(
       AD_INVALID,
-      "the dump has no %s file of rank %lld for microbatch %lld; give the files of all ranks and microbatches", what,
-      (long long)rank, (long long)microbatch);
+      "rank %lld has no %s file of microbatch %lld in the dump; give the files of all ranks and microbatches",
+      (long long)rank, what, (long long)microbatch);
 }
 
 /* Reports an error for every rank without a sum file, and for every addend file that is missing. */

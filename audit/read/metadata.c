@@ -116,7 +116,7 @@ static ad_status check_comm_dtype(const char *name) {
   ad_dtype dtype = 0;
   AD_TRY(ad_dtype_parse(name, &dtype));
   if (ad_dtype_is_float(dtype)) return AD_OK;
-  return ad_fail(AD_INVALID, "the dtype of sums is %s, but must be f64, f32, bf16 or f16", name);
+  return ad_fail(AD_INVALID, "gradients cannot be summed in %s; use f64, f32, bf16 or f16", name);
 }
 
 static ad_status check_reduce(const ad_dump_file *file) {

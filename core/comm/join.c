@@ -32,7 +32,9 @@ static ad_status share(const ad_meeting *meeting, ad_comm **out) {
 
 static ad_status check_place(const char *call, int64_t rank, int64_t size) {
   if (size < 1 || size > SHM_RANKS_MAX)
-    return ad_fail(AD_INVALID, "%s: a world must have 1 to %d ranks, not %" PRId64, call, SHM_RANKS_MAX, size);
+    return ad_fail(AD_INVALID,
+                   "%s: a world of %" PRId64 " ranks is not possible; choose a number of ranks from 1 to %d", call,
+                   size, SHM_RANKS_MAX);
   if (rank < 0 || rank >= size)
     return ad_fail(AD_INVALID,
                    "%s: there is no rank %" PRId64 " in a world of %" PRId64 " rank%s, which are numbered from 0", call,

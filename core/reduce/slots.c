@@ -147,8 +147,8 @@ static ad_status refuse_window(const ad_reducer *reducer, const ad_window *windo
   const ad_bucket *open = &reducer->buckets[window->slots[0].holder];
   return ad_fail(
       AD_INVALID,
-      "the option `window` of the reducer is too small: the gradient of `%s` came while %zu buckets of its kind, among "
-      "them the bucket of `%s`, still waited for gradients, and `window` is %zu; set `window` to at least %zu, or to 0",
+      "the gradient of `%s` came while %zu buckets of its kind, among them the bucket of `%s`, still waited for "
+      "gradients, so the reducer's option of window %zu is too small; set `window` to at least %zu, or to 0",
       reducer->buckets[index].members.names[0], needed - 1, open->members.names[0], reducer->options.window, needed);
 }
 

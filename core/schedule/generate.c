@@ -64,7 +64,8 @@ static ad_status check_fit(const char *name, schedule_fit fit, const ad_table_sh
                    "be a multiple of the number of ranks, not %d",
                    name, shape->ranks, shape->stages);
   if (fit == ONE_RANK && shape->ranks != 1)
-    return ad_fail(AD_INVALID, "schedule '%s' has all stages on one rank, so the number of ranks must be 1, not %d",
+    return ad_fail(AD_INVALID,
+                   "schedule '%s' has all stages on one rank, but the table has %d ranks; set the number of ranks to 1",
                    name, shape->ranks);
   return AD_OK;
 }

@@ -773,7 +773,7 @@ assert document["verdict"] == "cannot_tell", document["verdict"]
 for name in "w", "v":
     found = verdict(document, "identical_addends", None, [2, 3], name=name, words="ranks 2 and 3 hold the same addend")
     assert found["counts"] == [[1], [1], [None], [None]], found["counts"]
-same = "ranks 2 and 3 hold the same addend: only the sum of their counts is known"
+same = "ranks 2 and 3 hold the same addend, so only the sum of their counts is known"
 assert document["messages"] == [same + "; give each rank its own batch, or allow it (--allow-identical) where they are meant to "
                                 "be equal"], document["messages"]
 document = judged(identical, "--allow-identical", status=0)
@@ -944,7 +944,7 @@ for name in os.listdir(os.path.join(work, "dump")):
 result = run(os.path.join(work, "dump"), "--reference", os.path.join(work, "other"))
 assert result.returncode == 0, result
 result = run(os.path.join(work, "dump"))
-assert result.returncode == 2 and "nothing says what the sums should be" in result.stderr
+assert result.returncode == 2 and "the right sums are not known" in result.stderr
 
 # The global norm.
 normed = Job("dp=3 tp=2", [Param("w", [8, 5], "tp=S1"), Param("b", [13], "tp=I"), Param("c", [11])])
@@ -1049,8 +1049,8 @@ same = {"addend.expect": '{"*": 1.0}', "addend.held": '{"w": [[0, 0], [6, 2]], "
 every = [f"rank{rank:05}.{kind}.safetensors" for rank in range(3) for kind in ("addend.m0", "sum")]
 short = {"w": ("F32", [5, 2], [0.0] * 10), "b": ("F32", [3], [0.0] * 3)}
 for name in one, two:
-    refused(again(name, {"addend.held": '{"w": [[0, 0], [3, 2]], "b": [[0], [3]]}'}), name, "[6, 2], but should have [3, 2]", metadata=same)
-    refused(again(name, {"addend.expect": '{"*": 2.0}'}), name, "addend.expect", "another file says", metadata=same)
+    refused(again(name, {"addend.held": '{"w": [[0, 0], [3, 2]], "b": [[0], [3]]}'}), name, "[6, 2], but must have shape [3, 2]", metadata=same)
+    refused(again(name, {"addend.expect": '{"*": 2.0}'}), name, "addend.expect", "in another file", metadata=same)
     refused(again(name, {"addend.shapes": '{"w": [12], "b": [3]}'}), name, "[12]", "[6, 2]", metadata=same)
 refused(lambda path: [again(name, tensors=short)(path) for name in every], *every, metadata=same)
 refused(lambda path: [again(name, tensors=short)(path) for name in every if "sum" in name], *every[1::2], metadata=same)

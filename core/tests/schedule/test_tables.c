@@ -436,9 +436,10 @@ static void a_drawing_has_ranks_over_time(void **state) {
     free(drawn);
   }
   ad_table_destroy(many);
-  assert_string_equal(drawing("0B0,0F0\n", 80, NULL, text),
-                      "given: rank 0, place 0 (0B0): it needs 0F0, which comes later, at place 1; move it after that "
-                      "action\nwrong: 1 rank, 1 stage, 1 microbatch, 2 actions\n");
+  assert_string_equal(
+      drawing("0B0,0F0\n", 80, NULL, text),
+      "given: rank 0, place 0 (0B0): this action needs 0F0, which comes later, at place 1; move this action "
+      "after that place\nwrong: 1 rank, 1 stage, 1 microbatch, 2 actions\n");
 }
 
 static void rows_of_a_drawing_are_ranks_of_a_world(void **state) {

@@ -535,7 +535,12 @@ static const refusal refusals[] = {
      LINES,
      2,
      "all_reduce P->R, or leave `tp` out of this all_gather"},
-    {outer_sharding_undone, "dp_shard=S0 tp=S0", {2, {6, 4}}, SQUARES, 2, "undo `tp` first, or both together"},
+    {outer_sharding_undone,
+     "dp_shard=S0 tp=S0",
+     {2, {6, 4}},
+     SQUARES,
+     2,
+     "undo `tp` first, or undo the two axes together"},
     {nested_otherwise, "tp=S0 dp_shard=S0", {2, {6, 4}}, TIMES, 1, "shard operand 2 in the order of operand 1"},
     {on_two_views, "dp_shard=I tp=I", {2, {6, 4}}, TIMES, 2, "change the view of one operand"},
     {loss_of_replicas,
@@ -827,7 +832,7 @@ static void make_full(scene *s) {
   for (int i = 0; i < 8; i++) is_near(out[i], full_value(1, i) * (1 + 2 + 3 + 4));
 }
 
-/* Follows "reduce it first" and "bring both to one layout first". */
+/* Follows "reduce it first" and "convert one of the two first". */
 static void reduce_first(scene *s) {
   double sum = NAN, expected = 0, out[NUMEL_MAX];
   ad_layout partial = layout_called(s, "tp=P"), full = layout_called(s, "tp=R");
