@@ -167,9 +167,9 @@ static void arrays(void **state) {
   refused(ad_array_create(comm, AD_F32, &shape, NULL, &out), "layout", "NULL");
   refused(ad_array_create(comm, AD_F32, &shape, &layout, NULL), "out", "NULL");
   refused(ad_array_create(comm, AD_F32, &shape, &astray, &out), "layout->mesh", "NULL");
-  refused_call(ad_array_create(comm, (ad_dtype)0, &shape, &layout, &out), "array", "0");
-  refused_call(ad_array_create(comm, AD_F32, &nonsense, &layout, &out), "array", "7", "0", "6");
-  refused_call(ad_array_create(comm, AD_F32, &negative, &layout, &out), "array", "dimension 0", "-4");
+  refused_call(ad_array_create(comm, (ad_dtype)0, &shape, &layout, &out), "ad_array_create", "0");
+  refused_call(ad_array_create(comm, AD_F32, &nonsense, &layout, &out), "ad_array_create", "7", "0", "6");
+  refused_call(ad_array_create(comm, AD_F32, &negative, &layout, &out), "ad_array_create", "dimension 0", "-4");
   refused(ad_array_after_at(NULL, &array, AD_MOVE_ONCE, 0, AD_P, &out, NULL), "comm", "NULL");
   refused(ad_array_after_at(comm, NULL, AD_MOVE_ONCE, 0, AD_P, &out, NULL), "in", "NULL");
   refused(ad_array_after_at(comm, &array, AD_MOVE_ONCE, 0, AD_P, NULL, NULL), "out", "NULL");
@@ -730,7 +730,7 @@ static void shapes_that_mean_nothing(void **state) {
   ad_safetensors_writer *writer = NULL;
   ad_param_spec spec = {.size = sizeof spec, .name = "w", .shape = wrapping, .layout = layout, .storage = layout};
   char text[64];
-  refused_call(ad_array_create(comm, AD_F32, &wrapping, &layout, &out), "array");
+  refused_call(ad_array_create(comm, AD_F32, &wrapping, &layout, &out), "ad_array_create");
   refused_call(ad_reducer_create(comm, &spec, 1, NULL, &reducer), "reducer", "w");
   refused_call(ad_safetensors_create("/nowhere/x", &(ad_safetensor){"x", AD_F32, wrapping, NULL, 0}, 1, NULL, &writer),
                "/nowhere/x", "x");

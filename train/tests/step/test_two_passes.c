@@ -311,7 +311,8 @@ static void ends_with(const char *mistake, int (*function)(ad_comm *, void *), c
 }
 
 static void weights_that_are_left_out_end_the_step(void **state) {
-  ends_with("leave_weights_out", leave_weights_out, SAYS_FACTS("reducer", "embedding.weight", "ad_backward_weights"));
+  ends_with("leave_weights_out", leave_weights_out,
+            SAYS_FACTS("ad_reducer_end_microbatch", "embedding.weight", "ad_backward_weights"));
   ends_with("take_a_tape_that_waits", take_a_tape_that_waits, SAYS_FACTS("model", "W"));
 }
 
