@@ -40,15 +40,16 @@ ad_status ad_rule_check(const ad_rule *rule, size_t count) {
     valid = letters_valid(letters) && (end == arrow || (end < arrow && *end == ','));
   }
   if (!valid)
-    return ad_fail(AD_INVALID,
-                   "%s: `dims` is \"%.80s\", which is not a rule for dimensions; write a rule like \"bk,kn->bn\", with "
-                   "at most %d different letters for each operand",
-                   rule->name, rule->dims, AD_DIMS_MAX);
+    return ad_fail(
+        AD_INVALID,
+        "%s: the rule's `dims` is \"%.80s\", which is not a rule for dimensions; write a rule like \"bk,kn->bn\", with "
+        "at most %d different letters for each operand",
+        rule->name, rule->dims, AD_DIMS_MAX);
   if (rule->linearity != AD_MULTILINEAR && rule->linearity != AD_ADDITIVE && rule->linearity != AD_NONLINEAR)
-    return ad_fail(AD_INVALID, "%s: `linearity` is %d, which does not exist; use a value of ad_linearity", rule->name,
-                   (int)rule->linearity);
+    return ad_fail(AD_INVALID, "%s: the rule's `linearity` is %d, which does not exist; use a value of ad_linearity",
+                   rule->name, (int)rule->linearity);
   if (operands != count)
-    return ad_fail(AD_INVALID, "%s: `dims` is \"%.80s\", for %zu operands, but the call has %zu operands", rule->name,
-                   rule->dims, operands, count);
+    return ad_fail(AD_INVALID, "%s: the rule's `dims` is \"%.80s\", for %zu operands, but the call has %zu operands",
+                   rule->name, rule->dims, operands, count);
   return AD_OK;
 }

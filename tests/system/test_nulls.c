@@ -288,13 +288,13 @@ static void reducers_and_counts(void **state) {
   refused(ad_reducer_create(NULL, &spec, 1, NULL, &reducer), "comm", "NULL");
   refused(ad_reducer_create(comm, NULL, 1, NULL, &reducer), "params", "NULL");
   refused(ad_reducer_create(comm, &spec, 1, NULL, NULL), "out", "NULL");
-  refused_call(ad_reducer_begin_microbatch(NULL, AD_SYNC_ALL), "reducer", "NULL");
-  refused_call(ad_reducer_target(NULL, 0, &out, &adds), "reducer", "NULL");
-  refused_call(ad_reducer_add_at(NULL, 0, &array, NULL), "reducer", "NULL");
-  refused_call(ad_reducer_end_microbatch(NULL), "reducer", "NULL");
-  refused_call(ad_reducer_finish(NULL), "reducer", "NULL");
-  refused_call(ad_reducer_step(NULL, NULL), "reducer", "NULL");
-  refused_call(ad_reducer_norm(NULL, &group, &norm), "reducer", "NULL");
+  refused_call(ad_reducer_begin_microbatch(NULL, AD_SYNC_ALL), "NULL");
+  refused_call(ad_reducer_target(NULL, 0, &out, &adds), "NULL");
+  refused_call(ad_reducer_add_at(NULL, 0, &array, NULL), "NULL");
+  refused_call(ad_reducer_end_microbatch(NULL), "NULL");
+  refused_call(ad_reducer_finish(NULL), "NULL");
+  refused_call(ad_reducer_step(NULL, NULL), "NULL");
+  refused_call(ad_reducer_norm(NULL, &group, &norm), "NULL");
   refused(ad_reducer_dump(NULL, ".", 0, 0), "reducer", "NULL");
   refused(ad_reducer_divided_by(NULL, 1), "reducer", "NULL");
   refused(ad_reducer_reported(NULL, 1), "reducer", "NULL");
@@ -342,7 +342,7 @@ static void stores(void **state) {
   refused(ad_store_acquire(NULL, 0), "store", "NULL");
   refused(ad_store_end_pass(NULL), "store", "NULL");
   must(ad_store_create(comm, &spec, 1, NULL, &store));
-  refused_call(ad_store_acquire(store, 1), "store", "parameter 1", "1");
+  refused_call(ad_store_acquire(store, 1), "parameter 1", "1");
   ad_store_destroy(store);
   ad_store_destroy(NULL);
 }

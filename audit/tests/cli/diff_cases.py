@@ -1055,7 +1055,7 @@ for name in one, two:
 refused(lambda path: [again(name, tensors=short)(path) for name in every], *every, metadata=same)
 refused(lambda path: [again(name, tensors=short)(path) for name in every if "sum" in name], *every[1::2], metadata=same)
 cut = Job("dp=2", [Param("w", [5, 2], "dp=S0")])  # one part of two rows and one of three
-refused(again(one, tensors={"w": ("F32", [2, 2], [0.0] * 4)}), one, "should have [3, 2]", job=cut)
+refused(again(one, tensors={"w": ("F32", [2, 2], [0.0] * 4)}), one, "must have shape [3, 2]", job=cut)
 said = {"addend.expect": '{"*": 1.0}', "addend.held": '{"w": [[0], [10]]}'}
 judged(part, status=0, counts=split, metadata={**said, "addend.partial": '{"w": "tp"}'})
 says = lambda kind, rank, m: {"addend.partial": '{"w": "tp"}'} if (kind, rank) == ("sum", 4) else {}
