@@ -116,35 +116,37 @@ ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const 
   char a[160], b[160];
   if (!ad_layout_equal(&to->layout, &from->layout)) {
     ad_layouts_shown_apart(&to->layout, &from->layout, a, b, sizeof a);
-    return ad_fail(AD_TYPE,
-                   "%s: `add` needs one layout, but the sum has layout \"%s\" and the value to add has layout \"%s\"; "
-                   "convert one of the two first",
-                   site, a, b);
+    return ad_fail(
+        AD_TYPE,
+        "%s: in `add`, the sum has layout \"%s\", but the value to add has layout \"%s\"; convert one of the two first",
+        site, a, b);
   }
   if (to->scale != from->scale) {
     return ad_fail(AD_TYPE,
-                   "%s: `add` needs one scale, but the sum is stored times 2^%d and the value to add times 2^%d; "
-                   "convert one of the two first",
+                   "%s: in `add`, the sum is stored times 2^%d, but the value to add is stored times 2^%d; convert one "
+                   "of the two first",
                    site, -to->scale, -from->scale);
   }
   if (!ad_shape_equal(&to->shape, &from->shape) || !ad_shape_equal(&to->local, &from->local)) {
-    return ad_fail(AD_INVALID, "%s: `add` needs one shape, but the sum has shape %s and the value to add has shape %s",
-                   site, ad_shape_print(&to->shape, a, sizeof a), ad_shape_print(&from->shape, b, sizeof b));
+    return ad_fail(
+        AD_INVALID,
+        "%s: in `add`, the sum has shape %s, but the value to add has shape %s; the two shapes must be equal", site,
+        ad_shape_print(&to->shape, a, sizeof a), ad_shape_print(&from->shape, b, sizeof b));
   }
   if (ad_packed_identical(to, from)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: `add` got two packed arrays that pack different values; the sum and the value to add must pack "
-                 "values of the same shapes in the same order",
+                 "%s: in `add`, the sum and the value to add pack different values; the two arrays must pack values of "
+                 "the same shapes in the same order",
                  site);
 }
 
 static ad_status check_addable(const ad_array *array, const char *what, const char *site) {
   if (ad_dtype_is_float(array->dtype)) return AD_OK;
   if (!ad_dtype_size(array->dtype))
-    return ad_fail(AD_INVALID, "%s: `add` cannot add arrays: %s has dtype %d, which does not exist", site, what,
-                   (int)array->dtype);
-  return ad_fail(AD_INVALID, "%s: `add` takes arrays of f64, f32, bf16 or f16, but %s has dtype %s", site, what,
-                 ad_dtype_name(array->dtype));
+    return ad_fail(AD_INVALID, "%s: in `add`, %s has dtype %d, which does not exist; use f64, f32, bf16 or f16", site,
+                   what, (int)array->dtype);
+  return ad_fail(AD_INVALID, "%s: in `add`, %s has dtype %s, but only arrays of f64, f32, bf16 and f16 can be added",
+                 site, what, ad_dtype_name(array->dtype));
 }
 
 ad_status ad_array_add_at(ad_array *to, const ad_array *from, const char *site) {
@@ -155,7 +157,7 @@ ad_status ad_array_add_at(ad_array *to, const ad_array *from, const char *site) 
   AD_TRY(check_addable(to, "the sum", site));
   AD_TRY(check_addable(from, "the value to add", site));
   if (ad_array_numel(to) && !to->data != !from->data)
-    return ad_fail(AD_INVALID, "%s: `add` got no memory for the elements of %s; set its `data`", site,
+    return ad_fail(AD_INVALID, "%s: in `add`, %s has no memory for its elements; set its `data`", site,
                    to->data ? "the value to add" : "the sum");
   if (to->data && from->data) ad_accumulate(to->data, to->dtype, from->data, from->dtype, 1, ad_array_numel(to));
   return AD_OK;

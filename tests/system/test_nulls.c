@@ -731,7 +731,7 @@ static void shapes_that_mean_nothing(void **state) {
   ad_param_spec spec = {.size = sizeof spec, .name = "w", .shape = wrapping, .layout = layout, .storage = layout};
   char text[64];
   refused_call(ad_array_create(comm, AD_F32, &wrapping, &layout, &out), "ad_array_create");
-  refused_call(ad_reducer_create(comm, &spec, 1, NULL, &reducer), "reducer", "w");
+  refused_call(ad_reducer_create(comm, &spec, 1, NULL, &reducer), "w");
   refused_call(ad_safetensors_create("/nowhere/x", &(ad_safetensor){"x", AD_F32, wrapping, NULL, 0}, 1, NULL, &writer),
                "/nowhere/x", "x");
   refused_call(ad_safetensors_create("/nowhere/x", &(ad_safetensor){"x", AD_F32, wild, NULL, 0}, 1, NULL, &writer),
@@ -783,9 +783,8 @@ static void types_and_numbers_that_mean_nothing(void **state) {
   assert_says("w", "tp");
   spec.storage = layout;
   must(ad_store_create(comm, &spec, 1, NULL, &store));
-  refused_call(ad_store_refresh(store, (ad_written)9), "store", "written", "9", "AD_VALUES_WRITTEN",
-               "AD_MASTERS_WRITTEN");
-  refused_call(ad_store_begin_pass(store, (ad_pass)9), "store", "9", "AD_FORWARD", "AD_BACKWARD");
+  refused_call(ad_store_refresh(store, (ad_written)9), "written", "9", "AD_VALUES_WRITTEN", "AD_MASTERS_WRITTEN");
+  refused_call(ad_store_begin_pass(store, (ad_pass)9), "9", "AD_FORWARD", "AD_BACKWARD");
   ad_store_destroy(store);
   assert_int_equal(ad_mesh_rank_at(mesh, position), 0);
   position[AD_TP] = 9;
