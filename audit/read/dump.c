@@ -23,10 +23,10 @@ static int is_safetensors(const char *path) {
  * already; but the user may have put one there in place of a file. */
 void ad_dump_report_passed(const char *path, const char *what) {
   if (is_safetensors(path))
-    ad_log(
-        AD_LOG_WARNING,
-        "%s is %s, which is not read as part of a folder; write the path of the file itself as an argument to read it",
-        path, what);
+    ad_log(AD_LOG_WARNING,
+           "%s: the path is %s, which is not read as part of a folder; write the path of the file itself as an "
+           "argument to read it",
+           path, what);
 }
 
 /* Adds a file whatever its name is; from a folder, adds only files named *.safetensors. */
@@ -45,7 +45,7 @@ ad_status ad_dump_list(ad_file_list *list, const char *path) {
   list->count = kept;
   return kept > before
              ? AD_OK
-             : ad_fail(AD_INVALID, "%s is a folder without a .safetensors file; name the folder that contains the dump",
+             : ad_fail(AD_INVALID, "%s: the folder has no .safetensors file; name the folder that contains the dump",
                        path);
 }
 

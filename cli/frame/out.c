@@ -28,10 +28,10 @@ const char *ad_cli_parse_out(const char *option, const char *argument, const cha
   const char *slash = strrchr(argument, '/'), *name = slash ? slash + 1 : argument, *reason = no_file(argument);
   if (!*argument) ad_cli_wrong(state, "%s is empty, but must be the name of a file", option);
   if (!*name) reason = "a folder; name a file in that folder";
-  if (reason) ad_cli_wrong(state, "'%s %s' is not possible, because the path is %s", option, argument, reason);
+  if (reason) ad_cli_wrong(state, "%s %s: the path is %s", option, argument, reason);
   if (strcmp(name, own) != 0 && is_of_a_run(name))
     ad_cli_wrong(state,
-                 "'%s %s' is not possible, because %s is the name of another file of a run, which would be lost; give "
+                 "%s %s: %s is the name of another file of a run, which would be lost; give "
                  "another name",
                  option, argument, name);
   return argument;

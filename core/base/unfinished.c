@@ -35,8 +35,8 @@ ad_status ad_unfinished_check(const char *path) {
   if (stat(path, &found) || (S_ISREG(found.st_mode) && !leads_into_proc(path))) return AD_OK;
   if (S_ISDIR(found.st_mode)) return ad_fail(AD_IO, "%s: cannot be written: %s", path, strerror(EISDIR));
   return ad_fail(AD_IO,
-                 "%s cannot be written, because it is not a regular file and addend replaces only regular files; name "
-                 "another file",
+                 "%s: the path cannot be written, because it is not a regular file and addend replaces only regular "
+                 "files; name another file",
                  path);
 }
 

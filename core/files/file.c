@@ -26,8 +26,8 @@ static ad_status read_all(int file, const char *path, char *data, int64_t size) 
     if (n < 0) return cannot_read(path, errno);
     if (n == 0)
       return ad_fail(AD_IO,
-                     "%s ended after %lld of %lld bytes, so another program changed the file during reading; read the "
-                     "file again when it is complete",
+                     "%s: the file ended after %lld of %lld bytes, so another program changed the file during reading; "
+                     "read the file again when it is complete",
                      path, (long long)done, (long long)size);
     done += n;
   }
@@ -39,10 +39,10 @@ static ad_status size_of(int file, const char *path, int64_t most, int64_t *out)
   struct stat status;
   if (fstat(file, &status)) return cannot_read(path, errno);
   if (S_ISDIR(status.st_mode)) return cannot_read(path, EISDIR);
-  if (!S_ISREG(status.st_mode)) return ad_fail(AD_IO, "%s is not a regular file; name a regular file", path);
+  if (!S_ISREG(status.st_mode)) return ad_fail(AD_IO, "%s: the path is not a regular file; name a regular file", path);
   if (status.st_size > most)
-    return ad_fail(AD_IO, "%s has %lld bytes, but addend reads at most %lld bytes", path, (long long)status.st_size,
-                   (long long)most);
+    return ad_fail(AD_IO, "%s: the file has %lld bytes, but addend reads at most %lld bytes", path,
+                   (long long)status.st_size, (long long)most);
   *out = status.st_size;
   return AD_OK;
 }
@@ -130,10 +130,11 @@ ad_status ad_file_list_add(ad_file_list *list, const char *path) {
   size_t before = list->count;
   if (stat(path, &status)) return cannot_read(path, errno);
   if (S_ISREG(status.st_mode)) return add_file(list, path, status.st_size);
-  if (!S_ISDIR(status.st_mode)) return ad_fail(AD_IO, "%s is neither a file nor a folder; name one of the two", path);
+  if (!S_ISDIR(status.st_mode))
+    return ad_fail(AD_IO, "%s: the path is neither a file nor a folder; name a file or a folder", path);
   AD_TRY(add_below(list, path));
   if (list->count == before)
-    return ad_fail(AD_IO, "%s is a folder without a regular file; name a folder that contains the files", path);
+    return ad_fail(AD_IO, "%s: the folder contains no regular file; name a folder that contains the files", path);
   return AD_OK;
 }
 
@@ -242,10 +243,11 @@ ad_status ad_folder_check_no_link(const char *path) {
   ssize_t length = readlink(name, target, sizeof target);
   ad_release(name);
   if (length < 0) return AD_OK;  // the path is no link, or does not exist
-  return ad_fail(AD_INVALID,
-                 "%s is a symbolic link to %.*s, and addend removes nothing through a link; name the folder that the "
-                 "link leads to, or remove the link",
-                 path, (int)length, target);
+  return ad_fail(
+      AD_INVALID,
+      "%s: the path is a symbolic link to %.*s, and addend removes nothing through a link; name the folder that the "
+      "link leads to, or remove the link",
+      path, (int)length, target);
 }
 
 ad_status ad_folder_sync(const char *path) {

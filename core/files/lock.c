@@ -38,8 +38,8 @@ static ad_status report_who_holds(int file, const char *folder) {
   holder[length < 0 ? 0 : length] = 0;
   return ad_fail(
       AD_IO,
-      "another run (%s) writes to the folder %s; wait until that run has ended, or set another folder with --out",
-      *holder ? holder : "its process is not known", folder);
+      "%s: another run (%s) writes to this folder; wait until that run has ended, or set another folder with --out",
+      folder, *holder ? holder : "its process is not known");
 }
 
 /* Locks the open file, or closes it. If the file system has no locks, warns and succeeds without a lock. */
@@ -51,10 +51,11 @@ static ad_status lock_file(int file, const char *folder, int *out) {
     return status;
   }
   if (reason) {
-    ad_log(AD_LOG_WARNING,
-           "the folder %s cannot be locked (%s), so addend would not notice a second run that writes there; start only "
-           "one run",
-           folder, strerror(reason));
+    ad_log(
+        AD_LOG_WARNING,
+        "%s: the folder cannot be locked (%s), so addend would not notice a second run that writes there; start only "
+        "one run",
+        folder, strerror(reason));
     close(file);
     return AD_OK;
   }
@@ -65,7 +66,7 @@ static ad_status lock_file(int file, const char *folder, int *out) {
 
 static ad_status report_why_not(const char *path) {
   if (errno == ELOOP)
-    return ad_fail(AD_IO, "%s is a symbolic link, which addend does not follow here; remove the link", path);
+    return ad_fail(AD_IO, "%s: the path is a symbolic link, which addend does not follow here; remove the link", path);
   return ad_fail(AD_IO, "%s: cannot be opened: %s", path, strerror(errno));
 }
 

@@ -109,9 +109,10 @@ static ad_status check_size(int file, const char *path, int64_t bytes) {
   struct stat found;
   if (fstat(file, &found)) return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
   if (found.st_size == bytes && S_ISREG(found.st_mode)) return AD_OK;
-  return ad_fail(
-      AD_IO, "%s has %lld bytes, but was written with %lld bytes, so the file was changed since; use an unchanged copy",
-      path, (long long)found.st_size, (long long)bytes);
+  return ad_fail(AD_IO,
+                 "%s: the file has %lld bytes, but was written with %lld bytes, so the file was changed since; use an "
+                 "unchanged copy",
+                 path, (long long)found.st_size, (long long)bytes);
 }
 
 static ad_status check_hash(int file, const char *path, uint64_t expected, XXH64_state_t *hash) {
@@ -121,10 +122,11 @@ static ad_status check_hash(int file, const char *path, uint64_t expected, XXH64
   ad_status status = hash_file(file, path, hash, buffer);
   ad_release(buffer);
   if (status || XXH64_digest(hash) == expected) return status;
-  return ad_fail(AD_IO,
-                 "%s has checksum %016llx, but was written with checksum %016llx, so the file was changed since; use "
-                 "an unchanged copy",
-                 path, (unsigned long long)XXH64_digest(hash), (unsigned long long)expected);
+  return ad_fail(
+      AD_IO,
+      "%s: the file has checksum %016llx, but was written with checksum %016llx, so the file was changed since; use "
+      "an unchanged copy",
+      path, (unsigned long long)XXH64_digest(hash), (unsigned long long)expected);
 }
 
 ad_status ad_file_verify(const char *path, const ad_file_sum *expected) {

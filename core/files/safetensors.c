@@ -266,7 +266,7 @@ static ad_status map_open_file(ad_safetensors *file, const ad_safetensors *like,
   struct stat found;
   if (fstat(opened, &found)) return cannot_read(file->path);
   if (!S_ISREG(found.st_mode))
-    return ad_fail(AD_IO, "%s cannot be read, because it is not a regular file; name a safetensors file", file->path);
+    return ad_fail(AD_IO, "%s: the path is not a regular file; name a safetensors file", file->path);
   if (!found.st_size) return ad_fail(AD_INVALID, "%s is not a safetensors file, because it is empty", file->path);
   file->mapped = (size_t)found.st_size;
   void *mapping = mmap(NULL, file->mapped, PROT_READ, MAP_PRIVATE, opened, 0);
