@@ -1,6 +1,7 @@
-/* The library's version, and the headers' constants by name. */
+/* The library's version, and the headers' constants by name: enumerators, sizes of structures, offsets of fields. */
 #include "addend/binding.h"
 
+#include <stddef.h>
 #include <string.h>
 #include "addend/array.h"
 #include "addend/comm.h"
@@ -19,6 +20,7 @@ static const constant constants[] = {
 #define STATUS(code, name, known, sentence) {#code, code},
 #define AXIS(code, name) {#code, code},
 #define NUMBER(expression) {#expression, (int64_t)(expression)}
+#define OFFSET(type, field) {"offsetof(" #type ", " #field ")", (int64_t)offsetof(type, field)}
     AD_STATUS_LIST(STATUS)
     AD_AXIS_LIST(AXIS)
     NUMBER(AD_AXIS_COUNT), NUMBER(AD_DIMS_MAX),
@@ -41,6 +43,32 @@ static const constant constants[] = {
     NUMBER(sizeof(ad_rendezvous)),
     NUMBER(sizeof(ad_array)), NUMBER(sizeof(ad_precision_policy)), NUMBER(sizeof(ad_param_spec)),
     NUMBER(sizeof(ad_reducer_options)), NUMBER(sizeof(ad_launch_options)), NUMBER(sizeof(ad_launch_result)),
+    /* The structures that bindings fill in or read field by field. */
+    OFFSET(ad_shape, ndim), OFFSET(ad_shape, dim),
+    OFFSET(ad_layout, mesh), OFFSET(ad_layout, type), OFFSET(ad_layout, depth),
+    OFFSET(ad_group, mesh), OFFSET(ad_group, axes), OFFSET(ad_group, base),
+    OFFSET(ad_transition, move), OFFSET(ad_transition, from), OFFSET(ad_transition, to),
+    OFFSET(ad_transition, moves_bytes), OFFSET(ad_transition, backward), OFFSET(ad_transition, backward_from),
+    OFFSET(ad_transition, backward_to),
+    OFFSET(ad_path_step, move), OFFSET(ad_path_step, axes), OFFSET(ad_path_step, from), OFFSET(ad_path_step, to),
+    OFFSET(ad_rule, size), OFFSET(ad_rule, name), OFFSET(ad_rule, dims), OFFSET(ad_rule, linearity),
+    OFFSET(ad_rule, full),
+    OFFSET(ad_span, first), OFFSET(ad_span, count),
+    OFFSET(ad_segment, rows), OFFSET(ad_segment, row),
+    OFFSET(ad_collective, size), OFFSET(ad_collective, op), OFFSET(ad_collective, group), OFFSET(ad_collective, in),
+    OFFSET(ad_collective, out), OFFSET(ad_collective, count), OFFSET(ad_collective, counts),
+    OFFSET(ad_collective, receive_counts), OFFSET(ad_collective, messages), OFFSET(ad_collective, message_count),
+    OFFSET(ad_collective, dtype), OFFSET(ad_collective, accumulate), OFFSET(ad_collective, reduction),
+    OFFSET(ad_collective, out_dtype), OFFSET(ad_collective, in_scale), OFFSET(ad_collective, out_scale),
+    OFFSET(ad_collective, adds), OFFSET(ad_collective, segments), OFFSET(ad_collective, segment_count),
+    OFFSET(ad_collective, root), OFFSET(ad_collective, site), OFFSET(ad_collective, ranks),
+    OFFSET(ad_message, peer), OFFSET(ad_message, send), OFFSET(ad_message, receive), OFFSET(ad_message, count),
+    OFFSET(ad_request, id), OFFSET(ad_request, source),
+    OFFSET(ad_transfer, size), OFFSET(ad_transfer, ranks), OFFSET(ad_transfer, peer), OFFSET(ad_transfer, tag),
+    OFFSET(ad_transfer, send), OFFSET(ad_transfer, receive), OFFSET(ad_transfer, receives), OFFSET(ad_transfer, count),
+    OFFSET(ad_transfer, dtype), OFFSET(ad_transfer, site),
+    OFFSET(ad_rendezvous, size), OFFSET(ad_rendezvous, context), OFFSET(ad_rendezvous, put),
+    OFFSET(ad_rendezvous, wait), OFFSET(ad_rendezvous, get), OFFSET(ad_rendezvous, seconds),
 };
 /* clang-format on */
 

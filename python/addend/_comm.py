@@ -10,18 +10,18 @@ from typing import Any, Optional, Type, Union
 from addend._arrays import Memory, memory_of
 from addend._errors import AddendError, InvalidError
 from addend._layout import CGroup, Mesh, axes_of, call_site
-from addend._library import checked, constant, function, same_size
+from addend._library import checked, constant, function, same_layout
 from addend._rendezvous import join
 
 _size_p = ctypes.POINTER(ctypes.c_size_t)
 
 
-@same_size("ad_segment")
+@same_layout("ad_segment")
 class _Segment(ctypes.Structure):
     _fields_ = [("rows", ctypes.c_int64), ("row", ctypes.c_size_t)]
 
 
-@same_size("ad_collective")
+@same_layout("ad_collective", source="in")
 class _Collective(ctypes.Structure):
     _fields_ = [
         ("size", ctypes.c_size_t),
@@ -49,7 +49,7 @@ class _Collective(ctypes.Structure):
     ]
 
 
-@same_size("ad_span")
+@same_layout("ad_span")
 class _Span(ctypes.Structure):
     _fields_ = [("first", ctypes.c_int64), ("count", ctypes.c_int64)]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from addend._errors import InvalidError
-from addend._library import checked, constant, function, same_size
+from addend._library import checked, constant, function, same_layout
 
 _AXES = constant("AD_AXIS_COUNT")
 _DIMS = constant("AD_DIMS_MAX")
@@ -19,22 +19,22 @@ _CUT, _ZIGZAG = constant("AD_S(0)"), constant("AD_S_ZIGZAG(0)")
 _BUFFER = 512
 
 
-@same_size("ad_layout")
+@same_layout("ad_layout")
 class CLayout(ctypes.Structure):
     _fields_ = [("mesh", ctypes.c_void_p), ("type", ctypes.c_uint8 * _AXES), ("depth", ctypes.c_uint8 * _AXES)]
 
 
-@same_size("ad_shape")
+@same_layout("ad_shape")
 class CShape(ctypes.Structure):
     _fields_ = [("ndim", ctypes.c_int), ("dim", ctypes.c_int64 * _DIMS)]
 
 
-@same_size("ad_group")
+@same_layout("ad_group")
 class CGroup(ctypes.Structure):
     _fields_ = [("mesh", ctypes.c_void_p), ("axes", ctypes.c_uint32), ("base", ctypes.c_int64)]
 
 
-@same_size("ad_transition")
+@same_layout("ad_transition", source="from", backward_source="backward_from")
 class _CTransition(ctypes.Structure):
     _fields_ = [
         ("move", ctypes.c_int),
@@ -47,19 +47,19 @@ class _CTransition(ctypes.Structure):
     ]
 
 
-@same_size("ad_path_step")
+@same_layout("ad_path_step", source="from")
 class _CStep(ctypes.Structure):
     _fields_ = [("move", ctypes.c_int), ("axes", ctypes.c_uint32), ("source", ctypes.c_uint8), ("to", ctypes.c_uint8)]
 
 
-@same_size("ad_rule")
+@same_layout("ad_rule")
 class _CRule(ctypes.Structure):
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("name", ctypes.c_char_p),
         ("dims", ctypes.c_char_p),
         ("linearity", ctypes.c_int),
-        ("whole", ctypes.c_char_p),
+        ("full", ctypes.c_char_p),
     ]
 
 

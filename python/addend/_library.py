@@ -138,21 +138,32 @@ _header_constant = checked("ad_header_constant", ctypes.c_char_p, ctypes.POINTER
 
 
 def constant(name: str) -> int:
-    """The value of a constant (or sizeof(TYPE)) of the C headers by its name."""
+    """The value of a constant (or sizeof(TYPE), or offsetof(TYPE, FIELD)) of the C headers by its name."""
     out = ctypes.c_int64()
     _header_constant(name.encode(), out)
     return out.value
 
 
-def same_size(name: str) -> Callable[[Type[Structure]], Type[Structure]]:
-    """A class decorator that checks a ctypes structure's size against that of the library's C struct `name`."""
+held: Dict[Type[ctypes.Structure], str] = {}  # structures that same_layout checked, with the names in C
+
+
+def same_layout(name: str, **names: str) -> Callable[[Type[Structure]], Type[Structure]]:
+    """A class decorator that checks the size of a ctypes structure, and the offset of each of its fields, against the
+    library's C struct `name`. `names`: the names in C of fields that have another one here, since Python's keywords
+    (`from`, `in`) are no names of attributes."""
 
     def hold(structure: Type[Structure]) -> Type[Structure]:
-        if ctypes.sizeof(structure) != constant(f"sizeof({name})"):
+        differences = [] if ctypes.sizeof(structure) == constant(f"sizeof({name})") else ["has another size"]
+        for field, *_ in structure._fields_:
+            own = names.get(field, field)
+            if getattr(structure, field).offset != constant(f"offsetof({name}, {own})"):
+                differences.append(f"has its field `{own}` elsewhere")
+        if differences:
             raise ImportError(
                 f"addend's library {core_path()} is of another version ({version()}) than this "
-                f"package: its {name} has another size"
+                f"package: its {name} {' and '.join(differences)}"
             )
+        held[structure] = name
         return structure
 
     return hold

@@ -7,14 +7,14 @@ import datetime
 from typing import Any, Callable, List
 
 from addend._errors import InvalidError
-from addend._library import checked, constant, function, same_size
+from addend._library import checked, constant, function, same_layout
 
 _Put = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
 _Wait = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64)
 _Get = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
-@same_size("ad_rendezvous")
+@same_layout("ad_rendezvous")
 class _Rendezvous(ctypes.Structure):
     _fields_ = [
         ("size", ctypes.c_size_t),

@@ -25,6 +25,12 @@ static void enumerators_and_sizes_are_those_of_the_headers(void **state) {
   assert_int_equal(constant("sizeof(ad_collective)"), sizeof(ad_collective));
 }
 
+static void offsets_are_those_of_the_headers(void **state) {
+  assert_int_equal(constant("offsetof(ad_layout, mesh)"), offsetof(ad_layout, mesh));
+  assert_int_equal(constant("offsetof(ad_layout, depth)"), offsetof(ad_layout, depth));
+  assert_int_equal(constant("offsetof(ad_collective, ranks)"), offsetof(ad_collective, ranks));
+}
+
 static void what_is_no_constant_is_refused_by_name(void **state) {
   int64_t value = 7;
   assert_int_equal(ad_header_constant("AD_F31", &value), AD_INVALID);
@@ -42,6 +48,7 @@ static void the_version_is_three_numbers(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(enumerators_and_sizes_are_those_of_the_headers),
+      cmocka_unit_test(offsets_are_those_of_the_headers),
       cmocka_unit_test(what_is_no_constant_is_refused_by_name),
       cmocka_unit_test(the_version_is_three_numbers),
   };

@@ -14,16 +14,16 @@ from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequenc
 
 from addend._comm import Comm, _Collective
 from addend._errors import InvalidError
-from addend._library import bound, checked, constant, error_of_status, same_size, take_text
+from addend._library import bound, checked, constant, error_of_status, same_layout, take_text
 from addend.torch._group_site import call_site
 
 
-@same_size("ad_request")
+@same_layout("ad_request")
 class Request(ctypes.Structure):
     _fields_ = [("id", ctypes.c_uint64), ("source", ctypes.c_int64)]
 
 
-@same_size("ad_transfer")
+@same_layout("ad_transfer")
 class _Transfer(ctypes.Structure):
     _fields_ = [
         ("size", ctypes.c_size_t),
@@ -39,7 +39,7 @@ class _Transfer(ctypes.Structure):
     ]
 
 
-@same_size("ad_message")
+@same_layout("ad_message")
 class Message(ctypes.Structure):
     _fields_ = [
         ("peer", ctypes.c_int64),
