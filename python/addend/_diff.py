@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -181,37 +182,55 @@ def diff(
     html: Optional[Path] = None,
     allow_identical: bool = False,
     threads: int = 1,
+    show: bool = False,
 ) -> DiffReport:
     """Finds for each parameter of a dumped step how often each rank's addend was counted in its gradient.
 
-    `files`: safetensors files (audit/docs/dumps.md), or folders that hold them. `reference`: a file with the unsharded
-    gradients of a correct run, or another dump, to compare with. `html`: a file for the report as a page.
-    `allow_identical`: say that equal addends on several ranks are intended; otherwise parameters with such addends
-    cannot be judged. `threads`: how many threads judge parameters; the result does not depend on it. A wrong gradient
-    raises no exception: look at the report's `ok`, which is None if it cannot be judged."""
+    Args:
+        files: safetensors files (audit/docs/dumps.md), or folders that hold them.
+        reference: a file with the unsharded gradients of a correct run, or another dump, to compare with.
+        html: a file for the report as a page.
+        allow_identical: say that equal addends on several ranks are intended; otherwise parameters with such addends
+            cannot be judged.
+        threads: how many threads judge parameters, from 1 to 64; the result does not depend on it.
+        show: show the progress on standard error.
+
+    Returns:
+        The report. Its `ok` is False if a gradient is wrong, None if one cannot be judged.
+
+    Raises:
+        InvalidError: the files are no dump, or contradict each other. The text names every file that is wrong.
+        FileError: a file could not be read or written.
+        ValueError: `threads` is out of its range.
+
+    Example:
+        report = addend.diff("dumped", html="map.html")
+        for param in report.params:
+            print(param.name, param.verdict, param.text)
+    """
     if isinstance(files, (str, os.PathLike)):
         files = [files]
-    with progress("diff") as sentences:
-        return judged(files, sentences, reference, html, allow_identical, threads=threads)
+    with progress("diff") if show else contextlib.nullcontext(CProgress()) as reported:
+        return judged(files, reported, reference, html, allow_identical, threads=threads)
 
 
 def judged(
     files: Iterable[Path],
-    sentences: Any,
+    reported: Any,
     reference: Optional[Path] = None,
     html: Optional[Path] = None,
     allow_identical: bool = False,
     finite: bool = False,
     threads: int = 1,
 ) -> DiffReport:
-    """Does the work of `diff`. `sentences`: the callback for progress, a CProgress; `finite`: as in
+    """Does the work of `diff`. `reported`: the callback for progress, a CProgress; `finite`: as in
     ad_diff_options of diff.h."""
     if not 1 <= threads <= 64:
         raise ValueError(f"`threads` takes a number from 1 to 64, not {threads}")
     paths = [path_of(path) for path in files]
     given = path_of(reference).encode() if reference is not None else None
     holds, out, table = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
-    options = _Options(ctypes.sizeof(_Options), given, sentences, None, int(allow_identical), int(finite), threads)
+    options = _Options(ctypes.sizeof(_Options), given, reported, None, int(allow_identical), int(finite), threads)
     _diff(texts(paths), len(paths), options, holds, out)
     text = take_text(out)
     _table(text.encode(), 0, table)

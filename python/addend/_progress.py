@@ -1,6 +1,7 @@
 """Shows the progress of a call into the library on standard error, as addend's commands do.
 
-On a terminal it is a moving bar; elsewhere, every few seconds a line."""
+The library shows nothing unless a caller asks for it. On a terminal it is a moving bar;
+elsewhere, every few seconds a line."""
 
 from __future__ import annotations
 

@@ -30,14 +30,13 @@ def _find(place: Dict[str, Any]) -> Callable[..., object]:
 
 
 @contextlib.contextmanager
-def _watching(used: List[bool], seed: int, model: Any, **arguments: Any) -> Iterator[Any]:
+def _watching(used: List[bool], seed: int, *model: Any, **options: Any) -> Iterator[Any]:
     import torch
 
     import addend.torch
 
     used.append(True)
-    watching = addend.torch.watch(model, **arguments)
-    watching._quiet = True
+    watching = addend.torch.watch(*model, **options)
     torch.manual_seed(seed + 1 + int(os.environ["RANK"]))
     with watching:
         yield watching

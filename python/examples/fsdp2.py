@@ -34,7 +34,7 @@ def main():
     torch.manual_seed(1 + dist.get_rank())  # each rank has its own batches
 
     for step in range(STEPS):
-        with addend.torch.watch(model) if step == 0 else contextlib.nullcontext():
+        with addend.torch.watch(model, show=True) if step == 0 else contextlib.nullcontext():
             for m in range(MICROBATCHES):
                 x = torch.randn(ROWS, INPUTS)
                 y = x[:, :CLASSES].argmax(1)

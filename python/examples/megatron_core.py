@@ -67,7 +67,7 @@ def main():
     torch.manual_seed(10 + mpu.get_data_parallel_rank())  # each data-parallel rank has its own batches
     model.zero_grad_buffer()
     with addend.torch.mutate(model.module, "average") if arguments.bug else contextlib.nullcontext():
-        with addend.torch.watch(**addend.torch.megatron(model)):
+        with addend.torch.watch(**addend.torch.megatron(model), show=True):
             for m in range(2):
                 with model.no_sync() if m == 0 else contextlib.nullcontext():
                     (model(torch.randn(6, 16)).square().mean() / 2).backward()

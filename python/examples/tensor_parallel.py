@@ -55,7 +55,7 @@ def main():
     torch.manual_seed(1 + mesh.get_local_rank("dp"))  # ranks of one tp group have the same batches
 
     for step in range(STEPS):
-        with addend.torch.watch(model) if step == 0 else contextlib.nullcontext():
+        with addend.torch.watch(model, show=True) if step == 0 else contextlib.nullcontext():
             x = torch.randn(ROWS, INPUTS)
             y = x[:, :CLASSES].argmax(1)
             cross_entropy(model(x), y).backward()

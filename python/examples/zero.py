@@ -37,7 +37,7 @@ def main():
     torch.manual_seed(1 + dist.get_rank())  # each rank has its own batches
 
     for step in range(STEPS):
-        watch = addend.torch.watch(**addend.torch.deepspeed(engine))
+        watch = addend.torch.watch(**addend.torch.deepspeed(engine), show=True)
         with contextlib.ExitStack() as stack:
             if step == 1 and arguments.bug:
                 stack.enter_context(addend.torch.mutate(engine.module, "skip"))

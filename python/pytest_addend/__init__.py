@@ -32,8 +32,8 @@ def pytest_configure(config: Any) -> None:
 
 @pytest.fixture
 def addend_watch() -> Any:
-    """Runs the test on several ranks. In it, put `with addend_watch(model, ...):` around one training step; arguments
-    are those of addend.torch.watch. If the watch's report is not right, the test fails and shows the report's table.
+    """Runs the test on several ranks. In it, put `with addend_watch(model):` around one training step; options
+    are those of addend.torch.watch, by name. If the report is not right, the test fails and shows the report's table.
     PyTorch's random numbers are the same on all ranks before the `with`, and different on each rank inside."""
     return None
 

@@ -5,11 +5,13 @@ from addend.torch._checks import assert_matches_one_process, check, write_refere
 from addend.torch._frameworks import deepspeed, megatron
 from addend.torch._matrix import matrix, matrix_cells
 from addend.torch._mutate import mutate
+from addend.torch._options import WatchOptions
 from addend.torch._trainer import watch_trainer
 from addend.torch._watch import assert_summed, dump, watch
 from addend.torch.group import flight_recorder
 
 __all__ = [
+    "WatchOptions",
     "assert_matches_one_process",
     "assert_summed",
     "check",

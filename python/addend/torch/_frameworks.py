@@ -12,10 +12,10 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 if TYPE_CHECKING:
-    from addend.torch._arguments import Arguments
+    from addend.torch._options import DumpOptions
 
-    class Reported(Arguments):
-        """The arguments of a watch, and its model."""
+    class Reported(DumpOptions):
+        """The model of a watch, and its options."""
 
         model: nn.Module
 

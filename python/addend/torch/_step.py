@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from addend.torch import (
     _addends,
@@ -34,9 +33,8 @@ from addend.torch import (
     _sums,
 )
 from addend.torch._addends import Change
-from addend.torch._arguments import Norm, Number
-from addend.torch._gather import Group
 from addend.torch._loaded import is_dtensor
+from addend.torch._options import DumpOptions, Number
 from addend.torch._seen import Seen, Unjudged
 
 if TYPE_CHECKING:
@@ -65,30 +63,16 @@ class Step:
     """A context around one step. An error on one rank is raised on all of them, with the same message; no error is
     raised inside the job's backward."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        norm: Norm | None = None,
-        divisor: Number | None = None,
-        expect: float | Mapping[str, float] | None = None,
-        types: Mapping[str, str] | None = None,
-        mesh: DeviceMesh | None = None,
-        sample: int | None = 4096,
-        group: Group = None,
-        gradient: _sums.GradientOf | None = None,
-        reduce: torch.dtype | None = None,
-        tied: _names.Tied = None,
-        unused: Sequence[str] = (),
-        wait: float = 10.0,
-        every: int = 1,
-    ):
-        _meshes.need_device_mesh(mesh)
-        self._model, self._given_norm, self._divisor, self._given_group = model, norm, divisor, group
-        self._expect, self._types, self._given_mesh = expect, types, mesh
-        self._gradient, self._reduce = gradient, reduce
-        self._tied, self._meant_unused = tied, unused
-        self._wait, self._every = wait, every
-        self._sampler = _sampler_of(model, sample)
+    def __init__(self, model: nn.Module, options: DumpOptions, every: int = 1):
+        _meshes.need_device_mesh(options.get("mesh"))
+        self._model, self._every = model, every
+        self._given_norm, self._divisor = options.get("norm"), options.get("divisor")
+        self._expect, self._types = options.get("expect"), options.get("types")
+        self._given_mesh, self._given_group = options.get("mesh"), options.get("group")
+        self._gradient, self._reduce = options.get("gradient"), options.get("reduce")
+        self._tied, self._meant_unused = options.get("tied"), options.get("unused", ())
+        self._wait = options.get("wait", 10.0)
+        self._sampler = _sampler_of(model, options.get("sample", 4096))
         self._watches: bool | None = None  # whether the present step is watched; None: no step has begun
         self._reset()
 

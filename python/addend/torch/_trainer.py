@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, List, NoReturn, Optional, Tuple
 
 from addend.torch import _meshes
+from addend.torch._options import WatchOptions, need_options
 from addend.torch._watch import watch
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     import addend
 
 
 class _Steps:
     """The watched steps of one trainer: a watch begins with the step and ends before gradients are clipped."""
 
-    def __init__(self, trainer: Any, every: int, arguments: Any):
+    def __init__(self, trainer: Any, every: int, options: WatchOptions):
         self.report: Optional[addend.DiffReport] = None
-        self._trainer, self._every, self._arguments = trainer, every, arguments
+        self._trainer, self._every, self._options = trainer, every, options
         self._running: Optional[watch] = None
         self._replaced: List[Tuple[Any, str]] = []
 
     def begin(self, step: int) -> None:
         if self._every > 1 and step % self._every != 1:
             return
-        self._running = watch(self._trainer.model_wrapped, **self._arguments)
+        self._running = watch(self._trainer.model_wrapped, **self._options)
         self._running.__enter__()
         self._end_before(self._trainer, "_clip_grad_norm")
         self._end_before(self._trainer.accelerator, "clip_grad_norm_")
@@ -52,22 +55,36 @@ class _Steps:
             self.report = running.report
 
 
-def watch_trainer(trainer: Any, every: int = 1000, **arguments: Any) -> Any:
-    """Watches the second step of a transformers.Trainer and every `every`th after it, from its first forward to
-    synchronised gradients, before they are clipped. In the first step of LoRA half of the gradients are zero.
+def watch_trainer(trainer: Any, *misplaced: NoReturn, **options: Unpack[WatchOptions]) -> Any:
+    """Watches steps of a transformers.Trainer, from the first forward to synchronised gradients, before they are
+    clipped. The first of them is the second step of the training: in the first step of LoRA half of the gradients are
+    zero.
 
+    Args:
+        trainer: the transformers.Trainer.
+        **options: those of `watch`. Of `every`, the default is 1000 here. With `raises=True` a wrong gradient ends the
+            training.
+
+    Returns:
+        The callback that was added to the trainer; its `report` is the report on the last watched step.
+
+    Raises:
+        TypeError: an option came by position, or does not exist.
+        ValueError: `every` is less than 1.
+
+    Example:
         trainer = transformers.Trainer(...)
-        addend.torch.watch_trainer(trainer, every=1000)
+        addend.torch.watch_trainer(trainer, every=1000, show=True)
         trainer.train()
-
-    The other arguments are those of addend.torch.watch; with raises=True a wrong gradient ends the training. Returns
-    the callback that was added to the trainer; its `report` is the report on the last watched step."""
+    """
+    need_options("watch_trainer", "the trainer", misplaced, options, WatchOptions)
     from transformers import TrainerCallback
 
+    every = options.pop("every", 1000)
     if every < 1:
         raise ValueError(f"every={every} must be 1 or more: one step in `every` is watched")
-    _meshes.need_device_mesh(arguments.get("mesh"))
-    steps = _Steps(trainer, every, arguments)
+    _meshes.need_device_mesh(options.get("mesh"))
+    steps = _Steps(trainer, every, options)
 
     class Watch(TrainerCallback):
         """The callback that begins and ends the watches."""

@@ -199,6 +199,14 @@ class Reports(unittest.TestCase):
 
 
 class Progress(unittest.TestCase):
+    def test_it_is_shown_only_to_those_who_ask(self):
+        for show in False, True:
+            written, clock = io.StringIO(), itertools.count(100, 10)
+            with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(written):
+                with contextlib.redirect_stdout(written), mock.patch("time.monotonic", lambda clock=clock: next(clock)):
+                    self.assertTrue(addend.diff(Dump(folder).folder, show=show).ok)
+            self.assertEqual(bool(written.getvalue()), show, written.getvalue())
+
     def lines_of(self, sentences, seconds):
         """Return what is printed of `told` calls with so many seconds between two of them."""
         written = io.StringIO()

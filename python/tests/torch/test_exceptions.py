@@ -78,7 +78,7 @@ def watched(model, step, **options):
     step()
     plain = gradients(model)
     model.zero_grad()
-    with contextlib.redirect_stdout(io.StringIO()) as printed, addend.torch.watch(model, **options) as watch:
+    with contextlib.redirect_stdout(io.StringIO()) as printed, addend.torch.watch(model, show=True, **options) as watch:
         step()
     return watch.report, printed.getvalue(), gradients(model) == plain
 
@@ -141,7 +141,7 @@ def run_without(what):
         model(batch().to("meta")).mean().backward()
 
     steps = {"backward": lambda: None, "hooks": functional, "addends": set_by_hand, "values": on_meta}
-    with contextlib.redirect_stdout(io.StringIO()) as printed, addend.torch.watch(model) as watch:
+    with contextlib.redirect_stdout(io.StringIO()) as printed, addend.torch.watch(model, show=True) as watch:
         steps.get(what, lambda: None)()
     return watch.report, printed.getvalue()
 
@@ -223,7 +223,7 @@ def run_alone(raises):
         warnings.simplefilter("always")
         try:
             watch = (
-                addend.torch.watch(model, wait=WAIT, raises=raises)
+                addend.torch.watch(model, wait=WAIT, raises=raises, show=True)
                 if dist.get_rank() == 0
                 else contextlib.nullcontext()
             )
@@ -275,10 +275,10 @@ def run_left():
 def run_every():
     """Return of six steps which were watched, the reports, and the hooks that existed."""
     model, log = DistributedDataParallel(Net()), []
-    kept = addend.torch.watch(model, every=3)
+    kept = addend.torch.watch(model, every=3, show=True)
     for step in range(6):
         model.zero_grad()
-        watch = kept if step < 4 else addend.torch.watch(model, every=3)
+        watch = kept if step < 4 else addend.torch.watch(model, every=3, show=True)
         with contextlib.redirect_stdout(io.StringIO()) as printed, watch:
             watch.divisor(8)
             watch.norm(1.0)

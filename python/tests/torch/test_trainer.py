@@ -68,7 +68,7 @@ def new_trainer(folder, **more):
 def train(folder, every, wrong=False, raises=False, **more):
     """Return (what was printed, whether the last report is right, the last step, the weights' sum)."""
     trainer, said = new_trainer(folder, **more), io.StringIO()
-    callback = every and addend.torch.watch_trainer(trainer, every=every, raises=raises)
+    callback = every and addend.torch.watch_trainer(trainer, every=every, raises=raises, show=True)
     raised = False
     with contextlib.redirect_stdout(said):
         with addend.torch.mutate(trainer.model, "double") if wrong else contextlib.nullcontext():

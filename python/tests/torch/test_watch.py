@@ -539,7 +539,7 @@ def run_watched(names):
     for name in names:
         job, printed = JOBS[name][1](), io.StringIO()
         with contextlib.redirect_stdout(printed):
-            with addend.torch.watch(job.model, **job.watch) as w:
+            with addend.torch.watch(job.model, show=True, **job.watch) as w:
                 job.step()
         reported.append((name, w.report, printed.getvalue()))
     return reported
@@ -575,6 +575,46 @@ def run_unjudged():
             job.step()
     except addend.AddendError as error:
         return type(error).__name__, str(error)
+
+
+def run_silent(show):
+    """Return whether a wrong step was seen, and what was printed of it."""
+    job, printed = ddp_job(), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        with addend.torch.mutate(job.model, "average"), addend.torch.watch(job.model, **show) as watch:
+            job.step()
+    return watch.report.ok, bool(printed.getvalue())
+
+
+class Options(unittest.TestCase):
+    def test_nothing_is_printed_unless_asked(self):
+        self.assertEqual(ranks.run(2, run_silent, {}), [(False, False)] * 2)
+        self.assertEqual(ranks.run(2, run_silent, {"show": True}), [(False, True), (False, False)])
+
+    def test_one_dictionary_is_the_same_as_keywords(self):
+        options = addend.torch.WatchOptions(every=7, raises=True, unused=["head"], wait=3)
+        watch = addend.torch.watch(Net(), **options)
+        self.assertEqual((watch._every, watch._raises, watch._meant_unused, watch._wait), (7, True, ["head"], 3))
+        watch = addend.torch.watch(Net())
+        self.assertEqual((watch._every, watch._raises, watch._meant_unused, watch._wait), (1, False, (), 10))
+
+    def test_options_that_come_by_position_or_do_not_exist_are_refused(self):
+        model, step = Net(), lambda: self.fail("a step that is not watched was run")
+        calls = {
+            "watch": lambda *more, **options: addend.torch.watch(model, *more, **options),
+            "dump": lambda *more, **options: addend.torch.dump(model, "", *more, **options),
+            "assert_summed": lambda *more, **options: addend.torch.assert_summed(step, model, *more, **options),
+            "watch_trainer": lambda *more, **options: addend.torch.watch_trainer(None, *more, **options),
+        }
+        for name, call in calls.items():
+            with self.subTest(call=name):
+                with raises(self, TypeError, "2.5"):
+                    call(2.5)
+                with raises(self, TypeError, "allow_identicl="):
+                    call(allow_identicl=True)
+        for option in "raises", "every", "show", "allow_identical":
+            with raises(self, TypeError, f"{option}="):
+                calls["dump"](**{option: True})
 
 
 class Watch(unittest.TestCase):
