@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any, Iterator, List, Tuple
+from typing import Any, Iterator, Tuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from addend.torch import _comm_hooks, _plain
+from addend.torch import _comm_hooks
 from addend.torch._loaded import is_flat_fsdp
 from addend.torch._sample import Box
+from addend.torch._wrapper import Said, Wrapper
 
+_ATTRIBUTE = "_fsdp_wrapped_module"
 Located = Tuple[Tuple[int, ...], torch.Tensor, Box]  # global shape, this rank's part, the box where it lies
 
 
@@ -75,19 +77,6 @@ class InBuffer:
         return self._own_of(shard.detach())[1]
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """A parameter in a flat buffer, and how FSDP sums its gradient."""
-
-    name: str
-    owned: torch.Tensor  # the tensor that the optimizer has
-    where: InBuffer
-    ranks: List[List[int]]  # the groups of ranks that are summed over
-    factor: float  # by which FSDP multiplies the sum
-    reduce: torch.dtype | None  # dtype of the reduction, if it is another than the parameter's
-    custom: str  # the name of the job's own communication hook
-
-
 def _ranks(state: Any) -> list[list[int]]:
     """The groups of ranks summed over: one list if shard and replica group together are all ranks (or a mesh), else
     one list for each group."""
@@ -115,42 +104,53 @@ def _need_plain(buffer: Any, name: str) -> None:
         )
 
 
-def _in_module(prefix: str, state: Any, handle: Any) -> Iterator[Found]:
+def _hook(state: Any) -> _comm_hooks.Sums:
+    """The communication hook that the job registered, if any."""
+    return _comm_hooks.of_function(getattr(state, "_comm_hook", None))
+
+
+def _params(prefix: str, _: nn.Module, state: Any) -> Iterator[Said]:
+    """What FSDP says of the parameters in the buffer of one FullyShardedDataParallel."""
+    handle, hook = state._handle, _hook(state)
     buffer = handle.flat_param
     reduce = handle._reduce_dtype if handle._reduce_dtype != handle._orig_param_dtype else None
-    factor = 1 / (state._gradient_predivide_factor * state._gradient_postdivide_factor)
-    hook = _comm_hooks.of_function(getattr(state, "_comm_hook", None))
-    reported: Any = getattr(state, "_comm_hook_state", None)
-    if not hook.custom and hasattr(reported, "gradient_predivide_factor"):
-        factor = 1 / (reported.gradient_predivide_factor * reported.gradient_postdivide_factor)
     ranks, mesh = _ranks(state), getattr(state, "_device_mesh", None)
     for at, (name, start, count) in enumerate(zip(buffer._fqns, _starts(buffer), buffer._numels)):
-        _need_plain(buffer, f"{prefix}{name}".replace(f"{_plain.FLAT}.", ""))
+        _need_plain(buffer, f"{prefix}{name}".replace(f"{_ATTRIBUTE}.", ""))
         owned = buffer if buffer._params is None else buffer._params[at]
         if owned.requires_grad:
-            where = InBuffer(buffer, at, start, count, mesh)
-            yield Found(
-                f"{prefix}{_plain.FLAT}.{name}", owned, where, ranks, factor, hook.reduce or reduce, hook.custom
+            yield Said(
+                of=(),
+                ranks=ranks,
+                reduce=hook.reduce or reduce,
+                custom=hook.custom,
+                name=f"{prefix}{_ATTRIBUTE}.{name}",
+                used=buffer,
+                owned=owned,
+                flat=InBuffer(buffer, at, start, count, mesh),
             )
 
 
-def _wrappers(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    for name, module in model.named_modules():
-        handle = getattr(module, "_handle", None) if is_flat_fsdp(module) else None
-        if handle is not None:
-            yield f"{name}." if name else "", module
+def _divisor(state: Any) -> float:
+    """FSDP divides before and after the reduction; a hook of PyTorch's in its place by what the hook's state has."""
+    reported: Any = getattr(state, "_comm_hook_state", None)
+    if not _hook(state).custom and hasattr(reported, "gradient_predivide_factor"):
+        return float(reported.gradient_predivide_factor * reported.gradient_postdivide_factor)
+    return float(state._gradient_predivide_factor * state._gradient_postdivide_factor)
 
 
-def find(model: nn.Module) -> list[Found]:
-    """All parameters in flat buffers that require a gradient."""
-    found: List[Found] = []
-    for prefix, module in _wrappers(model):
-        found += _in_module(prefix, module, module._handle)
-    return found
+def _hides(state: Any) -> list[torch.Tensor]:
+    """The buffer, and the parameters in it."""
+    buffer = state._handle.flat_param
+    return [buffer, *(buffer._params or ()), *(buffer._shared_params or ())]
 
 
-def hidden(model: nn.Module) -> set[int]:
-    """The ids (Python's id()) of all flat buffers and of the parameters in them."""
-    buffers = [module._handle.flat_param for _, module in _wrappers(model)]
-    lists = [[buffer, *(buffer._params or ()), *(buffer._shared_params or ())] for buffer in buffers]
-    return {id(tensor) for tensors in lists for tensor in tensors}
+FULLY_SHARDED_DATA_PARALLEL = Wrapper(
+    name="FullyShardedDataParallel",
+    recognised_by=is_flat_fsdp,
+    units=lambda module: [module] if getattr(module, "_handle", None) is not None else [],
+    params=_params,
+    divides_by=_divisor,
+    attribute=_ATTRIBUTE,
+    hides=_hides,
+)

@@ -1,25 +1,21 @@
 """Finds a model's parameters for a watch: for each one, the tensor to which backward gives the addend, the tensor whose
-gradient the optimizer reads, and what the wrapper (DDP, fully_shard) does between the two."""
+gradient the optimizer reads, and what the wrapper does between the two, as the table of wrappers has it."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
-from typing import TYPE_CHECKING, Any, Callable, List, Sequence, Tuple, cast
+from typing import Any, Callable, List, Sequence, Tuple
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.nn.parallel import DistributedDataParallel
 
-from addend.torch import _flat, _meshes, _plain, _replicated
+from addend.torch import _flat, _plain, _wrappers
 from addend.torch._gather import Group
-from addend.torch._loaded import is_dtensor, is_fsdp
+from addend.torch._loaded import is_dtensor
 from addend.torch._pipeline import Stage
-
-if TYPE_CHECKING:
-    from torch.distributed.fsdp import FSDPModule
+from addend.torch._wrapper import Said
 
 
 @dataclasses.dataclass
@@ -44,12 +40,10 @@ class Watched:
 
 Beside = Tuple[List[List[int]], float]  # the wrapper's `data` and factor
 Part = Tuple[DeviceMesh, Tuple[Any, ...], Tuple[int, ...]]  # the mesh, the placements, the global shape
-# A parameter's shard, the unsharded parameter, and fully_shard's FSDPParamGroup and FSDPParam (no public types).
-_Sharded = Tuple[nn.Parameter, nn.Parameter, Any, Any]
 
 
 def named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return [*model.named_parameters(), *_replicated.hidden(model)]
+    return [*model.named_parameters(), *_wrappers.unlisted(model)]
 
 
 def plain_names(model: nn.Module) -> dict[str, str]:
@@ -65,87 +59,6 @@ def _plain_names(model: nn.Module, found: Sequence[tuple[str, nn.Parameter]]) ->
     return {name: short if counts[short] == 1 else name for name, short in plain.items()}
 
 
-def _unsharded(module: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
-    """(sharded, unsharded) tensors of each parameter that fully_shard of this module shards. Leaves the module in the
-    state in which it was."""
-    wrapper = cast("FSDPModule", module)  # the same object: fully_shard makes a module an FSDPModule too
-
-    def every() -> dict[str, nn.Parameter]:
-        """A parameter that was tied after fully_shard is in two groups, under two names."""
-        return dict(module.named_parameters(remove_duplicate=False))
-
-    found = every()
-    wrapper.unshard()
-    whole = every()
-    # One without parameters shares a group with others, whose state is not seen here.
-    was_sharded = not found or any(whole[name] is not found[name] for name in found)
-    wrapper.reshard()
-    parts = every()
-    if not was_sharded:
-        wrapper.unshard()
-    return [(parts[name], whole[name]) for name in parts if parts[name] is not whole[name]]
-
-
-def fsdp_groups(module: FSDPModule) -> list[Any]:
-    """The groups of parameters of a module to which fully_shard was applied."""
-    state: Any = module._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None)
-    return [group for group in ([state._fsdp_param_group] if groups is None else groups) if group is not None]
-
-
-def _fsdp_param(part: nn.Parameter, groups: Sequence[Any]) -> tuple[Any, Any]:
-    """fully_shard's FSDPParamGroup and FSDPParam of a sharded parameter."""
-    return next((group, param) for group in groups for param in group.fsdp_params if param.sharded_param is part)
-
-
-def _partial(whole: torch.Tensor, group: Any, fsdp_param: Any) -> list[torch.Tensor]:
-    """Gradients that a backward without synchronisation left: unsharded ones or, if only the all-reduce over replicas
-    was off, shards."""
-    accumulated = getattr(fsdp_param, "unsharded_accumulated_grad", None)  # with reduce_dtype, before PyTorch 2.15
-    kept = (whole.grad, accumulated, getattr(group, "_partial_reduce_output", None))
-    return [gradient for gradient in kept if gradient is not None]
-
-
-def _custom_of(group: Any) -> str:
-    """The name of a hook, or of a reduce-scatter, by which the job changes what fully_shard reduces."""
-    hook, scatter = getattr(group, "_all_reduce_hook", None), getattr(group, "_reduce_scatter_comm", None)
-    if hook is not None:
-        return getattr(hook, "__name__", type(hook).__name__)
-    return "" if type(scatter).__module__.startswith(("torch.", "builtins")) else type(scatter).__name__
-
-
-def _pairs(module: nn.Module, groups: Sequence[Any]) -> list[tuple[nn.Parameter, nn.Parameter]]:
-    """The pairs of _unsharded(). After the first forward they are found without an all-gather."""
-    params = [param for group in groups for param in group.fsdp_params]
-    if all(hasattr(param, "_unsharded_param") for param in params):
-        return [(param.sharded_param, param._unsharded_param) for param in params]
-    return _unsharded(module) if params else []
-
-
-def _of_sharded(name: str, part: nn.Parameter, whole: nn.Parameter, group: Any, fsdp_param: Any) -> Watched:
-    mesh = fsdp_param.mesh_info.mesh  # has only the data-parallel ranks, even if the parameter is on a larger mesh
-    return Watched(
-        name,
-        used=whole,
-        owned=part,
-        data=[_meshes.along(mesh, i) for i in range(mesh.ndim)],
-        factor=1 / (getattr(group, "gradient_divide_factor", None) or mesh.size()),
-        reduce=fsdp_param.reduce_dtype,
-        custom=_custom_of(group),
-        partials=functools.partial(_partial, whole, group, fsdp_param),
-    )
-
-
-def _find_sharded(model: nn.Module) -> dict[int, _Sharded]:
-    """All parameters that fully_shard shards; the keys are the ids of the sharded and of the unsharded tensor."""
-    found = {}
-    for module in model.modules():
-        groups = fsdp_groups(module) if is_fsdp(module) else []
-        for part, whole in _pairs(module, groups):
-            found[id(part)] = found[id(whole)] = (part, whole, *_fsdp_param(part, groups))
-    return found
-
-
 def _part_of(param: nn.Parameter) -> Part | None:
     """DDP over one dimension of a mesh, and replicate(), replace DTensor parameters by their local parts and keep the
     DTensor's description in `_st_info`. None without it: then the caller has to give types=."""
@@ -155,46 +68,39 @@ def _part_of(param: nn.Parameter) -> Part | None:
     return spec.mesh, tuple(spec.placements), tuple(spec.shape)
 
 
-def _of_flat(model: nn.Module) -> list[Watched]:
-    """The parameters that FullyShardedDataParallel keeps in flat buffers."""
-    wrappers = _plain.edges(model)
-    return [
-        Watched(
-            _plain.plain(found.name, wrappers),
-            used=found.where.buffer,
-            owned=found.owned,
-            data=found.ranks,
-            factor=found.factor,
-            reduce=found.reduce,
-            custom=found.custom,
-            flat=found.where,
-        )
-        for found in _flat.find(model)
-    ]
+def _apply(said: Said, divisor: float, entry: Watched) -> None:
+    """Writes what a wrapper says of a parameter into its entry; what it leaves open stays as it is."""
+    entry.data, entry.factor, entry.reduce, entry.custom = said.ranks, 1 / divisor, said.reduce, said.custom
+    entry.unjudged, entry.among = said.unjudged, said.among
+    if said.used is not None and said.owned is not None:
+        entry.used, entry.owned, entry.partials, entry.flat = said.used, said.owned, said.partials, said.flat
 
 
 def find(model: nn.Module) -> list[Watched]:
-    """Every parameter of the model that requires a gradient, once each, in the model's order."""
-    replicated, sharded = _replicated.find(model), _find_sharded(model)
-    found = named(model)
-    names, in_buffers, watched = _plain_names(model, found), _flat.hidden(model), {}
-    frozen = []
+    """Every parameter of the model that requires a gradient, once each: first those that only their wrapper lists, then
+    the others in the model's order."""
+    found, edges = named(model), _plain.edges(model)
+    names, hidden, watched = _plain_names(model, found), _wrappers.hidden(model), {}
+    said: dict[int, list[tuple[Said, float]]] = {}
+    every, frozen = [], []
+    for of_some, divisor in _wrappers.said(model):
+        if of_some.name and of_some.owned is not None:
+            entry = Watched(_plain.plain(of_some.name, edges), of_some.owned, of_some.owned)
+            _apply(of_some, divisor, entry)
+            every.append(entry)
+        for own in of_some.of:
+            said.setdefault(own, []).append((of_some, divisor))
     for name, param in found:
-        if id(param) in in_buffers:
+        if id(param) in hidden:
             continue
-        plain = names[name]
-        entry = _of_sharded(plain, *sharded[id(param)]) if id(param) in sharded else Watched(plain, param, param)
-        entry.part = _part_of(param)
-        for wrapper in replicated:
-            if id(param) in wrapper.parameters:
-                entry.data, entry.factor = [wrapper.ranks], 1 / len(wrapper.ranks)
-                entry.reduce, entry.custom = wrapper.reduce, wrapper.custom
-                entry.unjudged, entry.among = wrapper.unjudged, wrapper.among
+        entry = Watched(names[name], param, param, part=_part_of(param))
+        for of_some, divisor in said.get(id(param), ()):
+            _apply(of_some, divisor, entry)
         if param.requires_grad:
             watched[id(entry.owned)] = entry
         else:
             frozen.append(entry)
-    every = [*_of_flat(model), *watched.values()]
+    every += watched.values()
     _expect_the_same(every, frozen)
     return every
 
@@ -209,9 +115,9 @@ def _expect_the_same(watched: Sequence[Watched], frozen: Sequence[Watched]) -> N
 
 
 def own_group(model: nn.Module) -> Group:
-    """The process group of a model in DDP; None if the model is no DDP, or if DTensors say on which mesh it is."""
-    if not isinstance(model, DistributedDataParallel):
+    """The process group of the wrapper around the whole model; None if there is none, it has no group of its own, or
+    DTensors say on which mesh the model is."""
+    groups = [wrapper.group for wrapper in _wrappers.around(model) if wrapper.group is not None]
+    if not groups or any(is_dtensor(param) or _part_of(param) for _, param in named(model)):
         return None
-    placed = any(is_dtensor(param) or _part_of(param) for _, param in named(model))
-    group: Group = None if placed else model.process_group
-    return group
+    return groups[0](model)

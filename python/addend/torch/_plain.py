@@ -7,10 +7,10 @@ import weakref
 from typing import Collection, Dict, FrozenSet, Iterator, Tuple
 
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
-FLAT = "_fsdp_wrapped_module"  # of FullyShardedDataParallel
-_ATTRIBUTES = frozenset(("_orig_mod", "_checkpoint_wrapped_module", FLAT))
+from addend.torch import _wrappers
+
+_ATTRIBUTES = frozenset(("_orig_mod", "_checkpoint_wrapped_module"))  # of torch.compile and of checkpoints
 _MOST = 3  # wrappers around each other that are looked for together
 _TRIED = 4  # parameters whose names are looked at for one more wrapper
 
@@ -19,11 +19,10 @@ _learnt: weakref.WeakKeyDictionary[nn.Module, FrozenSet[str]] = weakref.WeakKeyD
 
 
 def edges(model: nn.Module) -> Edges:
-    """The wrappers in a model: DistributedDataParallel's, and those that learn() found."""
+    """The wrappers in a model: those of the table, and those that learn() found."""
     found = {}
     for path, module in model.named_modules(remove_duplicate=False):
-        own = frozenset(("module",)) if isinstance(module, DistributedDataParallel) else frozenset()
-        own |= _learnt.get(module, frozenset())
+        own = _wrappers.attributes(module) | _learnt.get(module, frozenset())
         if own:
             found[path] = own
     return found

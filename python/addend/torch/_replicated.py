@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, Iterator
+from typing import Any, Iterator, cast
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from addend.torch import _comm_hooks
 from addend.torch._loaded import is_dtensor
+from addend.torch._wrapper import Said, Wrapper
 
 
 @dataclasses.dataclass
@@ -84,12 +85,29 @@ def _of_state(module: nn.Module, state: Any) -> Replicated | None:
     return Replicated(list(ranks), {id(param) for param in module.parameters()} - ignored)
 
 
-def find(model: nn.Module) -> list[Replicated]:
-    found = []
-    for module in model.modules():
-        if isinstance(module, DistributedDataParallel):
-            found.append(_of_ddp(module))
-        elif (state := _state_of(module)) is not None:
-            replicated = _of_state(module, state)
-            found += [replicated] if replicated is not None else []
-    return found
+def _params(_: str, module: nn.Module, unit: Replicated) -> Iterator[Said]:
+    yield Said(unit.parameters, [unit.ranks], unit.reduce, unit.custom, unit.unjudged, unit.among)
+
+
+def _units_of_state(module: nn.Module) -> list[Replicated]:
+    found = _of_state(module, _state_of(module))
+    return [found] if found is not None else []
+
+
+DISTRIBUTED_DATA_PARALLEL = Wrapper(
+    name="DistributedDataParallel",
+    recognised_by=lambda module: isinstance(module, DistributedDataParallel),
+    units=lambda module: [_of_ddp(cast(DistributedDataParallel, module))],
+    params=_params,
+    divides_by=lambda unit: len(unit.ranks),
+    attribute="module",
+    group=lambda module: cast(DistributedDataParallel, module).process_group,
+    unlisted=hidden,
+)
+REPLICATE = Wrapper(
+    name="replicate",
+    recognised_by=lambda module: _state_of(module) is not None and not isinstance(module, DistributedDataParallel),
+    units=_units_of_state,
+    params=_params,
+    divides_by=lambda unit: len(unit.ranks),
+)

@@ -13,7 +13,7 @@ from torch.distributed import ReduceOp
 from torch.nn.parallel import DistributedDataParallel
 
 import addend
-from addend.torch import _group_collectives, _group_dtypes, _replicated, _sums
+from addend.torch import _group_collectives, _group_dtypes, _sums, _wrappers
 from addend.torch._parameters import Watched
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -148,6 +148,12 @@ class Before(unittest.TestCase):
                 _sums.need_none([self.entry(None, [zero, gradient])])
 
 
+def units(model):
+    """Return what sums in one way, of every wrapper in the model."""
+    found = [wrapper.units(module) for module in model.modules() for wrapper in _wrappers.around(module)]
+    return [unit for some in found for unit in some]
+
+
 class Wrapped(unittest.TestCase):
     """Parameters and modules that a wrapper ignores are not in its sums."""
 
@@ -166,20 +172,20 @@ class Wrapped(unittest.TestCase):
     def test_ddp(self):
         ignore = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
         ignore(self.model, ["0.bias"])
-        found = _replicated.find(DistributedDataParallel(self.model))
+        found = units(DistributedDataParallel(self.model))
         self.assertEqual(self.names(found), ["0.weight", "1.weight", "1.bias"])
 
     def test_ddp_that_ignores_none(self):
-        found = _replicated.find(DistributedDataParallel(self.model))
+        found = units(DistributedDataParallel(self.model))
         self.assertEqual(self.names(found), ["0.weight", "0.bias", "1.weight", "1.bias"])
 
     def test_replicate_before_and_after_its_first_forward(self):
         from torch.distributed._composable.replicate import replicate
 
         replicate(self.model, ignored_modules=[self.model[0]])
-        self.assertEqual(self.names(_replicated.find(self.model)), ["1.weight", "1.bias"])
+        self.assertEqual(self.names(units(self.model)), ["1.weight", "1.bias"])
         self.model(torch.ones(1, 2))
-        self.assertEqual(self.names(_replicated.find(self.model)), ["1.weight", "1.bias"])
+        self.assertEqual(self.names(units(self.model)), ["1.weight", "1.bias"])
 
 
 if __name__ == "__main__":

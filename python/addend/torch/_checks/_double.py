@@ -28,7 +28,7 @@ from torch.autograd import graph
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import tree_map
 
-from addend.torch import _parameters
+from addend.torch import _sharded
 from addend.torch._checks import _names
 from addend.torch._checks._draws import Draws
 from addend.torch._loaded import is_dtensor, is_fsdp
@@ -346,7 +346,7 @@ def widen_policies(parts: Iterable[nn.Module]) -> Set[str]:
     said = set()
     for module in (module for part in parts for module in part.modules() if is_fsdp(module)):
         held: List[Tuple[Any, str]] = [(module._get_fsdp_state(), "_mp_policy")]
-        held += [(param, "mp_policy") for group in _parameters.fsdp_groups(module) for param in group.fsdp_params]
+        held += [(param, "mp_policy") for group in _sharded.fsdp_groups(module) for param in group.fsdp_params]
         for holder, name in held:
             policy: Any = getattr(holder, name, None)
             if policy is not None and any((policy.param_dtype, policy.reduce_dtype, policy.output_dtype)):
