@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
 TORCH = ["torch>=2.6", "numpy", "safetensors", "packaging"]  # safetensors 0.7 imports packaging and does not say so

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any
 
 from addend._errors import InvalidError
 
@@ -53,7 +54,7 @@ class Memory:
 
     address: int
     dtype: str  # the dtype's name in the C headers, such as "AD_F32"
-    shape: Tuple[int, ...]
+    shape: tuple[int, ...]
     writable: bool
     owner: Any  # an object that keeps the memory alive as long as this one refers to it
 
@@ -99,7 +100,7 @@ def _on_device(what: str, device: str) -> InvalidError:
     return InvalidError(f"`{what}` is in the memory of {device}; addend works in CPU memory: pass a copy there")
 
 
-def _need_contiguous(what: str, shape: Sequence[int], strides: Optional[Sequence[int]], unit: int) -> None:
+def _need_contiguous(what: str, shape: Sequence[int], strides: Sequence[int] | None, unit: int) -> None:
     """Refuses arrays with gaps between elements: a result written to a copy would not reach the caller's array."""
     step = unit
     if strides is None or 0 in shape:

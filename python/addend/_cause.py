@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Optional
+from typing import Any
 
 from addend._documents import read
 
@@ -14,14 +15,14 @@ class Cause:
 
     kind: str  # averaged, missing, doubled, partial, wrong_group, replicas_differ, rounding, unknown, ...
     text: str
-    axes: Optional[str] = None
-    factor: Optional[float] = None
-    place: Optional[str] = None  # the bridge, pool or microbatches where it happened
-    operation: Optional[str] = None  # of kind other_operation: maximum, minimum or product
-    no_axis: Optional[str] = None  # of a check's cause whose `axes` are "": why none is named (man addend)
+    axes: str | None = None
+    factor: float | None = None
+    place: str | None = None  # the bridge, pool or microbatches where it happened
+    operation: str | None = None  # of kind other_operation: maximum, minimum or product
+    no_axis: str | None = None  # of a check's cause whose `axes` are "": why none is named (man addend)
 
 
-def causes(document: Mapping[str, Any]) -> Dict[str, Any]:
+def causes(document: Mapping[str, Any]) -> dict[str, Any]:
     """The fields `cause` (the cause is certain) and `possible_causes` (several fit) of a report's JSON document."""
     cause = document.get("cause")
     return {

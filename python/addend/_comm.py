@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from types import TracebackType
-from typing import Any, Optional, Type, Union
+from typing import Any
 
 from addend._arrays import Memory, memory_of
 from addend._errors import AddendError, InvalidError
@@ -91,12 +91,12 @@ class Comm:
 
     def __init__(
         self,
-        mesh: Union[Mesh, str, None] = None,
+        mesh: Mesh | str | None = None,
         alone: bool = False,
         *,
         store: Any = None,
-        rank: Optional[int] = None,
-        size: Optional[int] = None,
+        rank: int | None = None,
+        size: int | None = None,
         seconds: int = 300,
     ):
         self._handle = ctypes.c_void_p()
@@ -116,7 +116,7 @@ class Comm:
             self.close()
             raise
 
-    def _check(self, mesh: Union[Mesh, str, None], alone: bool) -> None:
+    def _check(self, mesh: Mesh | str | None, alone: bool) -> None:
         if not alone and not _launched():
             raise InvalidError(
                 "no launcher started this process as a rank, so its sums would be over itself alone: start it with "
@@ -138,7 +138,7 @@ class Comm:
         return self
 
     def __exit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType]
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is not None and self._handle:
             self.fail(error)
@@ -171,7 +171,7 @@ class Comm:
         text: bytes = _backend(self._need())
         return text.decode()
 
-    def all_reduce(self, array: Any, out: Any = None, axes: Optional[str] = None, op: str = "sum") -> Any:
+    def all_reduce(self, array: Any, out: Any = None, axes: str | None = None, op: str = "sum") -> Any:
         """Combines the ranks' arrays element by element; every rank gets the result in `out`, or in `array` if `out` is
         left out. Returns the result. `op`: "sum", "max", "min" or "product"; integers and bools also take "bit_and",
         "bit_or" and "bit_xor". For bools "sum" and "max" are whether any is true, "product" and "min" whether all
@@ -182,7 +182,7 @@ class Comm:
         self._collective("AD_ALL_REDUCE", axes, source, result, count=source.numel, reduction=_reduction(op))
         return array if out is None else out
 
-    def reduce_scatter(self, array: Any, out: Any, axes: Optional[str] = None, op: str = "sum") -> Any:
+    def reduce_scatter(self, array: Any, out: Any, axes: str | None = None, op: str = "sum") -> Any:
         """Combines the ranks' arrays of n rows as all_reduce does, and gives each rank some rows of the result in
         `out`: rank i of a group of g gets rows i*n//g to (i+1)*n//g - 1."""
         source, result = memory_of(array, "array"), memory_of(out, "out", written=True)
@@ -191,20 +191,20 @@ class Comm:
         )
         return out
 
-    def all_gather(self, array: Any, out: Any, axes: Optional[str] = None) -> Any:
+    def all_gather(self, array: Any, out: Any, axes: str | None = None) -> Any:
         """Concatenates the rows of all ranks into `out`, on every rank: of the n rows of `out`, rank i of a group of g
         brings rows i*n//g to (i+1)*n//g - 1."""
         source, result = memory_of(array, "array"), memory_of(out, "out", written=True)
         self._cut_by_rows("AD_ALL_GATHER", axes, source, result, whole=result, part=source)
         return out
 
-    def broadcast(self, array: Any, root: int = 0, axes: Optional[str] = None) -> Any:
+    def broadcast(self, array: Any, root: int = 0, axes: str | None = None) -> Any:
         """Copies the array of rank number `root` of the group over the arrays of all other ranks; returns `array`."""
         memory = memory_of(array, "array", written=True)
         self._collective("AD_BROADCAST", axes, memory, memory, count=memory.numel, root=root)
         return array
 
-    def barrier(self, axes: Optional[str] = None) -> None:
+    def barrier(self, axes: str | None = None) -> None:
         """Returns when every rank of the group has called it."""
         nothing = Memory(0, "AD_F32", (), False, None)
         self._collective("AD_BARRIER", axes, nothing, nothing)
@@ -212,7 +212,7 @@ class Comm:
     def _cut_by_rows(
         self,
         op: str,
-        axes: Optional[str],
+        axes: str | None,
         source: Memory,
         out: Memory,
         whole: Memory,
@@ -237,12 +237,12 @@ class Comm:
             depth=4,
         )
 
-    def _group(self, axes: Optional[str]) -> CGroup:
+    def _group(self, axes: str | None) -> CGroup:
         everything = ",".join(self.mesh.axes)
         return self.mesh.c_group(axes_of(everything if axes is None else axes), self.rank)
 
     def _collective(
-        self, op: str, axes: Optional[str], source: Memory, out: Memory, depth: int = 3, **fields: Any
+        self, op: str, axes: str | None, source: Memory, out: Memory, depth: int = 3, **fields: Any
     ) -> None:
         call = _Collective(
             size=ctypes.sizeof(_Collective),

@@ -6,8 +6,9 @@ import contextlib
 import ctypes
 import json
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Union
 
 from addend._cause import Cause, causes
 from addend._documents import read
@@ -22,10 +23,10 @@ _PASS = {"key": "pass"}  # the JSON document calls the field `ok` "pass", which 
 class DiffReference:
     """The summed gradient of a parameter, compared with the reference's gradient."""
 
-    ratio: Optional[float] = None
-    max_rel_err: Optional[float] = None
-    cause: Optional[Cause] = None
-    possible_causes: Tuple[Cause, ...] = ()
+    ratio: float | None = None
+    max_rel_err: float | None = None
+    cause: Cause | None = None
+    possible_causes: tuple[Cause, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -33,37 +34,37 @@ class DiffParam:
     """How often each addend was counted in the gradient of one parameter."""
 
     name: str
-    ok: Optional[bool] = field(metadata=_PASS)  # None: the dump does not allow a judgement
+    ok: bool | None = field(metadata=_PASS)  # None: the dump does not allow a judgement
     verdict: str = "right"  # right, wrong, cannot_tell
     kind: str = "right"  # what the sum has: averaged, missing, doubled, ... (audit/docs/dumps.md)
     numel: int = 0
     sampled: int = 0
     types: str = ""
-    expect: Optional[float] = None
-    axis: Optional[str] = None
-    ranks: Tuple[int, ...] = ()
-    factor: Optional[float] = None  # the measured gradient divided by the expected one
-    residual: Optional[float] = None
-    bound: Optional[float] = None
+    expect: float | None = None
+    axis: str | None = None
+    ranks: tuple[int, ...] = ()
+    factor: float | None = None  # the measured gradient divided by the expected one
+    residual: float | None = None
+    bound: float | None = None
     text: str = ""
-    counts: Optional[Tuple[Tuple[Optional[float], ...], ...]] = None  # [rank][microbatch]; None if all are right
-    errors: Optional[Tuple[Tuple[Optional[float], ...], ...]] = None  # standard errors of the counts
-    reference: Optional[DiffReference] = None
-    cause: Optional[Cause] = None
-    possible_causes: Tuple[Cause, ...] = ()  # all causes that fit, if more than one does; `cause` is None then
+    counts: tuple[tuple[float | None, ...], ...] | None = None  # [rank][microbatch]; None if all are right
+    errors: tuple[tuple[float | None, ...], ...] | None = None  # standard errors of the counts
+    reference: DiffReference | None = None
+    cause: Cause | None = None
+    possible_causes: tuple[Cause, ...] = ()  # all causes that fit, if more than one does; `cause` is None then
 
 
 @dataclass(frozen=True)
 class DiffNorm:
     """The gradient norm that the job reported, compared with the norm of the dumped sums."""
 
-    reported: Optional[float] = None
-    computed: Optional[float] = None
+    reported: float | None = None
+    computed: float | None = None
     ok: bool = field(default=False, metadata=_PASS)
     text: str = ""
-    counted: Tuple[Mapping[str, Any], ...] = ()
-    cause: Optional[Cause] = None
-    possible_causes: Tuple[Cause, ...] = ()
+    counted: tuple[Mapping[str, Any], ...] = ()
+    cause: Cause | None = None
+    possible_causes: tuple[Cause, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,16 +72,16 @@ class DiffReport:
     """The report of `addend diff`; str() gives it as a table. `ok` is None if nothing is wrong but some parameters
     cannot be judged."""
 
-    ok: Optional[bool] = field(metadata=_PASS)
-    params: Tuple[DiffParam, ...]
-    norm: Optional[DiffNorm]
+    ok: bool | None = field(metadata=_PASS)
+    params: tuple[DiffParam, ...]
+    norm: DiffNorm | None
     table: str
     verdict: str = "right"  # right, wrong, cannot_tell
     world: int = 0
     mesh: str = ""
-    step: Optional[int] = None
+    step: int | None = None
     microbatches: int = 0
-    messages: Tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
     modules: Mapping[str, DiffReport] = field(default_factory=dict, repr=False)  # a report for each, without table
     document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the JSON of `addend diff --json`
 
@@ -139,13 +140,13 @@ def _text_of(make: Callable[..., None], *arguments: Any) -> str:
     return take_text(out)
 
 
-def explain(name: Optional[str] = None) -> str:
+def explain(name: str | None = None) -> str:
     """The page of `addend explain` on a `kind` of verdict or cause ("averaged", "missing", ...) or on "norm"; without a
     name, the list of all pages. For an unknown name, InvalidError lists similar ones."""
     return _text_of(_explain, None if name is None else name.encode())
 
 
-def _ok(document: Mapping[str, Any]) -> Optional[bool]:
+def _ok(document: Mapping[str, Any]) -> bool | None:
     return None if document["verdict"] == "cannot_tell" else bool(document["pass"])
 
 
@@ -177,9 +178,9 @@ def of_document(document: Mapping[str, Any]) -> DiffReport:
 
 
 def diff(
-    files: Union[Path, Iterable[Path]],
-    reference: Optional[Path] = None,
-    html: Optional[Path] = None,
+    files: Path | Iterable[Path],
+    reference: Path | None = None,
+    html: Path | None = None,
     allow_identical: bool = False,
     threads: int = 1,
     show: bool = False,
@@ -217,8 +218,8 @@ def diff(
 def judged(
     files: Iterable[Path],
     reported: Any,
-    reference: Optional[Path] = None,
-    html: Optional[Path] = None,
+    reference: Path | None = None,
+    html: Path | None = None,
     allow_identical: bool = False,
     finite: bool = False,
     threads: int = 1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, Type
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from addend._diff import DiffReport
@@ -102,7 +102,7 @@ class GradientError(AddendError):
         self.report = report
 
 
-_BY_STATUS: Dict[str, Type[AddendError]] = {
+_BY_STATUS: dict[str, type[AddendError]] = {
     error.status: error
     for error in (
         InvalidError,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any
 
 from addend._errors import InvalidError
 from addend._library import checked, constant, function, same_layout
@@ -179,19 +180,19 @@ class Mesh:
         return int(_mesh_size(self.handle))
 
     @property
-    def axes(self) -> Dict[str, int]:
+    def axes(self) -> dict[str, int]:
         """The axes that the mesh's text names, with their sizes."""
         named = _mesh_named(self.handle)
         return {name: int(_mesh_axis_size(self.handle, axis)) for axis, name in _axis_names(named)}
 
-    def position(self, rank: int) -> Dict[str, int]:
+    def position(self, rank: int) -> dict[str, int]:
         """The rank's index on each named axis."""
         self._need(rank)
         return {
             name: int(_mesh_position(self.handle, rank, axis)) for axis, name in _axis_names(_mesh_named(self.handle))
         }
 
-    def group(self, axes: str, rank: int) -> List[int]:
+    def group(self, axes: str, rank: int) -> list[int]:
         """The ranks that differ from `rank` on `axes` only, in mesh order."""
         self._need(rank)
         group = self.c_group(axes_of(axes), rank)
@@ -210,7 +211,7 @@ class Mesh:
             raise InvalidError(f"the mesh {str(self)!r} has ranks 0 to {self.size - 1}, not {rank}")
 
 
-def _axis_names(axes: int) -> List[Tuple[int, str]]:
+def _axis_names(axes: int) -> list[tuple[int, str]]:
     return [(axis, _axis_name(axis).decode()) for axis in range(_AXES) if axes >> axis & 1]
 
 
@@ -232,7 +233,7 @@ class Layout:
         self.c = CLayout()
         _layout_parse(mesh.handle, text.encode(), self.c)
 
-    def _with(self, c: CLayout, mesh: Optional[Mesh] = None) -> Layout:
+    def _with(self, c: CLayout, mesh: Mesh | None = None) -> Layout:
         layout = object.__new__(Layout)
         layout.mesh, layout.c = mesh or self.mesh, c
         return layout
@@ -255,7 +256,7 @@ class Layout:
         """The layout that the gradient of a value with this layout has."""
         return self._with(_layout_dual(self.c))
 
-    def local_shape(self, shape: Sequence[int], rank: int) -> Tuple[int, ...]:
+    def local_shape(self, shape: Sequence[int], rank: int) -> tuple[int, ...]:
         """The shape of the part that `rank` holds of a value with the global shape `shape`."""
         if len(shape) > _DIMS:
             raise InvalidError(f"a shape has at most {_DIMS} dimensions, not {len(shape)}")
@@ -272,7 +273,7 @@ class Layout:
         _layout_after(self.c, _move_of(move), axes_of(axes), _type_of(to), ndim, out, call_site(2))
         return self._with(out)
 
-    def path_to(self, storage: Layout) -> Tuple[PathStep, ...]:
+    def path_to(self, storage: Layout) -> tuple[PathStep, ...]:
         """The reductions that turn a gradient of this layout into one of the storage layout."""
         steps, count = (_CStep * _AXES)(), ctypes.c_int()
         _layout_path(self.c, storage.c, steps, count)
@@ -306,7 +307,7 @@ class Transition:
     backward_to: str
 
 
-def transitions() -> Tuple[Transition, ...]:
+def transitions() -> tuple[Transition, ...]:
     """Every operation that may change a type, with its backward operation."""
     count = ctypes.c_size_t()
     rows = _transition_table(count)

@@ -6,15 +6,16 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional, Sequence, Type, TypeVar
+from typing import Any, Callable, TypeVar
 
 from addend._errors import AddendError, error_of
 
 _FOLDER = Path(__file__).parent / "_native"  # the wheel of `addend` has its libraries here
 
 
-def given() -> Optional[Path]:
+def given() -> Path | None:
     """The library that ADDEND_LIBRARY names; the other parts of the same build are beside it."""
     path = os.environ.get("ADDEND_LIBRARY")
     return Path(path) if path else None
@@ -77,7 +78,7 @@ def _find(name: str, loader: Loader) -> Any:
 
 def function(name: str, returns: Any, *takes: Any, loader: Loader = _core) -> Callable[..., Any]:
     """A C function of the library, looked up at its first call; its result is returned unchanged."""
-    found: Dict[str, Any] = {}
+    found: dict[str, Any] = {}
 
     def call(*arguments: Any) -> Any:
         if not found:
@@ -144,15 +145,15 @@ def constant(name: str) -> int:
     return out.value
 
 
-held: Dict[Type[ctypes.Structure], str] = {}  # structures that same_layout checked, with the names in C
+held: dict[type[ctypes.Structure], str] = {}  # structures that same_layout checked, with the names in C
 
 
-def same_layout(name: str, **names: str) -> Callable[[Type[Structure]], Type[Structure]]:
+def same_layout(name: str, **names: str) -> Callable[[type[Structure]], type[Structure]]:
     """A class decorator that checks the size of a ctypes structure, and the offset of each of its fields, against the
     library's C struct `name`. `names`: the names in C of fields that have another one here, since Python's keywords
     (`from`, `in`) are no names of attributes."""
 
-    def hold(structure: Type[Structure]) -> Type[Structure]:
+    def hold(structure: type[Structure]) -> type[Structure]:
         differences = [] if ctypes.sizeof(structure) == constant(f"sizeof({name})") else ["has another size"]
         for field, *_ in structure._fields_:
             own = names.get(field, field)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import List, NoReturn
+from typing import NoReturn
 
 from addend._library import program_path
 
@@ -12,5 +12,5 @@ from addend._library import program_path
 def main() -> NoReturn:
     """Becomes the program `addend`, with the arguments of this process."""
     os.environ.setdefault("ADDEND_PYTHON", sys.executable)  # `addend torch-check` runs this Python
-    program: List[str] = [str(program_path()), *sys.argv[1:]]
+    program: list[str] = [str(program_path()), *sys.argv[1:]]
     os.execv(program[0], program)

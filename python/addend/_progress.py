@@ -9,8 +9,9 @@ import ctypes
 import os
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Iterator, List
+from typing import Any
 
 CProgress = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)
 _BAR_WIDTH, _BAR_SECONDS, _QUIET_SECONDS = 24, 0.05, 5.0
@@ -47,7 +48,7 @@ def progress(label: str) -> Iterator[Any]:
     """A context that gives a progress callback for a call into the library. Ctrl-C during the call is raised after the
     call, because no exception can pass through C code."""
     shown = _Shown(label)
-    interrupts: List[BaseException] = []
+    interrupts: list[BaseException] = []
 
     def tell(_: Any, what: bytes, done: int, of: int) -> None:
         try:

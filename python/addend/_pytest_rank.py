@@ -10,11 +10,12 @@ import pickle
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable
 
 
-def _find(place: Dict[str, Any]) -> Callable[..., object]:
+def _find(place: dict[str, Any]) -> Callable[..., object]:
     """The test function. Imports the test's file in this process, under the module name that it has in pytest."""
     spec = importlib.util.spec_from_file_location(place["module"], place["file"])
     if spec is None or spec.loader is None:
@@ -30,7 +31,7 @@ def _find(place: Dict[str, Any]) -> Callable[..., object]:
 
 
 @contextlib.contextmanager
-def _watching(used: List[bool], seed: int, *model: Any, **options: Any) -> Iterator[Any]:
+def _watching(used: list[bool], seed: int, *model: Any, **options: Any) -> Iterator[Any]:
     import torch
 
     import addend.torch
@@ -43,7 +44,7 @@ def _watching(used: List[bool], seed: int, *model: Any, **options: Any) -> Itera
     assert watching.report.ok, f"\n{watching.report}"
 
 
-def _play(place: Dict[str, Any], folder: Path) -> Tuple[str, str]:
+def _play(place: dict[str, Any], folder: Path) -> tuple[str, str]:
     import torch
     import torch.distributed as dist
 
@@ -51,7 +52,7 @@ def _play(place: Dict[str, Any], folder: Path) -> Tuple[str, str]:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
     torch.manual_seed(place["seed"])
-    used: List[bool] = []
+    used: list[bool] = []
     function = _find(place)
     arguments = pickle.loads(place["arguments"])
     if place["asks"]:
@@ -65,7 +66,7 @@ def _play(place: Dict[str, Any], folder: Path) -> Tuple[str, str]:
     return "passed", ""
 
 
-def _outcome(place: Dict[str, Any], folder: Path) -> Tuple[str, str]:
+def _outcome(place: dict[str, Any], folder: Path) -> tuple[str, str]:
     try:
         return _play(place, folder)
     except AssertionError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import datetime
-from typing import Any, Callable, List
+from typing import Any, Callable
 
 from addend._errors import InvalidError
 from addend._library import checked, constant, function, same_layout
@@ -57,7 +57,7 @@ def _copy(store: Any, key: str, to: int, size: int) -> None:
 
 def join(store: Any, rank: int, size: int, seconds: int, handle: ctypes.c_void_p) -> None:
     """Joins as rank `rank` of `size` ranks and stores the new comm in `handle`."""
-    missing: List[str] = [name for name in ("set", "get", "wait") if not hasattr(store, name)]
+    missing: list[str] = [name for name in ("set", "get", "wait") if not hasattr(store, name)]
     if missing:
         raise InvalidError(
             f"a store must have set, get and wait, as torch.distributed.Store has; this one has no `{missing[0]}`"

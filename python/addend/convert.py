@@ -9,7 +9,8 @@ import math
 import os
 import pathlib
 import re
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Mapping, Optional, Tuple, Union
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Union
 
 if TYPE_CHECKING:
     import torch
@@ -17,17 +18,17 @@ if TYPE_CHECKING:
     from addend.torch._sample import Piece
 
 Path = Union[str, "os.PathLike[str]"]
-Coord = Tuple[int, ...]  # a rank's index on each axis of the mesh
-Tensors = Dict[str, "torch.Tensor"]  # the key is the parameter's name
-Entry = Dict[str, Any]  # a file of SGLang's dumper: a tensor under "value", a description of it under "meta"
+Coord = tuple[int, ...]  # a rank's index on each axis of the mesh
+Tensors = dict[str, "torch.Tensor"]  # the key is the parameter's name
+Entry = dict[str, Any]  # a file of SGLang's dumper: a tensor under "value", a description of it under "meta"
 
 
 def megatron(
     folder: Path,
     out: Path,
-    types: Optional[Mapping[str, str]] = None,
+    types: Mapping[str, str] | None = None,
     reference: bool = False,
-    second: Optional[str] = None,
+    second: str | None = None,
 ) -> list[str]:
     """Converts the gradients that Megatron-LM saved in one iteration; returns the paths of the files written.
 
@@ -48,8 +49,8 @@ def megatron(
 def sglang(
     folder: Path,
     out: Path,
-    types: Optional[Mapping[str, str]] = None,
-    step: Optional[int] = None,
+    types: Mapping[str, str] | None = None,
+    step: int | None = None,
     sums: str = "param",
     addends: str = "addend",
     expect: float = 1,
@@ -82,7 +83,7 @@ def _load(path: pathlib.Path) -> Any:
         raise ValueError(f"{path} cannot be read as a file that torch.save wrote: {reason}") from error
 
 
-def _megatron_place(numbers: list[int], second: Optional[str], path: pathlib.Path) -> tuple[int, int, int]:
+def _megatron_place(numbers: list[int], second: str | None, path: pathlib.Path) -> tuple[int, int, int]:
     """(pp, ep, tp) from the numbers in a file's name, which leaves out the pp or ep number if that axis has size 1."""
     if len(numbers) == 2 and second not in ("pp", "ep"):
         raise ValueError(
@@ -93,7 +94,7 @@ def _megatron_place(numbers: list[int], second: Optional[str], path: pathlib.Pat
     return (0, pp, tp) if len(numbers) == 2 and second == "ep" else (pp, ep, tp)
 
 
-def _megatron_ranks(folder: pathlib.Path, second: Optional[str]) -> dict[Coord, dict[str, Tensors]]:
+def _megatron_ranks(folder: pathlib.Path, second: str | None) -> dict[Coord, dict[str, Tensors]]:
     """For each (pp, ep, tp), the gradients of each model chunk."""
     found: dict[Coord, dict[str, Tensors]] = {}
     for path in sorted(folder.glob("mp_rank_*.pth")):
@@ -130,7 +131,7 @@ def _sglang_entry(path: pathlib.Path) -> Entry:
     return dict(entry)
 
 
-def _sglang_values(folder: pathlib.Path, step: Optional[int]) -> list[Entry]:
+def _sglang_values(folder: pathlib.Path, step: int | None) -> list[Entry]:
     """The gradients that were saved in one step, in the order in which they were saved."""
     found = [_sglang_entry(path) for path in sorted(folder.glob("*.pt")) if "name=grad__" in path.name]
     steps = sorted({entry["meta"]["step"] for entry in found})
@@ -182,7 +183,7 @@ class _Dump:
         out: Path,
         sizes: Mapping[str, int],
         tensors: Mapping[Coord, Tensors],
-        types: Optional[Mapping[str, str]],
+        types: Mapping[str, str] | None,
         expect: float = 1,
     ):
         from addend.torch import _expected, _meshes, _sample
@@ -213,7 +214,7 @@ class _Dump:
             pieces[name] = self._sample.Piece(tensor.reshape(-1), box, whole)
         return pieces
 
-    def write(self, kind: str, microbatch: Optional[int] = None) -> list[str]:
+    def write(self, kind: str, microbatch: int | None = None) -> list[str]:
         from addend.torch import _files
 
         self.out.mkdir(parents=True, exist_ok=True)

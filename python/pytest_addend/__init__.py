@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 import pytest
 
@@ -45,7 +45,7 @@ def addend_ranks() -> Any:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: Any) -> Optional[bool]:
+def pytest_pyfunc_call(pyfuncitem: Any) -> bool | None:
     """Runs a test with one of the two fixtures on ranks; leaves every other test to pytest."""
     asked = [name for name in (_FIXTURE, _SHARED) if name in pyfuncitem.fixturenames]
     if not asked:
@@ -58,9 +58,9 @@ def pytest_pyfunc_call(pyfuncitem: Any) -> Optional[bool]:
     return True
 
 
-def _reported(item: Any) -> Dict[str, Any]:
+def _reported(item: Any) -> dict[str, Any]:
     marker = item.get_closest_marker("addend")
-    reported: Dict[str, Any] = {"ranks": 2, "seed": 0, "timeout": 120}
+    reported: dict[str, Any] = {"ranks": 2, "seed": 0, "timeout": 120}
     given = dict(marker.kwargs) if marker else {}
     if marker and marker.args:
         given["ranks"] = marker.args[0]
@@ -123,7 +123,7 @@ def _start(rank: int, ranks: int, call: bytes, folder: Path) -> subprocess.Popen
         return subprocess.Popen([*command, str(folder), here], stdout=said, stderr=said, env=environment)
 
 
-def _await(processes: List[subprocess.Popen[bytes]], timeout: float) -> bool:
+def _await(processes: list[subprocess.Popen[bytes]], timeout: float) -> bool:
     """Waits for the ranks. False: the time ran out; True: all ended, or one failed and the others got _LEFT_ALONE."""
     deadline = time.monotonic() + timeout
     failed = False
@@ -140,7 +140,7 @@ def _run(item: Any, ranks: int, seed: int, timeout: float) -> None:
     call = _call_of(item, seed)
     with tempfile.TemporaryDirectory(prefix="addend-") as name:
         folder = Path(name)
-        processes: List[subprocess.Popen[bytes]] = []
+        processes: list[subprocess.Popen[bytes]] = []
         try:
             for rank in range(ranks):
                 processes.append(_start(rank, ranks, call, folder))
@@ -161,7 +161,7 @@ def _answer(path: Path) -> Any:
     return pickle.loads(path.read_bytes()) if path.exists() else None
 
 
-def _judge(answers: List[Any], said: List[str]) -> None:
+def _judge(answers: list[Any], said: list[str]) -> None:
     """Ends the test as the ranks answered. An answer is (outcome, text, time), or None if the rank died; the outcome is
     "passed", "failed" or "skipped". The earliest failure is shown, since later ones are often its consequence."""
     given = [(answer[2], rank) for rank, answer in enumerate(answers) if answer and answer[0] != "passed"]

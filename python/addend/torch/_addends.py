@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import functools
 import math
-from typing import Any, Callable, Collection, Iterable, Iterator, Mapping, NamedTuple, Sequence, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, NamedTuple, TypeVar
 
 import torch
 from torch.utils.hooks import RemovableHandle

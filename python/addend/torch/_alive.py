@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable
 
 _SOONEST, _LATEST = 0.00005, 0.01  # shortest and longest pause in seconds between two looks at a collective
 LOOKS = 0.25  # seconds between two looks at the ranks' processes
@@ -47,15 +47,15 @@ def has_ended(identity_of_other: str) -> bool:
     return bool(machine and started) and machine == _machine() and _started(int(pid)) != started
 
 
-_look: List[Callable[[], Optional[str]]] = []  # how the running watch looks for ranks that ended; at most one
+_look: list[Callable[[], str | None]] = []  # how the running watch looks for ranks that ended; at most one
 
 
-def look_by(look: Optional[Callable[[], Optional[str]]]) -> None:
+def look_by(look: Callable[[], str | None] | None) -> None:
     """Sets what `complete` calls to look for a rank that ended: it returns words on it, or None. None: nothing."""
     _look[:] = [look] if look else []
 
 
-def _found_within(seconds: float) -> Optional[str]:
+def _found_within(seconds: float) -> str | None:
     until = time.monotonic() + seconds
     while True:
         found = _look[0]() if _look else None

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Sequence, Tuple
+from collections.abc import Sequence
 
 from addend.torch import _gather
 from addend.torch._files import Encoded, file_name
 from addend.torch._gather import Group
 
-File = Tuple[str, "int | None", Encoded]  # kind, microbatch
+File = tuple[str, "int | None", Encoded]  # kind, microbatch
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _BLOCK = 4096  # bytes; the file system frees whole blocks only
 _fallocate = getattr(ctypes.CDLL(None), "fallocate", None)

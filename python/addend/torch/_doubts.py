@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from addend.torch import _expected, _gather
 from addend.torch._addends import Addends

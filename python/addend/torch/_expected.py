@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from typing import TYPE_CHECKING, Dict, Iterable, Mapping, Sequence, TypeVar, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     import addend
 
-Types = Dict[str, str]  # the type on each axis: R, I or S<dim>
+Types = dict[str, str]  # the type on each axis: R, I or S<dim>
 T = TypeVar("T")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import struct
-from typing import Mapping, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 

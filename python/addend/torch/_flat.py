@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any, Iterator, Tuple
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,7 @@ from addend.torch._sample import Box
 from addend.torch._wrapper import Said, Wrapper
 
 _ATTRIBUTE = "_fsdp_wrapped_module"
-Located = Tuple[Tuple[int, ...], torch.Tensor, Box]  # global shape, this rank's part, the box where it lies
+Located = tuple[tuple[int, ...], torch.Tensor, Box]  # global shape, this rank's part, the box where it lies
 
 
 @dataclasses.dataclass(frozen=True)

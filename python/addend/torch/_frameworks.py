@@ -4,7 +4,8 @@ frameworks; this file reads them through the objects that the job passes."""
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Dict, Sequence, Union
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -72,7 +73,7 @@ def deepspeed(engine: Any) -> Reported:
     return reported
 
 
-def _megatron_sizes(mpu: Any) -> Dict[str, int]:
+def _megatron_sizes(mpu: Any) -> dict[str, int]:
     """The axes of Megatron-Core's ranks with their sizes, the last axis fastest; ValueError if it has pp or ep too."""
     if mpu.get_pipeline_model_parallel_world_size() > 1 or mpu.get_expert_model_parallel_world_size() > 1:
         raise ValueError(
@@ -107,7 +108,7 @@ def _main_grad(parameter: torch.Tensor) -> torch.Tensor | None:
     return gradient
 
 
-def megatron(models: Union[nn.Module, Sequence[nn.Module]]) -> Reported:
+def megatron(models: nn.Module | Sequence[nn.Module]) -> Reported:
     """The arguments of watch, dump and assert_summed for Megatron-Core's model chunks in its DistributedDataParallel.
 
         for chunk in models:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional, Tuple, TypeVar
+from typing import Any, Callable, Optional, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -36,8 +36,8 @@ def rank_in(group: Group) -> int:
 def together(find: Callable[[], T], group: Group) -> dict[int, T]:
     """Calls find() on every rank; returns all results, by rank. An error on one rank is raised on all of them, so that
     no rank waits for one that failed."""
-    reported: Tuple[Optional[str], Any]
-    own: Optional[Exception] = None
+    reported: tuple[str | None, Any]
+    own: Exception | None = None
     ranks = group_ranks(group)
     try:
         reported = (None, find())
@@ -45,7 +45,7 @@ def together(find: Callable[[], T], group: Group) -> dict[int, T]:
         reported, own = (str(error), None), error
     except Exception as error:
         reported, own = (f"rank {ranks[rank_in(group)]}: {type(error).__name__}: {error}", None), error
-    values: Dict[int, Tuple[Optional[str], Any]] = dict(zip(ranks, everyones(reported, group)))
+    values: dict[int, tuple[str | None, Any]] = dict(zip(ranks, everyones(reported, group)))
     for said, _ in values.values():
         if said:
             raise ValueError(said) from own

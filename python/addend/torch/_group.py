@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import weakref
-from typing import Any, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroup
@@ -83,7 +84,7 @@ class Group(Collectives, ProcessGroup):  # type: ignore[misc, unused-ignore]
     get_backend = _get_backend
 
     @property
-    def _device_types(self) -> List[torch.device]:
+    def _device_types(self) -> list[torch.device]:
         return [_CPU]
 
     @property
@@ -131,12 +132,12 @@ class Group(Collectives, ProcessGroup):  # type: ignore[misc, unused-ignore]
     def split_group(
         self,
         new_ranks: Sequence[int],
-        timeout: Optional[datetime.timedelta] = None,
+        timeout: datetime.timedelta | None = None,
         opts: Any = None,
-        group_name: Optional[str] = None,
-        group_desc: Optional[str] = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
         device_types: Any = None,
-    ) -> Optional[Group]:
+    ) -> Group | None:
         """A new group of the ranks `new_ranks` (numbers in this group); None on ranks that are not in it."""
         self._splits += 1
         if self._rank not in new_ranks:
@@ -173,7 +174,7 @@ class Registered(Collectives, Backend):  # type: ignore[misc, unused-ignore]
         return "addend"
 
 
-def _register_backend(group: Group) -> Optional[Backend]:
+def _register_backend(group: Group) -> Backend | None:
     try:
         backend = Registered(group)
     except TypeError:  # "No constructor defined!": this PyTorch cannot derive a Backend in Python

@@ -10,7 +10,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable
 
 from addend._comm import Comm, _Collective
 from addend._errors import InvalidError
@@ -79,12 +80,12 @@ class Posted:
 
     __slots__ = ("requests", "kept", "finish", "done", "error")
 
-    def __init__(self, kept: Any, finish: Optional[Callable[[], None]]):
-        self.requests: List[Any] = []
+    def __init__(self, kept: Any, finish: Callable[[], None] | None):
+        self.requests: list[Any] = []
         self.kept = kept  # tensors whose memory the calls read and write
         self.finish = finish
         self.done = False
-        self.error: Optional[BaseException] = None
+        self.error: BaseException | None = None
 
     def settle(self) -> None:
         """Called once all calls are complete: runs `finish` and releases the tensors."""
@@ -103,10 +104,10 @@ class Calls:
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._comm = Comm(store=store, rank=rank, size=size, seconds=max(1, int(seconds)))
-        self.handle: Optional[int] = self._comm._handle.value
-        self._templates: Dict[str, Any] = {op: _template(op) for op in (*OPS, TRANSFER)}
+        self.handle: int | None = self._comm._handle.value
+        self._templates: dict[str, Any] = {op: _template(op) for op in (*OPS, TRANSFER)}
         self._addresses = {op: ctypes.addressof(one) for op, one in self._templates.items()}
-        self._in_flight: Deque[Posted] = deque()
+        self._in_flight: deque[Posted] = deque()
         self._is_done = ctypes.c_int()
         self._is_done_at = ctypes.addressof(self._is_done)
         self.since = 0.0  # time.monotonic() at which the present wait began; 0: no thread waits
@@ -128,7 +129,7 @@ class Calls:
         if status:
             raise error_of_status(status)
 
-    def post(self, op: str, fills: Sequence[Callable[[Any], Any]], finish: Optional[Callable[[], None]]) -> Posted:
+    def post(self, op: str, fills: Sequence[Callable[[Any], Any]], finish: Callable[[], None] | None) -> Posted:
         """Fills and starts several calls of one operation; the returned Posted is complete when all of them are."""
         start = _post_transfer if op == TRANSFER else _post
         with self._lock:
@@ -221,7 +222,7 @@ class Calls:
             raise InvalidError("this process group was destroyed or aborted before a posted call was complete")
         return self.handle
 
-    def in_flight(self) -> List[Posted]:
+    def in_flight(self) -> list[Posted]:
         with self._lock:
             return list(self._in_flight)
 
@@ -283,7 +284,7 @@ _closing = (
     threading.RLock()
 )  # no comm may be closed while fail() uses it; reentrant, since garbage collection inside fail() may close a comm
 _watched: weakref.WeakSet[Calls] = weakref.WeakSet()
-_watcher: Optional[threading.Thread] = None
+_watcher: threading.Thread | None = None
 _woken = threading.Event()
 
 

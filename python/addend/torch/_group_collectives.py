@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import time
-from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple, Union
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 from torch._C._distributed_c10d import Work
@@ -145,7 +146,7 @@ class Collectives:
         return self._do(opts, "reduce_scatter", [self._scattered(output, whole, by, counts)], [output])
 
     def _scattered(
-        self, output: torch.Tensor, input: torch.Tensor, by: Reduction, counts: Optional[Sequence[int]] = None
+        self, output: torch.Tensor, input: torch.Tensor, by: Reduction, counts: Sequence[int] | None = None
     ) -> Part:
         source, how = _combined(input, by)
         _check_pair(input, output, input.numel() if counts else output.numel() * self._size)
@@ -423,7 +424,7 @@ def _made(kind: Any, **fields: Any) -> Any:
     return options
 
 
-def _only(tensors: Union[torch.Tensor, Tensors], what: str) -> torch.Tensor:
+def _only(tensors: torch.Tensor | Tensors, what: str) -> torch.Tensor:
     if isinstance(tensors, torch.Tensor):
         return tensors
     if len(tensors) != 1:
@@ -448,7 +449,7 @@ def _moved(tensor: torch.Tensor) -> Moved:
     return moved(tensor.dtype)
 
 
-def _combined(tensor: torch.Tensor, by: Reduction) -> Tuple[torch.Tensor, Moved]:
+def _combined(tensor: torch.Tensor, by: Reduction) -> tuple[torch.Tensor, Moved]:
     """(this rank's addend, contiguous, how it is moved): the tensor, or its product with PREMUL_SUM's factor."""
     how = _moved(tensor)
     if by.number != SUM or by.factor is not None or not how.sums:
@@ -466,7 +467,7 @@ def _of_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor
 
 
-def _check_pair(input: torch.Tensor, output: torch.Tensor, of_input: int, of_output: Optional[int] = None) -> None:
+def _check_pair(input: torch.Tensor, output: torch.Tensor, of_input: int, of_output: int | None = None) -> None:
     if input.numel() != of_input or (of_output is not None and output.numel() != of_output):
         raise InvalidError(
             f"the numbers of elements, {input.numel()} of the input and {output.numel()} of the output, do not fit: "
@@ -498,7 +499,7 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.resolve_conj().resolve_neg().contiguous()
 
 
-def _dense_like(tensor: torch.Tensor, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
+def _dense_like(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
     """The tensor itself if it is contiguous and of the dtype, else an uninitialised contiguous tensor of its shape."""
     dtype = dtype or tensor.dtype
     if tensor.dtype is dtype and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import ReduceOp
@@ -18,13 +18,13 @@ class Moved(NamedTuple):
     parts: int  # library elements per tensor element: 2 for complex numbers, else 1
     sums: bool  # summing the parts sums the elements
     combines: bool  # the other reductions of the parts are those of the elements
-    wide: Optional[torch.dtype]  # dtype in which averages and products with a factor are computed; None: there are none
+    wide: torch.dtype | None  # dtype in which averages and products with a factor are computed; None: there are none
 
 
 _F32, _F64 = torch.float32, torch.float64
 
 
-def _table() -> Dict[torch.dtype, Moved]:
+def _table() -> dict[torch.dtype, Moved]:
     f64, f32, bf16, f16 = (constant(name) for name in ("AD_F64", "AD_F32", "AD_BF16", "AD_F16"))
     table = {
         torch.float64: Moved(f64, 1, True, True, _F64),

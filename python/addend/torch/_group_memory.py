@@ -7,7 +7,6 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections import deque
-from typing import Deque, Dict, List, Tuple
 
 import torch
 
@@ -20,8 +19,8 @@ _alloc = checked("ad_comm_alloc", ctypes.c_void_p, ctypes.c_size_t, ctypes.POINT
 class Memory:
     def __init__(self, calls: Calls):
         self._calls = calls
-        self._free: Dict[int, List[int]] = {}  # addresses of free blocks, by their size in bytes
-        self._gone: Deque[Tuple[int, int]] = deque()  # (size, address) of blocks whose tensors any thread deleted
+        self._free: dict[int, list[int]] = {}  # addresses of free blocks, by their size in bytes
+        self._gone: deque[tuple[int, int]] = deque()  # (size, address) of blocks whose tensors any thread deleted
         self._used = 0  # number of blocks that tensors have
         self._has_left = False
 

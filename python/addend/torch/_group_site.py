@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Dict, Tuple
 
 import torch
 import typing_extensions
@@ -15,9 +14,9 @@ _INSIDE = (
     typing_extensions.__file__,  # wraps those functions of PyTorch that are deprecated
     os.path.dirname(os.__file__) + os.sep,
 )
-_outside: Dict[str, bool] = {}
+_outside: dict[str, bool] = {}
 # The bytes for each (file, line), never freed: a posted call keeps their address until it is complete.
-_sites: Dict[Tuple[str, int], bytes] = {}
+_sites: dict[tuple[str, int], bytes] = {}
 _NOWHERE = b"a call that Python did not make"
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch._C._distributed_c10d import Work, _create_work_from_future
@@ -25,7 +26,7 @@ class GroupWork(Work):  # type: ignore[misc, unused-ignore]
         self._posted = posted
         self._outputs = outputs
 
-    def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
+    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
         self._calls.wait(self._posted, timeout.total_seconds() if timeout else 0.0)
         return True
 
@@ -38,10 +39,10 @@ class GroupWork(Work):  # type: ignore[misc, unused-ignore]
     def is_success(self) -> bool:
         return self._posted.done and self._posted.error is None
 
-    def exception(self) -> Optional[BaseException]:
+    def exception(self) -> BaseException | None:
         return self._posted.error
 
-    def result(self) -> List[torch.Tensor]:
+    def result(self) -> list[torch.Tensor]:
         self.wait()
         return list(self._outputs)
 
@@ -70,7 +71,7 @@ class CoalescedWork(Work):  # type: ignore[misc, unused-ignore]
         self._calls = calls
         self._posted = posted
 
-    def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
+    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
         for posted in self._posted:
             self._calls.wait(posted, timeout.total_seconds() if timeout else 0.0)
         return True

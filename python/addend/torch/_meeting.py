@@ -4,7 +4,7 @@ used, so that a rank that enters a watch alone gets an error instead of waiting 
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable
 
 import torch.distributed as dist
 
@@ -37,15 +37,15 @@ class Meeting:
             "addend/" + ",".join(map(str, self._all)) if len(self._all) < 32 else f"addend/{hash(tuple(self._all))}"
         )
         self._key = ""
-        self._identities: Optional[Dict[int, str]] = None
+        self._identities: dict[int, str] | None = None
         self._at_end = _gather.timeout(group) if self._store is not None else 0.0
 
-    def begin(self, seconds: float) -> Optional[str]:
+    def begin(self, seconds: float) -> str | None:
         """Waits until all ranks have entered the watch: None. If they have not within `seconds`: words that say which
         ranks are missing."""
         return self._unless_lost(lambda: self._begin(seconds))
 
-    def _begin(self, seconds: float) -> Optional[str]:
+    def _begin(self, seconds: float) -> str | None:
         number = self._store.add(f"{self._prefix}/number", 0)
         self._key = f"{self._prefix}/{number}"
         self._store.set(f"{self._key}/rank{self._me}", _alive.identity())
@@ -54,17 +54,17 @@ class Meeting:
             self._forget(f"{self._prefix}/{number - 1}")
         return None if decided == TOGETHER else decided
 
-    def end(self) -> Optional[str]:
+    def end(self) -> str | None:
         """Waits until all ranks have ended the watch: None. Else words on a rank that called left(), that ended, or
         that did not come within the group's timeout."""
         return self._unless_lost(self._end)
 
-    def _end(self) -> Optional[str]:
+    def _end(self) -> str | None:
         self._store.set(f"{self._key}/end{self._me}", "")
         decided = self._decided("ended", self._at_end, self._late, self.ended)
         return None if decided == TOGETHER else decided
 
-    def _unless_lost(self, meet: Callable[[], Optional[str]]) -> Optional[str]:
+    def _unless_lost(self, meet: Callable[[], str | None]) -> str | None:
         """What meet() returns, or words on the store if its process has ended."""
         if self._store is None:
             return None
@@ -73,11 +73,11 @@ class Meeting:
         except RuntimeError as error:  # DistNetworkError is one
             return f"the ranks' store cannot be reached, as if its process had ended: {str(error).splitlines()[0]}"
 
-    def ended(self) -> Optional[str]:
+    def ended(self) -> str | None:
         """Words on a rank of the watch whose process has ended; None: none is seen to have."""
         return self._unless_lost(self._ended)
 
-    def _ended(self) -> Optional[str]:
+    def _ended(self) -> str | None:
         if self._identities is None:
             self._identities = {rank: self._store.get(f"{self._key}/rank{rank}").decode() for rank in self._all}
         gone = [rank for rank, identity in self._identities.items() if _alive.has_ended(identity)]
@@ -95,7 +95,7 @@ class Meeting:
             self._store.add(f"{self._prefix}/number", 1)  # a rank that comes later begins the next watch
         return decided
 
-    def _decided(self, what: str, seconds: float, late: Callable[[], str], lost: Callable[[], Optional[str]]) -> str:
+    def _decided(self, what: str, seconds: float, late: Callable[[], str], lost: Callable[[], str | None]) -> str:
         """What the ranks decide: TOGETHER, or the words of late() after `seconds`, or those of lost() as soon as it has
         some."""
         if self._store.add(f"{self._key}/{what}/count", 1) == len(self._all):

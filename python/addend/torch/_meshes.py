@@ -6,7 +6,8 @@ import dataclasses
 import itertools
 import math
 import re
-from typing import TYPE_CHECKING, Iterable, Tuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,8 +20,8 @@ from addend.torch._sample import Box
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, Placement
 
-    Placements = Tuple[Placement, ...]
-    Placed = Tuple[DeviceMesh, Placements]
+    Placements = tuple[Placement, ...]
+    Placed = tuple[DeviceMesh, Placements]
 
 
 @dataclasses.dataclass

@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from typing import Collection, Dict, Iterable, List, Optional, Sequence, Tuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import Optional
 
 import torch
 
@@ -16,12 +17,12 @@ from addend.torch._parameters import Watched
 from addend.torch._pipeline import Stage
 
 Tied = Optional[Sequence[Collection[str]]]
-_Reported = List[Tuple[str, int]]  # one rank's parameters: name, and index of the pipeline stage (-1: none)
-Checked = Tuple[_sample.Box, str]  # box, checksum
-_Key = Tuple[Tuple[int, ...], _sample.Box, str, str]  # global shape, box, dtype, checksum
+_Reported = list[tuple[str, int]]  # one rank's parameters: name, and index of the pipeline stage (-1: none)
+Checked = tuple[_sample.Box, str]  # box, checksum
+_Key = tuple[tuple[int, ...], _sample.Box, str, str]  # global shape, box, dtype, checksum
 
 
-def checksums(tensors: Sequence[torch.Tensor]) -> List[str]:
+def checksums(tensors: Sequence[torch.Tensor]) -> list[str]:
     """A checksum of each tensor's bytes; all tensors of a device are copied to the CPU together."""
     found = [""] * len(tensors)
     for device in {tensor.device for tensor in tensors}:
@@ -56,7 +57,7 @@ def _name_in_stage(entry: Watched) -> str:
 
 def _keep_apart(watched: Sequence[Watched], everyones: Iterable[_Reported]) -> list[str]:
     """If two stages use the same name, puts the stage's number before the names of all stages' parameters."""
-    owners: Dict[str, set[int]] = {}
+    owners: dict[str, set[int]] = {}
     for reported in everyones:
         for name, stage in reported:
             owners.setdefault(name, set()).add(stage)
@@ -80,11 +81,11 @@ def _key(entry: Watched) -> _Key | None:
     return tuple(entry.owned.shape), box, str(local.dtype), checksum(local)
 
 
-def _given(tied: Sequence[Collection[str]], holders: Dict[str, set[int]]) -> List[List[str]]:
+def _given(tied: Sequence[Collection[str]], holders: dict[str, set[int]]) -> list[list[str]]:
     return [[_resolve(name, holders) for name in names] for names in tied]
 
 
-def _resolve(name: str, holders: Dict[str, set[int]]) -> str:
+def _resolve(name: str, holders: dict[str, set[int]]) -> str:
     """The full name of a parameter that the caller named with or without its stage."""
     found = [name] if name in holders else [own for own in holders if re.sub(r"^stage\d+\.", "", own) == name]
     if len(found) != 1:
@@ -96,13 +97,13 @@ def _resolve(name: str, holders: Dict[str, set[int]]) -> str:
     return found[0]
 
 
-def _equal(watched: Sequence[Watched], holders: Dict[str, set[int]], world: int, group: Group) -> List[List[str]]:
+def _equal(watched: Sequence[Watched], holders: dict[str, set[int]], world: int, group: Group) -> list[list[str]]:
     """Sets of names that are taken for one tied parameter: their values are equal, and no rank has two of them."""
 
-    def mine() -> Dict[str, _Key | None]:
+    def mine() -> dict[str, _Key | None]:
         return {entry.name: _key(entry) for entry in watched if len(holders[entry.name]) < world}
 
-    identical: Dict[_Key, List[str]] = {}
+    identical: dict[_Key, list[str]] = {}
     for reported in _gather.together(mine, group).values():
         for name, key in reported.items():
             if key is not None and name not in identical.setdefault(key, []):
@@ -128,7 +129,7 @@ def settle(
     mine = _find_stages(watched, stages)
     reported = _gather.everyones(mine, group)
     everyones = list(_gather.together(lambda: _keep_apart(watched, reported), group).values())
-    holders: Dict[str, set[int]] = {}
+    holders: dict[str, set[int]] = {}
     for rank, names in enumerate(everyones):
         for name in names:
             holders.setdefault(name, set()).add(rank)

@@ -4,7 +4,8 @@ take by name. The docstring of `watch` explains them."""
 from __future__ import annotations
 
 import difflib
-from typing import Callable, Mapping, Optional, Sequence, TypedDict, Union
+from collections.abc import Mapping, Sequence
+from typing import Callable, TypedDict, Union
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -19,15 +20,15 @@ Norm = Union[Number, Callable[[], Number]]
 class DumpOptions(TypedDict, total=False):
     """Options that say what a job does in its step."""
 
-    norm: Optional[Norm]
-    divisor: Optional[Number]
-    expect: Union[float, Mapping[str, float], None]
-    types: Optional[Mapping[str, str]]
-    mesh: Optional[DeviceMesh]
-    sample: Optional[int]
+    norm: Norm | None
+    divisor: Number | None
+    expect: float | Mapping[str, float] | None
+    types: Mapping[str, str] | None
+    mesh: DeviceMesh | None
+    sample: int | None
     group: Group
-    gradient: Optional[_sums.GradientOf]
-    reduce: Optional[torch.dtype]
+    gradient: _sums.GradientOf | None
+    reduce: torch.dtype | None
     tied: _names.Tied
     unused: Sequence[str]
     wait: float

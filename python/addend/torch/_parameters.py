@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Any, Callable, List, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import torch
 from torch import nn
@@ -23,23 +24,23 @@ class Watched:
     name: str
     used: torch.Tensor  # the tensor that the forward uses: its gradient is this rank's addend
     owned: torch.Tensor  # the tensor that the optimizer has: its gradient is the sum
-    data: List[List[int]] = dataclasses.field(default_factory=list)  # groups of ranks that the wrapper sums over
+    data: list[list[int]] = dataclasses.field(default_factory=list)  # groups of ranks that the wrapper sums over
     beside: Beside | None = None  # for a parameter without a wrapper: what the wrapper of all others does
     frozen: bool = False  # every parameter of that wrapper is frozen
     factor: float = 1.0  # by which the wrapper multiplies the sum
     reduce: torch.dtype | None = None  # dtype of the wrapper's reduction, if it is another than the gradient's
     custom: str = ""  # the name of the job's own hook that makes the wrapper's sums; it may scale them
-    among: List[int] = dataclasses.field(default_factory=list)  # the wrapper's ranks, if it sums only `data` of them
+    among: list[int] = dataclasses.field(default_factory=list)  # the wrapper's ranks, if it sums only `data` of them
     unjudged: str = ""  # why the sum cannot be judged; "": it can
     part: Part | None = None  # for a plain tensor that is this rank's part of a DTensor
     stage: Stage | None = None  # pipeline stage of the parameter
-    tied: Tuple[str, ...] = ()  # the names under which several stages have the parameter; their addends are summed
+    tied: tuple[str, ...] = ()  # the names under which several stages have the parameter; their addends are summed
     partials: Callable[[], list[torch.Tensor]] = list  # gradients that the wrapper keeps for a later reduction
     flat: _flat.InBuffer | None = None  # the parameter's place in a flat buffer, which is `used`
 
 
-Beside = Tuple[List[List[int]], float]  # the wrapper's `data` and factor
-Part = Tuple[DeviceMesh, Tuple[Any, ...], Tuple[int, ...]]  # the mesh, the placements, the global shape
+Beside = tuple[list[list[int]], float]  # the wrapper's `data` and factor
+Part = tuple[DeviceMesh, tuple[Any, ...], tuple[int, ...]]  # the mesh, the placements, the global shape
 
 
 def named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

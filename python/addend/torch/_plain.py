@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Collection, Dict, FrozenSet, Iterator, Tuple
+from collections.abc import Collection, Iterator
 
 from torch import nn
 
@@ -14,8 +14,8 @@ _ATTRIBUTES = frozenset(("_orig_mod", "_checkpoint_wrapped_module"))  # of torch
 _MOST = 3  # wrappers around each other that are looked for together
 _TRIED = 4  # parameters whose names are looked at for one more wrapper
 
-Edges = Dict[str, FrozenSet[str]]  # by the path of a wrapper: its attributes that are no part of a name
-_learnt: weakref.WeakKeyDictionary[nn.Module, FrozenSet[str]] = weakref.WeakKeyDictionary()
+Edges = dict[str, frozenset[str]]  # by the path of a wrapper: its attributes that are no part of a name
+_learnt: weakref.WeakKeyDictionary[nn.Module, frozenset[str]] = weakref.WeakKeyDictionary()
 
 
 def edges(model: nn.Module) -> Edges:
@@ -35,7 +35,7 @@ def plain(name: str, wrappers: Edges) -> str:
     )
 
 
-def _steps(name: str) -> Iterator[Tuple[str, str]]:
+def _steps(name: str) -> Iterator[tuple[str, str]]:
     """(the path of a module, the next part of the name) from the model on."""
     path = ""
     for part in name.split(".") if name else []:
@@ -61,7 +61,7 @@ def learn(model: nn.Module, known: Collection[str]) -> None:
         wrappers = edges(model)
 
 
-def _tries(name: str, modules: Dict[str, nn.Module], wrappers: Edges) -> Iterator[Tuple[Tuple[str, str], ...]]:
+def _tries(name: str, modules: dict[str, nn.Module], wrappers: Edges) -> Iterator[tuple[tuple[str, str], ...]]:
     """The sets of attributes in a name that may be those of wrappers: of modules that have no parameters themselves
     and are no container; the smallest sets first."""
     may_wrap = [
@@ -77,7 +77,7 @@ def _tries(name: str, modules: Dict[str, nn.Module], wrappers: Edges) -> Iterato
 
 
 def _fits(
-    name: str, params: Dict[str, int], known: Collection[str], wrappers: Edges, more: Collection[Tuple[str, str]]
+    name: str, params: dict[str, int], known: Collection[str], wrappers: Edges, more: Collection[tuple[str, str]]
 ) -> bool:
     """Whether a parameter is known without these attributes, and every other one that was known still is."""
     every = dict(wrappers)
@@ -85,7 +85,7 @@ def _fits(
         every[path] = every.get(path, frozenset()) | {attribute}
     if plain(name, every) not in known:
         return False
-    owners: Dict[str, int] = {}
+    owners: dict[str, int] = {}
     for one, param in params.items():
         before, after = plain(one, wrappers), plain(one, every)
         if before in known and after != before or owners.setdefault(after, param) != param:

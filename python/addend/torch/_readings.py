@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Callable, NamedTuple
 
 import addend
 from addend.torch import _gather, _report
@@ -28,8 +29,8 @@ class Reading(NamedTuple):
     factors: Mapping[int, float | None] = {}  # by what the hook multiplied on each rank that has it; None: no factor
 
 
-Factor = Tuple[float, str, bool]  # it may belong to what is expected; why; whether that is certain
-Readings = Dict[str, List[Reading]]  # by the parameter's name, without the first one, Reading()
+Factor = tuple[float, str, bool]  # it may belong to what is expected; why; whether that is certain
+Readings = dict[str, list[Reading]]  # by the parameter's name, without the first one, Reading()
 Chosen = Mapping[str, Reading]
 _HERE = -1  # the rank that made a reading, until readings are united
 Judge = Callable[[Chosen], addend.DiffReport]

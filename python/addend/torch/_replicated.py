@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, Iterator, cast
+from collections.abc import Iterator
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist

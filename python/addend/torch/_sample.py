@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Iterable, Mapping, Tuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy
 import torch
@@ -33,7 +34,7 @@ class Piece:
     whole: tuple[int, ...]  # the global shape
 
 
-Place = Tuple[Tuple[int, ...], Box]  # the global shape, this rank's box
+Place = tuple[tuple[int, ...], Box]  # the global shape, this rank's box
 
 
 def _fnv1a(name: str) -> int:
@@ -134,7 +135,7 @@ class Plan:
         return Piece(_kept(values), self.box, self.whole)
 
 
-_Key = Tuple[str, Tuple[int, ...], Box, torch.Size, Tuple[int, ...], torch.device]
+_Key = tuple[str, tuple[int, ...], Box, torch.Size, tuple[int, ...], torch.device]
 
 
 class Sampler:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Dict, Iterator, Sequence, Tuple, cast
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -15,7 +16,7 @@ from addend.torch._wrapper import Said, Wrapper
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
-_Unit = Tuple[Any, Dict[int, Tuple[nn.Parameter, nn.Parameter]]]
+_Unit = tuple[Any, dict[int, tuple[nn.Parameter, nn.Parameter]]]
 
 
 def _unsharded(module: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:

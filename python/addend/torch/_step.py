@@ -6,8 +6,9 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Callable, Collection, Iterator, List, Mapping, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Callable, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -40,7 +41,7 @@ from addend.torch._seen import Seen, Unjudged
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_running: List[Step] = []  # the watch or dump that has hooks on parameters now: at most one
+_running: list[Step] = []  # the watch or dump that has hooks on parameters now: at most one
 _entered: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # number of steps so far, for every=
 # The samplers of each model, kept for later watches: finding the elements to sample takes longer than sampling them.
 _samplers: WeakKeyDictionary[nn.Module, dict[int | None, _sample.Sampler]] = WeakKeyDictionary()

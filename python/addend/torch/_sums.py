@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Callable, Optional, cast
 
 import torch
 
@@ -14,8 +15,8 @@ from addend.torch._sample import Piece, Place, Sampler, as_real
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, Partial
 
-Taken = Tuple[Piece, List[str]]  # sampled elements, and axes on which they are not summed yet
-Sums = Dict[str, Taken]
+Taken = tuple[Piece, list[str]]  # sampled elements, and axes on which they are not summed yet
+Sums = dict[str, Taken]
 _VALUES = 64  # elements of a parameter that are compared between replicas; few, since each is a slow memory access
 GradientOf = Callable[[torch.Tensor], Optional[torch.Tensor]]
 

@@ -10,7 +10,7 @@ import importlib.util
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable
 
 
 class _Loader(SourceFileLoader):
@@ -29,7 +29,7 @@ class _Loader(SourceFileLoader):
         return compile(tree, path, "exec", dont_inherit=True)
 
 
-def find(place: Dict[str, Any]) -> Callable[..., Any]:
+def find(place: dict[str, Any]) -> Callable[..., Any]:
     """The test function; a method is bound to a new instance of its class."""
     found: Any = _module(place["module"], place["file"])
     owner: Any = None
@@ -53,7 +53,7 @@ def _module(name: str, file: str) -> ModuleType:
 
 
 def _load(name: str, file: str) -> ModuleType:
-    spec: Optional[ModuleSpec] = importlib.util.spec_from_file_location(name, file, loader=_Loader(name, file))
+    spec: ModuleSpec | None = importlib.util.spec_from_file_location(name, file, loader=_Loader(name, file))
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} cannot be imported")
     module = importlib.util.module_from_spec(spec)

@@ -21,7 +21,7 @@ import tempfile
 import time
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
 from addend._errors import SystemRefusedError
 
@@ -45,7 +45,7 @@ class Ended(NamedTuple):
     text: Any  # the pickled result; the traceback; the reason for skipping; how it died; the stack
     when: float  # time.monotonic() at the end
 
-    def order(self) -> Tuple[int, float]:
+    def order(self) -> tuple[int, float]:
         """A sort key by which the likely cause comes first: failures, then errors that follow from another rank's
         failure, then ranks that hang outside collectives, then ranks that wait in one."""
         if self.outcome == "passed":
@@ -61,14 +61,14 @@ class Pool:
 
     def __init__(self, size: int):
         self.size = size
-        self._server: Optional[subprocess.Popen[bytes]] = None
-        self._pipes: List[socket.socket] = []  # one to each rank
-        self._pids: List[int] = []
+        self._server: subprocess.Popen[bytes] | None = None
+        self._pipes: list[socket.socket] = []  # one to each rank
+        self._pids: list[int] = []
         self._bodies = 0
 
     # ---- running a body on all ranks ----
 
-    def run(self, place: Dict[str, Any], seconds: float) -> Tuple[str, Any, List[str]]:
+    def run(self, place: dict[str, Any], seconds: float) -> tuple[str, Any, list[str]]:
         """Runs a body: ("passed", the ranks' pickled results, output), ("skipped", reason, output) or ("failed",
         message, output), where output is what each rank printed."""
         try:
@@ -86,7 +86,7 @@ class Pool:
             return "skipped", ended[first].text, said
         return "failed", _reported(ended, first, seconds), said
 
-    def _play(self, place: Dict[str, Any], seconds: float) -> List[Ended]:
+    def _play(self, place: dict[str, Any], seconds: float) -> list[Ended]:
         self._bodies += 1
         call = dict(
             place,
@@ -103,8 +103,8 @@ class Pool:
                 pipe.sendall(b"c")
         return self._await(time.monotonic() + seconds)
 
-    def _await(self, deadline: float) -> List[Ended]:
-        found: Dict[int, Ended] = {}
+    def _await(self, deadline: float) -> list[Ended]:
+        found: dict[int, Ended] = {}
         while len(found) < self.size:
             left = [pipe for rank, pipe in enumerate(self._pipes) if rank not in found]
             ready = wait(left, max(0.0, deadline - time.monotonic()))
@@ -177,7 +177,7 @@ class Pool:
             peer.settimeout(None)
         return True
 
-    def _hear(self, pipe: socket.socket) -> Tuple[int, int]:
+    def _hear(self, pipe: socket.socket) -> tuple[int, int]:
         """Waits until a rank has started: its process id, and the port of the TCPStore if it is rank 0 (else 0)."""
         pipe.settimeout(_IMPORTS)
         try:
@@ -209,7 +209,7 @@ class Pool:
         self._owner = os.getpid()
         atexit.register(self.close)
 
-    def _end_ranks(self, ended: List[Ended]) -> List[Ended]:
+    def _end_ranks(self, ended: list[Ended]) -> list[Ended]:
         """Ends all ranks. Returns `ended` with, for each rank that had died, how it died."""
         try:
             self._control.sendall(b"e")
@@ -245,7 +245,7 @@ class Pool:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _reported(ended: List[Ended], first: int, seconds: float) -> str:
+def _reported(ended: list[Ended], first: int, seconds: float) -> str:
     """The failure's message: all of what rank `first` said, and one line for each different end of the other ranks."""
     size, one = len(ended), ended[first]
     head = {
@@ -253,7 +253,7 @@ def _reported(ended: List[Ended], first: int, seconds: float) -> str:
         "died": f"rank {first} of {size} died: {one.text}",
         "hung": f"rank {first} of {size} did not end in {seconds:g} s; it is in\n{one.text}",
     }[one.outcome]
-    others: Dict[str, List[str]] = {}
+    others: dict[str, list[str]] = {}
     for rank, other in enumerate(ended):
         if rank != first:
             others.setdefault(_line(other), []).append(str(rank))

@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 import traceback
-from typing import Any, Dict, List, Tuple, cast
+from typing import Any, cast
 
 import torch
 import torch._dynamo  # noqa: F401  fully_shard and DTensor import it when first used: once here, not in each rank
@@ -41,7 +41,7 @@ def serve(control_fd: str, folder: str, size: str) -> None:
     control = socket.socket(fileno=int(control_fd))
     gc.collect()
     gc.freeze()  # so that ranks' garbage collection skips all imported objects
-    pids: List[int] = []
+    pids: list[int] = []
     while True:
         reported, pipes, _, _ = socket.recv_fds(control, 1, int(size))
         if reported == b"p":
@@ -61,7 +61,7 @@ def serve(control_fd: str, folder: str, size: str) -> None:
             control.sendall(json.dumps(hows).encode())
 
 
-def _fork(rank: int, pipes: List[int], control: socket.socket, folder: str) -> int:
+def _fork(rank: int, pipes: list[int], control: socket.socket, folder: str) -> int:
     server = os.getpid()
     pid = os.fork()
     if pid:
@@ -127,7 +127,7 @@ def _store(port: int, size: int) -> Any:
     return TCPStore("127.0.0.1", port, size, is_master=port == 0, wait_for_workers=False)
 
 
-def _outcome(call: Dict[str, Any], rank: int, store: Any, size: int) -> Tuple[str, Any]:
+def _outcome(call: dict[str, Any], rank: int, store: Any, size: int) -> tuple[str, Any]:
     try:
         return "passed", _play(call, rank, store, size)
     except BaseException as error:
@@ -137,7 +137,7 @@ def _outcome(call: Dict[str, Any], rank: int, store: Any, size: int) -> Tuple[st
         return "failed", _reported(error)
 
 
-def _play(call: Dict[str, Any], rank: int, store: Any, size: int) -> bytes:
+def _play(call: dict[str, Any], rank: int, store: Any, size: int) -> bytes:
     os.environ.clear()
     os.environ.update(call["environment"], RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size))
     os.chdir(call["folder"])

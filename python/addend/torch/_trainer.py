@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List, NoReturn, Optional, Tuple
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from addend.torch import _meshes
 from addend.torch._options import WatchOptions, need_options
@@ -18,10 +18,10 @@ class _Steps:
     """The watched steps of one trainer: a watch begins with the step and ends before gradients are clipped."""
 
     def __init__(self, trainer: Any, every: int, options: WatchOptions):
-        self.report: Optional[addend.DiffReport] = None
+        self.report: addend.DiffReport | None = None
         self._trainer, self._every, self._options = trainer, every, options
-        self._running: Optional[watch] = None
-        self._replaced: List[Tuple[Any, str]] = []
+        self._running: watch | None = None
+        self._replaced: list[tuple[Any, str]] = []
 
     def begin(self, step: int) -> None:
         if self._every > 1 and step % self._every != 1:
@@ -90,7 +90,7 @@ def watch_trainer(trainer: Any, *misplaced: NoReturn, **options: Unpack[WatchOpt
         """The callback that begins and ends the watches."""
 
         @property
-        def report(self) -> Optional[addend.DiffReport]:
+        def report(self) -> addend.DiffReport | None:
             """The report on the last watched step; None: no step was watched yet."""
             return steps.report
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import TYPE_CHECKING, Callable, Mapping, NoReturn
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Callable, NoReturn
 
 from torch import nn
 

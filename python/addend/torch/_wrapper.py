@@ -4,7 +4,8 @@ new one is a record in the table of `_wrappers.py`."""
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Collection, Iterable, List, Tuple
+from collections.abc import Collection, Iterable
+from typing import Any, Callable
 
 import torch
 from torch import nn
@@ -17,11 +18,11 @@ class Said:
     """What a wrapper says of one or several parameters."""
 
     of: Collection[int]  # id() of the tensors that are these parameters
-    ranks: List[List[int]]  # groups of ranks that the wrapper sums over, one after the other
+    ranks: list[list[int]]  # groups of ranks that the wrapper sums over, one after the other
     reduce: torch.dtype | None = None  # dtype of the reduction, if it is another than the gradient's
     custom: str = ""  # the name of the job's own hook that makes the sums; it may scale them
     unjudged: str = ""  # why the sums cannot be judged; "": they can
-    among: List[int] = dataclasses.field(default_factory=list)  # the wrapper's ranks, if it sums only `ranks` of them
+    among: list[int] = dataclasses.field(default_factory=list)  # the wrapper's ranks, if it sums only `ranks` of them
     name: str = ""  # the parameter's name, if named_parameters() does not list it; it is then watched by this alone
     used: torch.Tensor | None = None  # the tensor that the forward uses; None: the model's
     owned: torch.Tensor | None = None  # the tensor that the optimizer has; None: the model's
@@ -41,4 +42,4 @@ class Wrapper:
     attribute: str = ""  # of the module, by which it has the model: no part of a parameter's plain name
     group: Callable[[nn.Module], Group] | None = None  # the ranks to watch if the whole model is in this wrapper
     hides: Callable[[Any], Iterable[torch.Tensor]] | None = None  # a unit's tensors that are not watched themselves
-    unlisted: Callable[[nn.Module], Iterable[Tuple[str, nn.Parameter]]] | None = None  # not in named_parameters()
+    unlisted: Callable[[nn.Module], Iterable[tuple[str, nn.Parameter]]] | None = None  # not in named_parameters()

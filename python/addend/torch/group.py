@@ -7,7 +7,7 @@ dist.init_process_group("addend")"""
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 import torch.distributed as dist
 
@@ -21,7 +21,7 @@ def _create(options: Any, _: Any = None) -> Group:
     return Group(options.store, options.group_rank, options.group_size, options.timeout)
 
 
-def flight_recorder(group: Optional[dist.ProcessGroup] = None) -> str:
+def flight_recorder(group: dist.ProcessGroup | None = None) -> str:
     """This rank's last calls in a group (the default group if left out), oldest first, one line each: operation, count,
     dtype, the caller's line, state and time."""
     found = dist.distributed_c10d._get_default_group() if group is None else group

@@ -9,8 +9,9 @@ import inspect
 import os
 import pickle
 import sys
+from collections.abc import Iterator
 from types import FunctionType, TracebackType
-from typing import Any, Callable, Dict, Iterator, List, Optional, Type
+from typing import Any, Callable
 
 from addend._errors import AddendError, InvalidError
 from addend.torch._testing_pool import Pool
@@ -36,7 +37,7 @@ class World:
         self.size, self.timeout, self.seed = size, timeout, seed
         self._pool = Pool(size)
 
-    def run(self, body: Callable[..., Any], *arguments: Any) -> List[Any]:
+    def run(self, body: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Calls body(*arguments) on every rank, with torch.distributed initialised, and returns the list of the ranks'
         results. Arguments and results are pickled.
 
@@ -44,7 +45,7 @@ class World:
         __tracebackhide__ = True
         return self._run(body, pickle.dumps((arguments, {})))
 
-    def _run(self, body: Any, arguments: bytes) -> List[Any]:
+    def _run(self, body: Any, arguments: bytes) -> list[Any]:
         __tracebackhide__ = True
         place = dict(_place(body), arguments=arguments, seed=self.seed, timeout=self.timeout)
         outcome, reported, said = self._pool.run(place, self.timeout)
@@ -66,12 +67,12 @@ class World:
         return self
 
     def __exit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType]
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
 
 
-def _place(body: Any) -> Dict[str, Any]:
+def _place(body: Any) -> dict[str, Any]:
     """The module, file and name by which the ranks, which are other processes, find the function."""
     name = getattr(body, "__qualname__", repr(body))
     if not isinstance(body, FunctionType) or "<" in name:

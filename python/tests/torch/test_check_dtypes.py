@@ -240,7 +240,7 @@ class Autocast(unittest.TestCase):
 class Batch:
     x: torch.Tensor
     y: torch.Tensor
-    words: typing.List[str]
+    words: list[str]
     options: dict
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, List, Mapping, Optional, Tuple, Union
+from typing import Any
 
 from addend._cause import Cause, causes
 from addend._documents import read
@@ -28,13 +29,13 @@ class CheckParam:
     storage: str
     reduced_over: str
     step: int
-    ratio: Optional[float]
-    max_rel_err: Optional[float]
-    bound: Optional[float]
+    ratio: float | None
+    max_rel_err: float | None
+    bound: float | None
     replicas_equal: bool
-    cause: Optional[Cause] = None
+    cause: Cause | None = None
     mesh: str = ""
-    possible_causes: Tuple[Cause, ...] = ()  # all causes that fit, if more than one does; `cause` is None then
+    possible_causes: tuple[Cause, ...] = ()  # all causes that fit, if more than one does; `cause` is None then
     reached: bool = True  # whether some step had a gradient that is not zero; False: nothing is known of the parameter
 
 
@@ -44,17 +45,17 @@ class Mutant:
 
     name: str
     killed_by: str  # type, number, protocol, plan, no_effect, or none: the mutant survived
-    param: Optional[str] = None
-    ratio: Optional[float] = None
-    expected_ratio: Optional[float] = None
+    param: str | None = None
+    ratio: float | None = None
+    expected_ratio: float | None = None
     dtype: str = "f64"
-    catalogue: Optional[int] = None  # number of the published bug in docs/catalogue.md that this one repeats
-    cause: Optional[Cause] = None
-    message: Optional[str] = None
-    derived: Optional[Mapping[str, Any]] = None
-    possible_causes: Tuple[Cause, ...] = ()
-    axes: Optional[str] = None  # that all of its causes name
-    no_axis: Optional[str] = None  # why `axes` is None
+    catalogue: int | None = None  # number of the published bug in docs/catalogue.md that this one repeats
+    cause: Cause | None = None
+    message: str | None = None
+    derived: Mapping[str, Any] | None = None
+    possible_causes: tuple[Cause, ...] = ()
+    axes: str | None = None  # that all of its causes name
+    no_axis: str | None = None  # why `axes` is None
 
 
 @dataclass(frozen=True)
@@ -67,16 +68,16 @@ class CheckReport:
     mesh: Any  # as in the recipe: a text like "dp=2 tp=2", or a mapping of modules to such texts
     dtype: str
     steps: int
-    params: Tuple[CheckParam, ...]
-    mutants: Tuple[Mutant, ...]
+    params: tuple[CheckParam, ...]
+    mutants: tuple[Mutant, ...]
     table: str
     survivors: int = 0
     loss: Mapping[str, Any] = field(default_factory=dict)
     norm: Mapping[str, Any] = field(default_factory=dict)
     summary: Mapping[str, Any] = field(default_factory=dict)
-    coverage: Optional[Mapping[str, Any]] = None
-    directional: Optional[Mapping[str, Any]] = None
-    reason: Optional[str] = None  # why the check failed, if it failed for something else than a parameter's numbers
+    coverage: Mapping[str, Any] | None = None
+    directional: Mapping[str, Any] | None = None
+    reason: str | None = None  # why the check failed, if it failed for something else than a parameter's numbers
     seconds: float = 0.0
     document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the JSON of `addend check --json`
 
@@ -115,14 +116,14 @@ def number(name: str, value: int, least: int = 1) -> str:
 def check(
     recipe: PathLike,
     *,
-    mutate: Union[bool, int] = False,
+    mutate: bool | int = False,
     seed: int = 1,
     steps: int = 2,
-    dtype: Optional[str] = None,
+    dtype: str | None = None,
     directional: bool = False,
-    dump: Optional[PathLike] = None,
+    dump: PathLike | None = None,
     set: Sets = None,
-    program: Optional[PathLike] = None,
+    program: PathLike | None = None,
 ) -> CheckReport:  # noqa: A002 (the name is the command's)
     """Compares the recipe's distributed gradient, parameter by parameter, with that of one process on the same batch.
 
@@ -134,7 +135,7 @@ def check(
     no exception: look at the report's `ok`."""
     if dtype not in (None, "f64", "f32", "recipe"):
         raise InvalidError(f"dtype takes 'f64', 'f32' or 'recipe', not {dtype!r}")
-    arguments: List[str] = ["check", "--json", "--steps", number("steps", steps)]
+    arguments: list[str] = ["check", "--json", "--steps", number("steps", steps)]
     arguments += ["--dtype", dtype] if dtype else []
     arguments += ["--directional"] if directional else []
     arguments += ["--dump", path_of(dump)] if dump is not None else []

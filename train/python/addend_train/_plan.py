@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional, Tuple
+from typing import Any
 
 from addend._documents import read
 from addend._library import take_text
@@ -49,7 +50,7 @@ class PlanParam:
     storage: str
     gradient_layout: str
     precision: Mapping[str, str]
-    path: Tuple[PlanStep, ...]
+    path: tuple[PlanStep, ...]
     mesh: str = ""
     pool: int = 0
 
@@ -60,11 +61,11 @@ class Plan:
 
     recipe: str
     world: int
-    params: Tuple[PlanParam, ...]
+    params: tuple[PlanParam, ...]
     table: str
-    collectives: Tuple[Mapping[str, Any], ...] = ()  # in launch order
-    memory_per_rank: Tuple[Mapping[str, Any], ...] = ()
-    memory_per_node: Tuple[Mapping[str, Any], ...] = ()
+    collectives: tuple[Mapping[str, Any], ...] = ()  # in launch order
+    memory_per_rank: tuple[Mapping[str, Any], ...] = ()
+    memory_per_node: tuple[Mapping[str, Any], ...] = ()
     document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the JSON of `addend plan --json`
 
     def __str__(self) -> str:
@@ -79,9 +80,9 @@ def plan(
     recipe: PathLike,
     *,
     ranks_per_node: int = 0,
-    picture: Optional[PathLike] = None,
+    picture: PathLike | None = None,
     set: Sets = None,
-    program: Optional[PathLike] = None,
+    program: PathLike | None = None,
 ) -> Plan:  # noqa: A002
     """Plans a recipe, for any number of ranks. `ranks_per_node`: how many consecutive ranks share a machine; 0: all of
     them. `picture`: a file for an SVG picture of which ranks send what to whom. `set`, `program`: as in `check`."""

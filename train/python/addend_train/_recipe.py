@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Iterator, List, Mapping, Optional, Sequence, Union
+from typing import Any, Union
 
 from addend._library import path_of, texts
 from addend_train._library import checked, function, show_to_all
@@ -21,7 +22,7 @@ _load_program = checked("ad_program_load", ctypes.c_char_p)
 _destroy = function("ad_recipe_destroy", None, ctypes.c_void_p)
 
 
-def sets_of(given: Sets) -> List[str]:
+def sets_of(given: Sets) -> list[str]:
     """The recipe keys to replace, as "PATH=VALUE". Values in a mapping are Python objects, those in a text are YAML."""
     if given is None:
         return []
@@ -32,7 +33,7 @@ def sets_of(given: Sets) -> List[str]:
     return list(given)
 
 
-def arguments_of(recipe: PathLike, given: Sets, program: Optional[PathLike]) -> List[str]:
+def arguments_of(recipe: PathLike, given: Sets, program: PathLike | None) -> list[str]:
     """The command-line arguments that every command with a recipe takes."""
     arguments = ["--program", path_of(program)] if program is not None else []
     for one in sets_of(given):
@@ -41,7 +42,7 @@ def arguments_of(recipe: PathLike, given: Sets, program: Optional[PathLike]) -> 
 
 
 @contextmanager
-def opened(path: PathLike, given: Sets, program: Optional[PathLike]) -> Iterator[ctypes.c_void_p]:
+def opened(path: PathLike, given: Sets, program: PathLike | None) -> Iterator[ctypes.c_void_p]:
     """A context with the library's handle of the recipe. `program`: the shared object with the recipe's program."""
     if program is not None:
         show_to_all("a program of your own")

@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import tempfile
-from typing import IO, Sequence, Tuple
+from collections.abc import Sequence
+from typing import IO
 
 from addend._errors import AddendError, InvalidError, error_of
 from addend._library import function, program_path
@@ -20,7 +21,7 @@ _ERROR = 3  # the file descriptor to which the program writes its error message 
 _is_rank = function("ad_comm_launched", ctypes.c_int)
 
 
-def run(arguments: Sequence[str]) -> Tuple[int, str]:
+def run(arguments: Sequence[str]) -> tuple[int, str]:
     """Runs a command of the trainer that prints a JSON document. Returns the exit status, 0 or 1, and the document. The
     command's progress goes to this process's standard error; its error is raised."""
     if _is_rank():

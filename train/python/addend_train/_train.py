@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, List, Mapping, Optional, Tuple
+from typing import Any
 
 from addend._documents import read
 from addend._errors import InvalidError
@@ -23,16 +24,16 @@ class TrainResult:
     steps: int
     first_step: int  # steps that were already taken by the run that this one resumed; 0 for a new run
     steps_taken: int
-    first_loss: Optional[float]  # None if no step was left to take
-    last_loss: Optional[float]
+    first_loss: float | None  # None if no step was left to take
+    last_loss: float | None
     tokens_per_second: float
     folder: Path
-    summary: Tuple[str, ...] = ()
+    summary: tuple[str, ...] = ()
     document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the JSON of `addend train --json`
-    first_tenth_loss: Optional[float] = None  # mean over the first tenth of the steps; first_loss is that of one batch
-    last_tenth_loss: Optional[float] = None
+    first_tenth_loss: float | None = None  # mean over the first tenth of the steps; first_loss is that of one batch
+    last_tenth_loss: float | None = None
 
-    def metrics(self) -> List[Mapping[str, Any]]:
+    def metrics(self) -> list[Mapping[str, Any]]:
         """The lines of metrics.jsonl: a dictionary for each step."""
         with open(self.folder / "metrics.jsonl", encoding="utf-8") as file:
             return [json.loads(line) for line in file]
@@ -41,14 +42,14 @@ class TrainResult:
 def train(
     recipe: PathLike,
     *,
-    out: Optional[PathLike] = None,
-    steps: Optional[int] = None,
+    out: PathLike | None = None,
+    steps: int | None = None,
     resume: bool = False,
     force: bool = False,
     overwrite: bool = False,
-    dump_step: Optional[int] = None,
+    dump_step: int | None = None,
     set: Sets = None,
-    program: Optional[PathLike] = None,
+    program: PathLike | None = None,
 ) -> TrainResult:  # noqa: A002
     """Trains the recipe on ranks of this machine.
 
@@ -62,7 +63,7 @@ def train(
         raise InvalidError("force has a meaning only with resume: give resume=True too")
     if out is not None and not path_of(out):
         raise InvalidError("out is empty: it takes the name of the run's folder")
-    arguments: List[str] = ["train", "--json"]
+    arguments: list[str] = ["train", "--json"]
     arguments += ["--out", path_of(out)] if out is not None else []
     arguments += ["--dump-step", number("dump_step", dump_step, 0)] if dump_step is not None else []
     chosen = {"--resume": resume, "--force": force, "--overwrite": overwrite}

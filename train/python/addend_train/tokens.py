@@ -14,8 +14,9 @@ import pathlib
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Union
 
 from addend._progress import _BAR_SECONDS, _QUIET_SECONDS, _is_terminal
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Path = Union[str, "os.PathLike[str]"]
-Pieces = Sequence[Tuple[str, bool]]
+Pieces = Sequence[tuple[str, bool]]
 Text = Union[str, Pieces]
 
 _HEADER = 128  # bytes of a .npy header, padded so that it can be rewritten in place with the final length
@@ -34,7 +35,7 @@ class Written(NamedTuple):
     """The files that `write` wrote, and their sizes."""
 
     file: str
-    mask: Optional[str]  # the mask's file
+    mask: str | None  # the mask's file
     tokens: int
     texts: int
     dtype: str  # dtype of the tokens in the file: uint16 or uint32
@@ -45,8 +46,8 @@ def write(
     texts: Iterable[Text],
     tokenizer: Any,
     file: Path,
-    end: Optional[str] = None,
-    mask: Optional[Path] = None,
+    end: str | None = None,
+    mask: Path | None = None,
 ) -> Written:
     """Encodes the texts one after another and writes their tokens to a .npy file, as uint16 if the tokenizer's
     vocabulary fits, else as uint32. `tokenizer`: a tokenizers.Tokenizer, a tokenizer of transformers, or the path of a
@@ -68,20 +69,20 @@ def write(
 
 
 class _Encoder(NamedTuple):
-    encode: Callable[[List[str]], List[List[int]]]
+    encode: Callable[[list[str]], list[list[int]]]
     vocabulary: int
-    token: Callable[[str], Optional[int]]
-    json: Optional[str]  # the text of tokenizer.json; None: the tokenizer cannot be written as one
+    token: Callable[[str], int | None]
+    json: str | None  # the text of tokenizer.json; None: the tokenizer cannot be written as one
 
 
-def _of_tokenizers(tokenizer: Any, text: Optional[str] = None) -> _Encoder:
+def _of_tokenizers(tokenizer: Any, text: str | None = None) -> _Encoder:
     text = text or tokenizer.to_str(pretty=True)
     whole = type(tokenizer).from_str(text)  # a copy, so that the caller's tokenizer keeps its truncation and padding
     whole.no_truncation()
     whole.no_padding()
     batch = getattr(whole, "encode_batch_fast", whole.encode_batch)  # faster, because it keeps no offsets
 
-    def encode(texts: List[str]) -> List[List[int]]:
+    def encode(texts: list[str]) -> list[list[int]]:
         return [encoding.ids for encoding in batch(texts, add_special_tokens=False)]
 
     ids = whole.get_vocab(with_added_tokens=True).values()
@@ -91,7 +92,7 @@ def _of_tokenizers(tokenizer: Any, text: Optional[str] = None) -> _Encoder:
 def _of_transformers(tokenizer: Any) -> _Encoder:
     """The encoder of a transformers tokenizer that is written in Python and has no tokenizer.json."""
 
-    def encode(texts: List[str]) -> List[List[int]]:
+    def encode(texts: list[str]) -> list[list[int]]:
         return [list(tokenizer.encode(text, add_special_tokens=False)) for text in texts]
 
     known = tokenizer.get_vocab()
@@ -210,10 +211,10 @@ class _Reported:
 # ---- writing ----
 
 
-def _pieces(text: Any, number: int) -> List[Tuple[str, bool]]:
+def _pieces(text: Any, number: int) -> list[tuple[str, bool]]:
     if isinstance(text, str):
         return [(text, True)]
-    pieces: List[Tuple[str, bool]] = []
+    pieces: list[tuple[str, bool]] = []
     for piece in text if isinstance(text, (list, tuple)) else [text]:
         if not (isinstance(piece, (list, tuple)) and len(piece) == 2 and isinstance(piece[0], str)):
             raise TypeError(f"text {number} is neither a string nor a list of (string, counts) pieces: {text!r:.80}")
@@ -222,7 +223,7 @@ def _pieces(text: Any, number: int) -> List[Tuple[str, bool]]:
 
 
 class _Writing:
-    def __init__(self, encoder: _Encoder, file: pathlib.Path, mask: Optional[pathlib.Path], end: Optional[str]):
+    def __init__(self, encoder: _Encoder, file: pathlib.Path, mask: pathlib.Path | None, end: str | None):
         self.encoder, self.file, self.mask_file = encoder, file, mask
         self.texts, self.reported = 0, _Reported()
         self.end = None if end is None else encoder.token(end)
@@ -256,7 +257,7 @@ class _Writing:
             )
 
     def _encode(self, texts: Iterable[Text]) -> None:
-        batch: List[List[Tuple[str, bool]]] = []
+        batch: list[list[tuple[str, bool]]] = []
         characters = 0
         for text in texts:
             batch.append(_pieces(text, self.texts + len(batch)))
@@ -266,12 +267,12 @@ class _Writing:
                 batch, characters = [], 0
         self._add(batch)
 
-    def _add(self, batch: List[List[Tuple[str, bool]]]) -> None:
+    def _add(self, batch: list[list[tuple[str, bool]]]) -> None:
         import numpy
 
         ids = iter(self.encoder.encode([piece for pieces in batch for piece, _ in pieces]))
-        tokens: List[int] = []
-        counted: List[int] = []
+        tokens: list[int] = []
+        counted: list[int] = []
         for pieces in batch:
             counts = True
             for _, counts in pieces:
@@ -376,7 +377,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: Optional[Sequence[str]] = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """The command `python3 -m addend_train.tokens`. Returns 0, or 2 after a message on standard error."""
     given = _parser().parse_args(arguments)
     texts = itertools.chain.from_iterable(_texts_of(pathlib.Path(path), given.lines, given.key) for path in given.files)

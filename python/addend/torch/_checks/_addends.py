@@ -7,7 +7,8 @@ import json
 import math
 import os
 import struct
-from typing import TYPE_CHECKING, Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _DTYPES = {"F64": numpy.float64, "F32": numpy.float32, "F16": numpy.float16}
 
 
-def _read(path: str) -> Tuple[Dict[str, str], Dict[str, NDArray[numpy.float64]]]:
+def _read(path: str) -> tuple[dict[str, str], dict[str, NDArray[numpy.float64]]]:
     """The metadata of a dump file, and its flat tensors as f64."""
     with open(path, "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
@@ -38,7 +39,7 @@ def _read(path: str) -> Tuple[Dict[str, str], Dict[str, NDArray[numpy.float64]]]
 
 def _write(path: str, metadata: Mapping[str, Any], found: Mapping[str, NDArray[numpy.float64]]) -> None:
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
-    header: Dict[str, Any] = {"__metadata__": texts}
+    header: dict[str, Any] = {"__metadata__": texts}
     at = 0
     for name, values in found.items():
         header[name] = {"dtype": "F64", "shape": [values.size], "data_offsets": [at, at + values.size * 8]}
@@ -50,7 +51,7 @@ def _write(path: str, metadata: Mapping[str, Any], found: Mapping[str, NDArray[n
             file.write(numpy.ascontiguousarray(values).tobytes())
 
 
-def _block(index: _match.Index) -> Optional[Tuple[List[int], List[int]]]:
+def _block(index: _match.Index) -> tuple[list[int], list[int]] | None:
     """(first, count) in each dimension, if the indices are contiguous in all of them; else None."""
     first, count = [], []
     for part in index:
@@ -62,7 +63,7 @@ def _block(index: _match.Index) -> Optional[Tuple[List[int], List[int]]]:
     return first, count
 
 
-def _elements(index: _match.Index, shape: Tuple[int, ...]) -> NDArray[Any]:
+def _elements(index: _match.Index, shape: tuple[int, ...]) -> NDArray[Any]:
     """The flat indices in the global tensor of the part's elements, in the part's order."""
     return numpy.arange(math.prod(shape)).reshape(shape)[numpy.ix_(*index)].reshape(-1)
 
@@ -73,18 +74,18 @@ class Dump:
 
     def __init__(self, folder: str, whole: Whole, parts: Sequence[Part], axes: Axes):
         self.axes, self.whole, self.parts = axes, whole, parts
-        self.addends: Dict[str, Dict[Tuple[int, int], Tuple[_match.Index, NDArray[numpy.float64]]]] = {}
-        self.sums: Dict[str, Dict[int, Tuple[_match.Index, NDArray[numpy.float64]]]] = {}
-        self.types: Dict[str, Dict[str, str]] = {}
-        self.partial: Dict[str, str] = {}  # axes over which sums are not summed yet
-        self._rows: Set[str] = set()
+        self.addends: dict[str, dict[tuple[int, int], tuple[_match.Index, NDArray[numpy.float64]]]] = {}
+        self.sums: dict[str, dict[int, tuple[_match.Index, NDArray[numpy.float64]]]] = {}
+        self.types: dict[str, dict[str, str]] = {}
+        self.partial: dict[str, str] = {}  # axes over which sums are not summed yet
+        self._rows: set[str] = set()
         self.averaged = parts[0].averaged
         self.microbatches = 0
         for file in sorted(os.listdir(folder)):
             if file.endswith(".safetensors"):
                 self._add(*_read(os.path.join(folder, file)))
 
-    def _add(self, metadata: Dict[str, str], found: Dict[str, NDArray[numpy.float64]]) -> None:
+    def _add(self, metadata: dict[str, str], found: dict[str, NDArray[numpy.float64]]) -> None:
         rank = int(metadata["addend.rank"])
         shapes, held = json.loads(metadata["addend.shapes"]), json.loads(metadata["addend.held"])
         for name, text in json.loads(metadata["addend.types"]).items():
@@ -106,8 +107,8 @@ class Dump:
                 self.sums.setdefault(name, {})[rank] = placed
 
     def _placed(
-        self, name: str, rank: int, shape: List[int], held: Any, values: NDArray[numpy.float64]
-    ) -> Optional[Tuple[_match.Index, NDArray[numpy.float64]]]:
+        self, name: str, rank: int, shape: list[int], held: Any, values: NDArray[numpy.float64]
+    ) -> tuple[_match.Index, NDArray[numpy.float64]] | None:
         first, count = held
         box = tuple(numpy.arange(f, f + c) for f, c in zip(first, count))
         own, whole = self.parts[rank].params.get(name), self.whole.weights[name].shape
@@ -128,7 +129,7 @@ class Dump:
         right = self.whole.gradients[name]
         return right.reshape(-1) if name in self._rows else right
 
-    def cut(self, name: str) -> FrozenSet[str]:
+    def cut(self, name: str) -> frozenset[str]:
         """The axes along which ranks have addends of different parts of the parameter."""
         index = {rank: placed[0] for (rank, _), placed in self.addends[name].items()}
         found = set()
@@ -138,7 +139,7 @@ class Dump:
                     found.add(axis)
         return frozenset(found)
 
-    def wanted(self, name: str, bound: float) -> Optional[FrozenSet[str]]:
+    def wanted(self, name: str, bound: float) -> frozenset[str] | None:
         """The axes over which the addends must be summed to give the gradient of one process; None: no sum gives it, so
         the addends themselves are wrong."""
         if name not in self.addends:
@@ -150,7 +151,7 @@ class Dump:
                 return some
         return None
 
-    def _alone(self, name: str) -> FrozenSet[str]:
+    def _alone(self, name: str) -> frozenset[str]:
         """The axes along which no two ranks have the parameter, as that of an expert: nothing is summed over them."""
         ranks = [part.rank for part in self.parts if name in part.params]
         return frozenset(
@@ -160,7 +161,7 @@ class Dump:
             and all(len(fibre) == 1 for fibre in self.axes.fibres(frozenset([axis]), ranks))
         )
 
-    def same(self, name: str, axes: FrozenSet[str], bound: float) -> bool:
+    def same(self, name: str, axes: frozenset[str], bound: float) -> bool:
         """Whether ranks along these axes have the same addends, which are not zero: each may be a mean."""
         found = self.addends[name]
         for fibre in self.axes.fibres(axes, sorted({rank for rank, _ in found})):
@@ -171,7 +172,7 @@ class Dump:
                     return False
         return True
 
-    def _fits(self, name: str, some: FrozenSet[str], cut: FrozenSet[str], bound: float) -> bool:
+    def _fits(self, name: str, some: frozenset[str], cut: frozenset[str], bound: float) -> bool:
         right, ranks = self._right(name), sorted({rank for rank, _ in self.addends[name]})
         for fibre in self.axes.fibres(some | cut, ranks):
             total = numpy.zeros_like(right)
@@ -182,7 +183,7 @@ class Dump:
                 return False
         return True
 
-    def diff(self, names: Mapping[str, FrozenSet[str]], folder: str) -> Optional[addend.DiffReport]:
+    def diff(self, names: Mapping[str, frozenset[str]], folder: str) -> addend.DiffReport | None:
         """`addend diff`'s report on these parameters, whose addends are right; names[name]: the axes over which they
         must be summed. Parameters whose parts are not contiguous are left out."""
         types = {name: self._types(name, wanted) for name, wanted in names.items()}
@@ -201,7 +202,7 @@ class Dump:
         except addend.AddendError:
             return None
 
-    def _types(self, name: str, wanted: FrozenSet[str]) -> str:
+    def _types(self, name: str, wanted: frozenset[str]) -> str:
         placed = list(self.addends[name].values()) + list(self.sums.get(name, {}).values())
         if any(_block(index) is None for index, _ in placed):
             return ""
@@ -230,7 +231,7 @@ class Dump:
         types: Mapping[str, str],
         microbatch: int = -1,
     ) -> None:
-        metadata: Dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "addend.version": "1",
             "addend.kind": kind,
             "addend.rank": str(rank),

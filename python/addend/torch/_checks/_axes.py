@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from collections.abc import Iterator, Mapping, Sequence
 
 import addend
 
@@ -13,30 +13,30 @@ class Axes:
     """The mesh's axes and a rank's place on them, as the job's function `batches` gets them. It has the methods of a
     DeviceMesh but needs no process group, since the process with the whole batch has none."""
 
-    def __init__(self, sizes: Mapping[str, int], rank: Optional[int] = None):
-        self.sizes: Dict[str, int] = dict(sizes)
-        self.names: Tuple[str, ...] = tuple(self.sizes)
+    def __init__(self, sizes: Mapping[str, int], rank: int | None = None):
+        self.sizes: dict[str, int] = dict(sizes)
+        self.names: tuple[str, ...] = tuple(self.sizes)
         self.rank = rank
 
     @property
-    def mesh_dim_names(self) -> Tuple[str, ...]:
+    def mesh_dim_names(self) -> tuple[str, ...]:
         """The axes' names, under DeviceMesh's name for them."""
         return self.names
 
     @property
-    def shape(self) -> Tuple[int, ...]:
+    def shape(self) -> tuple[int, ...]:
         """The axes' sizes, in the axes' order."""
         return tuple(self.sizes.values())
 
-    def size(self, axis: Union[str, int, None] = None) -> int:
+    def size(self, axis: str | int | None = None) -> int:
         """The number of ranks along an axis, or of all ranks."""
         if axis is None:
             return math.prod(self.sizes.values())
         return self.sizes[self.names[axis] if isinstance(axis, int) else axis]
 
-    def coordinate(self, rank: int) -> Dict[str, int]:
+    def coordinate(self, rank: int) -> dict[str, int]:
         """The rank's index on each axis."""
-        at: Dict[str, int] = {}
+        at: dict[str, int] = {}
         for name in reversed(self.names):
             rank, at[name] = divmod(rank, self.sizes[name])
         return at
@@ -50,22 +50,22 @@ class Axes:
     def __str__(self) -> str:
         return " ".join(f"{name}={size}" for name, size in self.sizes.items())
 
-    def subsets(self) -> Iterator[FrozenSet[str]]:
+    def subsets(self) -> Iterator[frozenset[str]]:
         """All sets of one or more axes with more than one rank, the smallest sets first."""
         wide = [name for name in self.names if self.sizes[name] > 1]
         for count in range(1, len(wide) + 1):
             for some in itertools.combinations(wide, count):
                 yield frozenset(some)
 
-    def fibres(self, axes: FrozenSet[str], ranks: Optional[Sequence[int]] = None) -> List[List[int]]:
+    def fibres(self, axes: frozenset[str], ranks: Sequence[int] | None = None) -> list[list[int]]:
         """The groups of ranks that differ on these axes only."""
-        groups: Dict[Tuple[int, ...], List[int]] = {}
+        groups: dict[tuple[int, ...], list[int]] = {}
         for rank in range(self.size()) if ranks is None else ranks:
             at = self.coordinate(rank)
             groups.setdefault(tuple(at[name] for name in self.names if name not in axes), []).append(rank)
         return list(groups.values())
 
-    def text(self, axes: FrozenSet[str]) -> str:
+    def text(self, axes: frozenset[str]) -> str:
         """The names of these axes in the mesh's order."""
         return ", ".join(name for name in self.names if name in axes)
 
@@ -73,11 +73,11 @@ class Axes:
         """The rank's indices as text: "dp=1 tp=0"."""
         return " ".join(f"{name}={at}" for name, at in sorted(self.coordinate(rank).items(), key=self._order))
 
-    def _order(self, item: Tuple[str, int]) -> int:
+    def _order(self, item: tuple[str, int]) -> int:
         return self.names.index(item[0])
 
 
-def parse(mesh: object) -> Dict[str, int]:
+def parse(mesh: object) -> dict[str, int]:
     """The argument mesh= as axes and sizes: {"dp": 2, "tp": 2}; a number means that many ranks on one axis dp."""
     if isinstance(mesh, int):
         mesh = {"dp": mesh}

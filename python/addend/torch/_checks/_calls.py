@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 import torch.distributed as dist
@@ -33,8 +33,8 @@ class Calls:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._open: Optional[Call] = None  # the call whose forward or backward runs now
-        self._before: List[Tuple[Any, str, Any]] = []
+        self._open: Call | None = None  # the call whose forward or backward runs now
+        self._before: list[tuple[Any, str, Any]] = []
 
     def __enter__(self) -> Calls:
         calls = self
@@ -72,7 +72,7 @@ class Calls:
 
         return staticmethod(convert) if name == "from_local" else convert
 
-    def _begin(self, name: str) -> Optional[Call]:
+    def _begin(self, name: str) -> Call | None:
         """Notes a new call; None if it is inside another call, in the backward, or made by PyTorch's own code."""
         if self._open is not None or torch._C._current_graph_task_id() != -1 or _pipeline.infers():
             return None
@@ -121,7 +121,7 @@ class Calls:
         (self._open.backward if backward else self._open.forward).append(what)
         return True
 
-    def collective(self, what: str) -> Optional[Call]:
+    def collective(self, what: str) -> Call | None:
         """Notes a collective in the call that contains it. If none does, notes it as a call and returns that."""
         if self.transfer(what):
             return None
@@ -143,7 +143,7 @@ def _name(function: str) -> str:
     return f"{function}.apply" if made == function else made.rpartition("_")[0].lstrip("_")
 
 
-def _waited(name: str, given: Any) -> List[torch.Tensor]:
+def _waited(name: str, given: Any) -> list[torch.Tensor]:
     """The output tensors of a call; waits for those of a functional collective."""
     found = tensors(given)
     if name.endswith(".apply") or name.startswith("DTensor."):
@@ -151,7 +151,7 @@ def _waited(name: str, given: Any) -> List[torch.Tensor]:
     return [torch.ops._c10d_functional.wait_tensor(tensor.detach()) for tensor in found]
 
 
-def _arrays(value: Any) -> List[NDArray[numpy.float64]]:
+def _arrays(value: Any) -> list[NDArray[numpy.float64]]:
     return [array(tensor) for tensor in tensors(value)]
 
 
@@ -159,9 +159,9 @@ def _names_ranks(value: Any) -> bool:
     return isinstance(value, dist.ProcessGroup) or type(value).__name__ == "DeviceMesh"
 
 
-def sites(calls: List[Call]) -> Dict[Tuple[str, str, str], List[Call]]:
+def sites(calls: list[Call]) -> dict[tuple[str, str, str], list[Call]]:
     """The calls grouped by module, name and line: one that is made several times is one entry."""
-    found: Dict[Tuple[str, str, str], List[Call]] = {}
+    found: dict[tuple[str, str, str], list[Call]] = {}
     for call in calls:
         found.setdefault((call.module, call.name, call.where), []).append(call)
     return found

@@ -7,7 +7,8 @@ import inspect
 import os
 import tempfile
 import time
-from typing import Any, Callable, Mapping, Optional, Union
+from collections.abc import Mapping
+from typing import Any, Callable, Union
 
 from torch import nn
 
@@ -24,18 +25,18 @@ def check(
     parallelize: Callable[..., Any],
     batches: Any,
     loss: Callable[..., Any],
-    mesh: Union[int, Mapping[str, int]],
+    mesh: int | Mapping[str, int],
     *,
-    run: Optional[Callable[..., Any]] = None,
-    averaged: Optional[float] = None,
-    norm: Optional[Callable[..., Any]] = None,
-    optimizer: Optional[Callable[..., Any]] = None,
+    run: Callable[..., Any] | None = None,
+    averaged: float | None = None,
+    norm: Callable[..., Any] | None = None,
+    optimizer: Callable[..., Any] | None = None,
     steps: int = 0,
     bound: float = 1e-9,
     mutate: bool = False,
     seed: int = 20,
     timeout: float = 300.0,
-    reference: Optional[Path] = None,
+    reference: Path | None = None,
 ) -> MatchReport:
     """Compares what the ranks of a job compute with what one process computes, and finds where the first error arises.
 
@@ -106,7 +107,7 @@ def _with_constants(report: MatchReport, again: Callable[[], MatchReport]) -> Ma
     return dataclasses.replace(report, messages=(*report.messages, text))
 
 
-def _alone(task: _job.Task, axes: _axes.Axes, folder: str, timeout: float, ranks: Optional[int] = None) -> _job.Whole:
+def _alone(task: _job.Task, axes: _axes.Axes, folder: str, timeout: float, ranks: int | None = None) -> _job.Whole:
     def work(_: int) -> _job.Whole:
         _launched.forget_groups()
         return _job.alone(task, axes, ranks)
@@ -135,9 +136,9 @@ def write_reference(
     parallelize: Callable[..., Any],
     batches: Any,
     loss: Callable[..., Any],
-    mesh: Union[int, Mapping[str, int]],
+    mesh: int | Mapping[str, int],
     *,
-    optimizer: Optional[Callable[..., Any]] = None,
+    optimizer: Callable[..., Any] | None = None,
     steps: int = 0,
     seed: int = 20,
     timeout: float = 300.0,
@@ -189,7 +190,7 @@ def assert_matches_one_process(
     parallelize: Callable[..., Any],
     batches: Any,
     loss: Callable[..., Any],
-    mesh: Union[int, Mapping[str, int]],
+    mesh: int | Mapping[str, int],
     **arguments: Any,
 ) -> MatchReport:
     """For tests: runs `check` and raises AssertionError with its table if the ranks do not compute what one process

@@ -4,7 +4,8 @@ functions of `torch.distributed`, functional collectives, DTensor, DDP and fully
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -43,13 +44,13 @@ class Seen:
     adds: bool = False  # an earlier backward of the step has one of the same order and of an input of the same shape
 
 
-def _tensors(value: Any) -> List[torch.Tensor]:
+def _tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
     return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, (list, tuple)) else []
 
 
-def _group(values: Iterable[Any]) -> Optional[List[int]]:
+def _group(values: Iterable[Any]) -> list[int] | None:
     """The ranks of the group among an operation's arguments."""
     resolve: Any = getattr(distributed_c10d, "_resolve_process_group")  # noqa: B009  PyTorch does not export it
     for value in values:
@@ -63,7 +64,7 @@ def _group(values: Iterable[Any]) -> Optional[List[int]]:
     return None
 
 
-def axes_of(ranks: List[int], axes: Axes) -> str:
+def axes_of(ranks: list[int], axes: Axes) -> str:
     """The names of the axes on which these ranks differ."""
     at = [axes.coordinate(rank) for rank in ranks]
     return ", ".join(name for name in axes.names if len({place[name] for place in at}) > 1)
@@ -76,22 +77,22 @@ class Collectives(TorchDispatchMode):
     def __init__(
         self,
         axes: Axes,
-        trace: Optional[Trace] = None,
-        mutate: Optional[Tuple[Place, str]] = None,
-        calls: Optional[Calls] = None,
+        trace: Trace | None = None,
+        mutate: tuple[Place, str] | None = None,
+        calls: Calls | None = None,
         forwards: bool = False,
     ):
         super().__init__()  # type: ignore[no-untyped-call, unused-ignore]
         self._calls = calls
-        self.seen: Dict[Place, Seen] = {}
+        self.seen: dict[Place, Seen] = {}
         self._axes, self._trace, self._mutate = axes, trace, mutate
         self._forwards = forwards
-        self._counts: Dict[Tuple[str, bool, bool], int] = {}
+        self._counts: dict[tuple[str, bool, bool], int] = {}
         self._task = -1  # PyTorch's identifier of the last backward
         self._order = -1  # of the last collective in its backward
-        self._shapes: Dict[int, List[torch.Size]] = {}  # by order in a backward: of the last one's input
-        self._given: Dict[int, List[torch.Tensor]] = {}  # by order in a backward: the sum of what it was given
-        self._sent: List[List[torch.Tensor]] = []  # keeps what is sent in place of the job's tensors
+        self._shapes: dict[int, list[torch.Size]] = {}  # by order in a backward: of the last one's input
+        self._given: dict[int, list[torch.Tensor]] = {}  # by order in a backward: the sum of what it was given
+        self._sent: list[list[torch.Tensor]] = []  # keeps what is sent in place of the job's tensors
 
     def __torch_dispatch__(
         self, func: Any, types: Iterable[type], args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -109,7 +110,7 @@ class Collectives(TorchDispatchMode):
             return self._transfer(func, name.strip("_"), ranks, args, kwargs)
         return self._run(func, name.strip("_"), ranks, args, kwargs)
 
-    def _transfer(self, func: Any, name: str, ranks: List[int], args: Any, kwargs: Mapping[str, Any]) -> Any:
+    def _transfer(self, func: Any, name: str, ranks: list[int], args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Notes a send or receive inside one of the job's calls. A send of the backward may be the mutant: it sends
         changed values. A receive may come before the send that it waits for, so it is never waited for here."""
         along = axes_of(ranks, self._axes)
@@ -136,7 +137,7 @@ class Collectives(TorchDispatchMode):
         self.seen[place] = Seen(name, _names.caller())
         return place
 
-    def _run(self, func: Any, name: str, ranks: List[int], args: Any, kwargs: Mapping[str, Any]) -> Any:
+    def _run(self, func: Any, name: str, ranks: list[int], args: Any, kwargs: Mapping[str, Any]) -> Any:
         along = axes_of(ranks, self._axes)
         if self._trace is not None:
             where = self._calls.place() if self._calls is not None else _names.caller()
@@ -176,7 +177,7 @@ class Collectives(TorchDispatchMode):
             tensor.copy_(total)
         return args
 
-    def _wrongly(self, func: Any, name: str, ranks: List[int], args: Any, kwargs: Mapping[str, Any]) -> Any:
+    def _wrongly(self, func: Any, name: str, ranks: list[int], args: Any, kwargs: Mapping[str, Any]) -> Any:
         functional = func.namespace != "c10d"
         before = [tensor.clone() for tensor in _tensors(args[0])]
         own = _own_part(name, ranks, args)
@@ -219,18 +220,18 @@ def _noted(call: Call, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     return out
 
 
-def _finished(out: Any, results: List[torch.Tensor]) -> Any:
+def _finished(out: Any, results: list[torch.Tensor]) -> Any:
     """The collective's return value with a Work that is complete: waiting for gloo's own Work a second time would copy
     the right numbers over the mutant's."""
     from torch._C._distributed_c10d import _create_work_from_future
 
-    future: torch.futures.Future[List[torch.Tensor]] = torch.futures.Future()
+    future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
     future.set_result(results)
     work = _create_work_from_future(future).boxed()
     return type(out)((*out[:-1], work)) if isinstance(out, (tuple, list)) else work
 
 
-def _own_part(name: str, ranks: List[int], args: Any) -> Optional[torch.Tensor]:
+def _own_part(name: str, ranks: list[int], args: Any) -> torch.Tensor | None:
     """The result of a reduce_scatter that leaves out the other ranks: this rank's block of its own input."""
     if "reduce_scatter" not in name:
         return None

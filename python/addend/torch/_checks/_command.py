@@ -7,7 +7,8 @@ import importlib
 import json
 import os
 import sys
-from typing import Any, Dict, NoReturn, Sequence
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import addend
 from addend.torch._checks import _report
@@ -29,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _load(text: str) -> Dict[str, Any]:
+def _load(text: str) -> dict[str, Any]:
     """Calls the function that MODULE:FUNCTION names; returns its dictionary of arguments for check."""
     path, _, name = text.partition(":")
     if not path or not name:

@@ -8,18 +8,10 @@ import functools
 import inspect
 import re
 import sys
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import (
     Any,
     Callable,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    MutableMapping,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
 )
 
 import torch
@@ -79,7 +71,7 @@ _ULPS = 2  # of f32: how far rounding to it in each of a few operations may take
 MANY_ULPS = 8  # the same of powers and exponentials, as rotary frequencies are made; a mistake may be as small
 
 
-def buffers_of(parts: Iterable[nn.Module]) -> Dict[str, torch.Tensor]:
+def buffers_of(parts: Iterable[nn.Module]) -> dict[str, torch.Tensor]:
     """The floating buffers by their names without wrappers."""
     return {
         f"{name}.{key}" if name else key: buffer
@@ -90,12 +82,12 @@ def buffers_of(parts: Iterable[nn.Module]) -> Dict[str, torch.Tensor]:
     }
 
 
-def unify_buffers(parts: Iterable[nn.Module], wanted: Mapping[str, torch.Tensor]) -> Tuple[Set[str], Dict[str, str]]:
+def unify_buffers(parts: Iterable[nn.Module], wanted: Mapping[str, torch.Tensor]) -> tuple[set[str], dict[str, str]]:
     """Gives the parts' buffers the values in `wanted`, those of one process in f64, where every element differs by
     rounding alone: a model that `parallelize` made anew rounds otherwise. Returns a note if there were any, and the
     dtypes of buffers that stay narrow, by their names; "" for one in f64 that is so near that it may have been f32."""
-    found: List[str] = []
-    narrow: Dict[str, str] = {}
+    found: list[str] = []
+    narrow: dict[str, str] = {}
     for name, buffer in buffers_of(parts).items():
         right = wanted.get(name)
         if right is not None and right.shape == buffer.shape and not is_dtensor(buffer):
@@ -159,13 +151,13 @@ class Double(TorchFunctionMode):
     def __init__(
         self,
         modules: Sequence[str] = (),
-        rounding: Optional[torch.Generator] = None,
-        draws: Optional[Draws] = None,
+        rounding: torch.Generator | None = None,
+        draws: Draws | None = None,
     ) -> None:
         super().__init__()
-        self.said: Set[str] = set()
+        self.said: set[str] = set()
         self.draws = draws
-        self.narrow: Dict[str, str] = {}
+        self.narrow: dict[str, str] = {}
         self._modules, self._rounding = modules, rounding
         self._apply: Any = None
         self._engine: Any = None
@@ -241,7 +233,7 @@ class Double(TorchFunctionMode):
 
     def _in_f32(self, func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
         """Runs the operation on copies in f32. What it writes in place is written to the tensors themselves."""
-        copies: List[Tuple[torch.Tensor, torch.Tensor, int]] = []
+        copies: list[tuple[torch.Tensor, torch.Tensor, int]] = []
 
         def narrowed(tensor: torch.Tensor) -> torch.Tensor:
             narrow = self._narrowed(tensor)
@@ -274,7 +266,7 @@ class Double(TorchFunctionMode):
             return self._doubled(func, args, kwargs)
         return self.draws.call(self._doubled, func, args, kwargs)
 
-    def _doubled(self, func: Callable[..., Any], args: Any, kwargs: Dict[str, Any]) -> Any:
+    def _doubled(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """The operation in f64, and without dropout."""
         name = getattr(func, "__name__", "")
         if name in _METHODS and isinstance(args[0], torch.Tensor):
@@ -311,8 +303,8 @@ def _is_repeated(func: Callable[..., Any]) -> bool:
     return isinstance(func, torch._ops.OpOverload) and torch._C._current_graph_task_id() != -1
 
 
-def _dtypes(value: Any) -> List[torch.dtype]:
-    found: List[torch.dtype] = []
+def _dtypes(value: Any) -> list[torch.dtype]:
+    found: list[torch.dtype] = []
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         found.append(tensor.dtype)
@@ -328,7 +320,7 @@ def _wide(value: Any) -> Any:
     return torch.complex128 if value.is_complex else torch.float64
 
 
-def quiet(model: nn.Module) -> Set[str]:
+def quiet(model: nn.Module) -> set[str]:
     """Turns dropout modules off; returns a note if there were any."""
     is_found = False
     for module in model.modules():
@@ -340,12 +332,12 @@ def quiet(model: nn.Module) -> Set[str]:
     return {"`dropout` is off"} if is_found else set()
 
 
-def widen_policies(parts: Iterable[nn.Module]) -> Set[str]:
+def widen_policies(parts: Iterable[nn.Module]) -> set[str]:
     """Takes the dtypes out of `fully_shard`'s mixed precision, part of which it applies where no mode looks. Returns a
     note if there were any. A PyTorch without these private names keeps its own."""
     said = set()
     for module in (module for part in parts for module in part.modules() if is_fsdp(module)):
-        held: List[Tuple[Any, str]] = [(module._get_fsdp_state(), "_mp_policy")]
+        held: list[tuple[Any, str]] = [(module._get_fsdp_state(), "_mp_policy")]
         held += [(param, "mp_policy") for group in _sharded.fsdp_groups(module) for param in group.fsdp_params]
         for holder, name in held:
             policy: Any = getattr(holder, name, None)
@@ -379,11 +371,11 @@ def divide_as_f32() -> None:
     setattr(module, _DIVISORS, divisors)
 
 
-def vary_constants(model: nn.Module) -> Set[str]:
+def vary_constants(model: nn.Module) -> set[str]:
     """Adds random numbers to parameters whose elements are all equal: zeros and ones hide mistakes, and do not show
     which part of the parameter a rank has. Returns a note on these."""
     generator = torch.Generator().manual_seed(5)
-    varied: Dict[str, None] = {}
+    varied: dict[str, None] = {}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.numel() > 1 and bool((parameter == parameter.reshape(-1)[0]).all()):

@@ -13,7 +13,8 @@ import random
 import sys
 import sysconfig
 import types
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable
 
 import numpy
 import torch
@@ -38,7 +39,7 @@ class Draw:
 class Drawn:
     """What a process drew in one step, in order."""
 
-    draws: List[Draw] = dataclasses.field(default_factory=list)
+    draws: list[Draw] = dataclasses.field(default_factory=list)
     is_constant: bool = True  # whether a constant took the place of every number that was drawn
 
     def repeats(self, other: Drawn) -> bool:
@@ -47,7 +48,7 @@ class Drawn:
         own, theirs = [draw.name for draw in self.draws], [draw.name for draw in other.draws]
         return bool(own and theirs) and own == theirs * (len(own) // len(theirs))
 
-    def differs(self, other: Drawn) -> Optional[Draw]:
+    def differs(self, other: Drawn) -> Draw | None:
         """The first draw that `other`, another process's step, does not have in its place; None: they are the same."""
         for own, theirs in zip(self.draws, other.draws):
             if own.mark != theirs.mark:
@@ -65,7 +66,7 @@ class _Source:
     write: Callable[[bytes], None]
     first: bytes  # its state when the first step began
     last: bytes  # its state when it was last looked at
-    seen: Set[bytes] = dataclasses.field(default_factory=set)  # checksums of the states that it had in the step
+    seen: set[bytes] = dataclasses.field(default_factory=set)  # checksums of the states that it had in the step
 
     def moved(self, is_called: bool) -> bytes:
         """Its state when it was last looked at, if it is another now; else b"". Without a call that may have drawn, it
@@ -136,7 +137,7 @@ def kept(*, others: bool = False) -> Iterator[None]:
         random.setstate(theirs[1])
 
 
-_FLOATS: Dict[str, Any] = {  # by calls that draw floating-point numbers: the constant in their place
+_FLOATS: dict[str, Any] = {  # by calls that draw floating-point numbers: the constant in their place
     "rand": 0.6, "rand_like": 0.6, "randn": 1.0, "randn_like": 1.0, "exponential_": 1.0,
     "uniform_": lambda low=0.0, high=1.0: low + 0.6 * (high - low), "normal_": lambda mean=0.0, std=1.0: mean + std,
 }  # fmt: skip
@@ -154,16 +155,16 @@ class Draws:
     `constant`, floating-point numbers that are drawn become constants, which are the same in every process."""
 
     def __init__(self, held: Iterable[Any] = (), constant: bool = False) -> None:
-        self.steps: List[Drawn] = []
+        self.steps: list[Drawn] = []
         self._now = Drawn()
         self._is_on = False
         self._constant = constant
-        self._torch: Dict[int, Tuple[Any, _Source]] = {}
+        self._torch: dict[int, tuple[Any, _Source]] = {}
         self._add(torch.default_generator)
         self._others = [_of_others("numpy.random", numpy.random.get_state, numpy.random.set_state)]
         self._others.append(_of_others("random", random.getstate, random.setstate))
         self._others += [_source(generator) for generator in _generators(held)]
-        self._made: List[_Source] = []  # generators of NumPy and Python that were made in the step
+        self._made: list[_Source] = []  # generators of NumPy and Python that were made in the step
 
     def _add(self, generator: torch.Generator) -> None:
         if id(generator) not in self._torch:
@@ -171,7 +172,7 @@ class Draws:
             source.begin()
 
     @property
-    def _sources(self) -> List[_Source]:
+    def _sources(self) -> list[_Source]:
         return [source for _, source in self._torch.values()] + self._others + self._made
 
     @contextlib.contextmanager
@@ -267,7 +268,7 @@ def _noted(note: Callable[[Any], None]) -> Iterator[None]:
         setattr(random.Random, "__init__", init)  # noqa: B010
 
 
-def _shapes(value: Any) -> List[Tuple[int, ...]]:
+def _shapes(value: Any) -> list[tuple[int, ...]]:
     if isinstance(value, torch.Tensor):
         return [tuple(value.shape)]
     return [shape for item in value for shape in _shapes(item)] if isinstance(value, (tuple, list)) else []
@@ -302,12 +303,12 @@ def _sees_constants(tensor: Any, orders: bool) -> bool:
     return bool(values.size > 1 and (kinds < values.size if orders else kinds == 1))
 
 
-def _generators(held: Iterable[Any]) -> List[Any]:
+def _generators(held: Iterable[Any]) -> list[Any]:
     """The generators of NumPy and Python that modules and functions hold: in attributes, closures, arguments that are
     bound, and globals of the file."""
     kinds = (random.Random, numpy.random.RandomState, numpy.random.Generator)
-    found: Dict[int, Any] = {}
-    seen: Dict[int, Any] = {}
+    found: dict[int, Any] = {}
+    seen: dict[int, Any] = {}
     queue = list(held)
     while queue:
         one = queue.pop()
@@ -321,7 +322,7 @@ def _generators(held: Iterable[Any]) -> List[Any]:
     return [one for key, one in found.items() if key not in own and not isinstance(one, random.SystemRandom)]
 
 
-def _inside(one: Any) -> List[Any]:
+def _inside(one: Any) -> list[Any]:
     """What a function, bound method, partial or module holds."""
     if isinstance(one, types.MethodType):
         return [one.__self__, one.__func__, *vars(one.__self__).values()] if hasattr(one.__self__, "__dict__") else []

@@ -6,7 +6,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
-from typing import TYPE_CHECKING, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy
 
@@ -40,7 +41,7 @@ class _Tensor:
 
     key: Key
     microbatch: int
-    users: List[Key]  # the same tensor as inputs of modules, none inside another
+    users: list[Key]  # the same tensor as inputs of modules, none inside another
     is_clear: bool  # no module returns what it takes, so that users of the one would be taken for users of the other
 
 
@@ -51,9 +52,9 @@ class Fates:
         self._of = modules
         self._whole = modules.whole.values
         self._time = {key: time for time, key in enumerate(modules.whole.order)}
-        self._found: Dict[Tuple[str, FrozenSet[str]], Fate] = {}
+        self._found: dict[tuple[str, frozenset[str]], Fate] = {}
 
-    def of(self, module: Module, axes: FrozenSet[str]) -> Fate:
+    def of(self, module: Module, axes: frozenset[str]) -> Fate:
         """The fate of the addends over `axes` that a module's backward returns: the first but SUMMED, else SUMMED."""
         if (module.name, axes) not in self._found:
             found = [self._one(key, microbatch, axes) for key, microbatch in self._of.addends(module.name, axes)]
@@ -61,7 +62,7 @@ class Fates:
             self._found[module.name, axes] = next(other, Fate.SUMMED if found else Fate.EITHER)
         return self._found[module.name, axes]
 
-    def _one(self, key: Key, microbatch: int, axes: FrozenSet[str]) -> Fate:
+    def _one(self, key: Key, microbatch: int, axes: frozenset[str]) -> Fate:
         source = self._source(key, microbatch)
         if source is None:
             return self._around(key, microbatch, axes)
@@ -77,7 +78,7 @@ class Fates:
             return Fate.SUMMED
         return Fate.EITHER if len(fates) > 1 else next(iter(fates), Fate.CHANGED)
 
-    def _further(self, source: _Tensor, axes: FrozenSet[str]) -> Fate:
+    def _further(self, source: _Tensor, axes: frozenset[str]) -> Fate:
         """The fate of addends that reached the module from which the tensor comes: that of what it returns."""
         name = source.key[0]
         if not self._of.addends(name, axes):
@@ -87,7 +88,7 @@ class Fates:
 
     # -- the tensor where it comes from
 
-    def _source(self, key: Key, microbatch: int) -> Optional[_Tensor]:
+    def _source(self, key: Key, microbatch: int) -> _Tensor | None:
         """The tensor of a module's input as the input of the innermost module around it that takes it, or else as the
         output of another module; None: neither."""
         value, name = self._whole[key], key[0]
@@ -113,7 +114,7 @@ class Fates:
 
     # -- which fates the gradient's numbers fit
 
-    def _fitting(self, key: Key, source: _Tensor) -> Optional[Set[Fate]]:
+    def _fitting(self, key: Key, source: _Tensor) -> set[Fate] | None:
         """The fates of one user's addends that explain the ranks' gradient of the tensor, if what no module returns is
         right; None: unknown."""
         if key not in source.users or any(gradient_key(user) not in self._whole for user in source.users):
@@ -130,7 +131,7 @@ class Fates:
             found.add(Fate.SUMMED if all(Fate.SUMMED in fates for fates in kept) else Fate.LOST)
         return found
 
-    def _on_rank(self, key: Key, rank: int, source: _Tensor) -> Optional[Set[Tuple[Fate, Tuple[Fate, ...]]]]:
+    def _on_rank(self, key: Key, rank: int, source: _Tensor) -> set[tuple[Fate, tuple[Fate, ...]]] | None:
         """The fates of one user's addends that fit on a rank, each with those of the tensor's other users; None if
         something is not known."""
         index = self._of.index(source.key, source.microbatch, rank)
@@ -140,7 +141,7 @@ class Fates:
         whole, scale = self._whole[gradient_key(source.key)], self._of.scale_of(source.key, source.microbatch, rank)
         rest = whole - sum(self._whole[gradient_key(user)] for user in source.users)
         found = found - scale * _match.take(rest, index)
-        others: List[Dict[Fate, NDArray[numpy.float64]]] = []
+        others: list[dict[Fate, NDArray[numpy.float64]]] = []
         for user in [key, *(user for user in source.users if user != key)]:
             choice = self._choice(user, source.microbatch, rank, index, scale)
             if choice is None:
@@ -153,7 +154,7 @@ class Fates:
             if _match.close(sum(c[f] for c, f in zip(others, fates)) + 0 * found, found, self._of.bound, top)
         }
 
-    def _combinations(self, choices: Sequence[Dict[Fate, NDArray[numpy.float64]]]) -> List[Tuple[Fate, ...]]:
+    def _combinations(self, choices: Sequence[dict[Fate, NDArray[numpy.float64]]]) -> list[tuple[Fate, ...]]:
         """One fate for each user; if there are many users, those with addends have the same one."""
         if sum(len(choice) > 1 for choice in choices) <= _MOST:
             return list(itertools.product(*choices))
@@ -161,7 +162,7 @@ class Fates:
 
     def _choice(
         self, user: Key, microbatch: int, rank: int, index: _match.Index, scale: float
-    ) -> Optional[Dict[Fate, NDArray[numpy.float64]]]:
+    ) -> dict[Fate, NDArray[numpy.float64]] | None:
         """What a user adds to a rank's gradient of the tensor, by the fate of its addends. What is no addend is added
         unchanged."""
         whole = self._whole[gradient_key(user)]
@@ -183,7 +184,7 @@ class Fates:
 
     # -- if the tensor is not seen where it comes from
 
-    def _around(self, key: Key, microbatch: int, axes: FrozenSet[str]) -> Fate:
+    def _around(self, key: Key, microbatch: int, axes: frozenset[str]) -> Fate:
         """The fate as far as the gradient of the input of the module around shows it: ranks with the same gradient, or
         of which one has the right one, have no addends in it."""
         parent = self._of.parent(key[0])

@@ -9,7 +9,8 @@ import itertools
 import math
 import os
 import shutil
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 import torch.distributed as dist
@@ -44,11 +45,11 @@ class Task:
     parallelize: Callable[..., Any]
     batches: Any
     loss: Callable[..., Any]
-    mesh: Dict[str, int]
-    run: Optional[Callable[..., Any]] = None
-    averaged: Optional[float] = None
-    norm: Optional[Callable[..., Any]] = None
-    optimizer: Optional[Callable[..., Any]] = None
+    mesh: dict[str, int]
+    run: Callable[..., Any] | None = None
+    averaged: float | None = None
+    norm: Callable[..., Any] | None = None
+    optimizer: Callable[..., Any] | None = None
     steps: int = 0
     bound: float = 1e-9
     mutate: bool = False
@@ -61,16 +62,16 @@ class Whole:
     """What one process computed from the whole batch."""
 
     loss: float
-    count: Optional[float]  # the whole batch's count, if losses are (numerator, count)
-    weights: Dict[str, NDArray[numpy.float64]]
-    state: Dict[str, Any]
-    gradients: Dict[str, NDArray[numpy.float64]]
-    aliases: Dict[str, List[str]]
-    after: List[Dict[str, NDArray[numpy.float64]]]  # parameters after each optimizer step
-    record: Optional[Record]
-    said: Set[str]
+    count: float | None  # the whole batch's count, if losses are (numerator, count)
+    weights: dict[str, NDArray[numpy.float64]]
+    state: dict[str, Any]
+    gradients: dict[str, NDArray[numpy.float64]]
+    aliases: dict[str, list[str]]
+    after: list[dict[str, NDArray[numpy.float64]]]  # parameters after each optimizer step
+    record: Record | None
+    said: set[str]
     batches: int = 1
-    drawn: Optional[List[_draws.Drawn]] = None  # in each step; None: unknown, as in a file of an earlier addend
+    drawn: list[_draws.Drawn] | None = None  # in each step; None: unknown, as in a file of an earlier addend
     own_error: float = 0.0  # relative error that other roundings in operations without f64 make
     model_mark: str = ""  # checksum of the weights that make_model gave
     batch_mark: str = ""  # checksum of the whole batch
@@ -102,10 +103,10 @@ class Whole:
 class Held:
     """A parameter on one rank: which part of the global parameter it is, and its gradient in each step."""
 
-    index: Optional[_match.Index]
-    shape: Tuple[int, ...]
-    gradients: List[Optional[NDArray[numpy.float64]]] = dataclasses.field(default_factory=list)
-    after: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)
+    index: _match.Index | None
+    shape: tuple[int, ...]
+    gradients: list[NDArray[numpy.float64] | None] = dataclasses.field(default_factory=list)
+    after: list[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)
     placements: str = ""
     trained: bool = True  # it requires a gradient
 
@@ -115,24 +116,24 @@ class Part:
     """What one rank computed."""
 
     rank: int
-    losses: List[float]
+    losses: list[float]
     averaged: float
-    params: Dict[str, Held]
-    norms: List[float]
-    record: Optional[Record]
-    said: Set[str]
+    params: dict[str, Held]
+    norms: list[float]
+    record: Record | None
+    said: set[str]
     no_dump: str = ""
-    collectives: Dict[Place, Seen] = dataclasses.field(default_factory=dict)
-    noticed: Dict[Tuple[Place, str], str] = dataclasses.field(default_factory=dict)
+    collectives: dict[Place, Seen] = dataclasses.field(default_factory=dict)
+    noticed: dict[tuple[Place, str], str] = dataclasses.field(default_factory=dict)
     batches: int = 1
-    narrow: Dict[str, str] = dataclasses.field(default_factory=dict)  # buffers that may be rounded, by `unify_buffers`
-    further: List[float] = dataclasses.field(default_factory=list)  # losses that no backward reached
-    drawn: List[_draws.Drawn] = dataclasses.field(default_factory=list)  # in STEPS steps, then in the optimizer's
+    narrow: dict[str, str] = dataclasses.field(default_factory=dict)  # buffers that may be rounded, by `unify_buffers`
+    further: list[float] = dataclasses.field(default_factory=list)  # losses that no backward reached
+    drawn: list[_draws.Drawn] = dataclasses.field(default_factory=list)  # in STEPS steps, then in the optimizer's
     returned: bool = False  # `losses` are what the job's run returned, for it called no loss
-    others: Dict[str, _start.Other] = dataclasses.field(default_factory=dict)  # values not one process's at the start
-    mended: Optional[Record] = None  # of a step with one process's values in those `others`, where a step was wrong
+    others: dict[str, _start.Other] = dataclasses.field(default_factory=dict)  # values not one process's at the start
+    mended: Record | None = None  # of a step with one process's values in those `others`, where a step was wrong
     # by steps of the optimizer: names of one parameter of the one process whose values differ in the forward after it
-    parted: Dict[int, List[Pair]] = dataclasses.field(default_factory=dict)
+    parted: dict[int, list[Pair]] = dataclasses.field(default_factory=dict)
 
 
 def with_bound(task: Task, whole: Whole) -> Task:
@@ -147,7 +148,7 @@ def prepare(task: Task) -> None:
     _draws.seed(task.seed)
 
 
-def microbatches(task: Task, axes: Axes, rank: Optional[int]) -> List[Any]:
+def microbatches(task: Task, axes: Axes, rank: int | None) -> list[Any]:
     """The microbatches of a rank, or of the whole batch if `rank` is None, in f64. A value that is not a list is one
     microbatch."""
     if callable(task.batches):
@@ -162,7 +163,7 @@ def microbatches(task: Task, axes: Axes, rank: Optional[int]) -> List[Any]:
     return [_double.doubled(batch) for batch in (found if isinstance(found, list) else [found])]
 
 
-def _loss_of(task: Task, model: Any, batch: Any) -> Tuple[torch.Tensor, Optional[float]]:
+def _loss_of(task: Task, model: Any, batch: Any) -> tuple[torch.Tensor, float | None]:
     """(the numerator, the count), or (the scalar, None)"""
     found = task.loss(model, batch)
     if isinstance(found, (tuple, list)):
@@ -196,7 +197,7 @@ def _need_memory(model: nn.Module, ranks: int, one: int = 1) -> None:
         )
 
 
-def make(task: Task, ranks: int, one: int = 1) -> Tuple[nn.Module, Set[str]]:
+def make(task: Task, ranks: int, one: int = 1) -> tuple[nn.Module, set[str]]:
     """The unsharded model in f64, and notes on what was changed in it."""
     model = task.make_model()
     if not isinstance(model, nn.Module):
@@ -206,10 +207,10 @@ def make(task: Task, ranks: int, one: int = 1) -> Tuple[nn.Module, Set[str]]:
     return _double.widened(model), said
 
 
-def _aliases(model: nn.Module) -> Dict[str, List[str]]:
+def _aliases(model: nn.Module) -> dict[str, list[str]]:
     """For each tied parameter, the names besides its first name."""
-    first: Dict[int, str] = {}
-    found: Dict[str, List[str]] = {}
+    first: dict[int, str] = {}
+    found: dict[str, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         kept = first.setdefault(id(parameter), name)
         if kept != name:
@@ -217,7 +218,7 @@ def _aliases(model: nn.Module) -> Dict[str, List[str]]:
     return found
 
 
-def alone(task: Task, axes: Axes, ranks: Optional[int] = None) -> Whole:
+def alone(task: Task, axes: Axes, ranks: int | None = None) -> Whole:
     """Runs the whole batch in this process. `ranks`: how many ranks will have the model at the same time (for the
     memory check)."""
     prepare(task)
@@ -314,7 +315,7 @@ def _off(found: Any, right: Any, floor: float) -> float:
 
 def _whole_loss(
     task: Task, model: nn.Module, batches: Sequence[Any], draws: _draws.Draws
-) -> Tuple[torch.Tensor, Optional[float]]:
+) -> tuple[torch.Tensor, float | None]:
     found = []
     for batch in batches:
         with draws.loss():
@@ -335,8 +336,8 @@ def _steps_alone(
     mode: _double.Double,
     held: _double.Buffers,
     draws: _draws.Draws,
-) -> List[Dict[str, Any]]:
-    after: List[Dict[str, Any]] = []
+) -> list[dict[str, Any]]:
+    after: list[dict[str, Any]] = []
     if not task.steps or task.optimizer is None:
         return after
     with mode:
@@ -374,11 +375,11 @@ class Rank:
     def __init__(self, task: Task, axes: Axes, whole: Whole, folder: str):
         self.task, self.axes, self.whole, self.folder = task, axes, whole, folder
         self.rank = dist.get_rank()
-        self.trace: Optional[Trace] = None
+        self.trace: Trace | None = None
         self.mode = _double.Double()
-        self.losses: List[float] = []
-        self.further: List[float] = []  # losses of a validation, or of a step whose backward the job computes otherwise
-        self._noted: List[_Noted] = []  # this step's losses
+        self.losses: list[float] = []
+        self.further: list[float] = []  # losses of a validation, or of a step whose backward the job computes otherwise
+        self._noted: list[_Noted] = []  # this step's losses
         self.returned = False  # `losses` are what the job's run returned
         prepare(task)
         model, self.said = make(task, axes.size(), 0 if whole.file else 1)
@@ -394,7 +395,7 @@ class Rank:
         with _draws.kept(), self.mode:
             made = task.parallelize(model, self.mesh)
         self.model: Any = model if made is None else made
-        self.parts: List[nn.Module] = [m for m in _modules_of(self.model)]
+        self.parts: list[nn.Module] = [m for m in _modules_of(self.model)]
         if not self.parts:
             raise addend.InvalidError(
                 f"`parallelize` returned a {type(made).__name__}; it must return a module, a list of modules, or None"
@@ -411,7 +412,7 @@ class Rank:
             **whole.weights,
             **{name: array(buffer) for name, buffer in buffers.items() if not buffer.is_meta},
         }
-        self._everywhere: Set[str] = set()  # the names of all modules that any rank has
+        self._everywhere: set[str] = set()  # the names of all modules that any rank has
         self.tied = Tied(self.parts, whole.aliases, max(task.bound, 1e-9))
         self.batches = microbatches(task, axes, self.rank)
         self.averaged = task.averaged if task.averaged is not None else self._averaged()
@@ -428,7 +429,7 @@ class Rank:
                 stack.enter_context(FullyShardedDataParallel.summon_full_params(part, with_grads=True))
         return stack
 
-    def named(self) -> Iterator[Tuple[str, nn.Parameter]]:
+    def named(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Every parameter under its name in the one process. A parameter that is tied there, and that two pipeline
         stages have under two names, gets the same name on both."""
         own = {name: parameter for part in self.parts for name, parameter in _names.parameters(part)}
@@ -519,13 +520,13 @@ class Rank:
             part.others, part.mended = start.others(), self._mended_step(start, before)
         return part
 
-    def _values(self) -> Dict[str, torch.Tensor]:
+    def _values(self) -> dict[str, torch.Tensor]:
         """The rank's parameters and floating buffers."""
         return {**_double.buffers_of(self.parts), **dict(self.named())}
 
     def _anywhere(self, here: bool) -> bool:
         """Whether this is so on any rank."""
-        everyones: List[Any] = [None] * dist.get_world_size()
+        everyones: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everyones, here)
         return any(everyones)
 
@@ -566,14 +567,14 @@ class Rank:
         placements = str(tuple(parameter.placements)) if is_dtensor(parameter) else ""
         return Held(index, tuple(local.shape), placements=placements, trained=parameter.requires_grad)
 
-    def _keep(self, params: Dict[str, Held]) -> None:
+    def _keep(self, params: dict[str, Held]) -> None:
         with self._whole_parameters():
             for name, parameter in self.named():
                 params[name].gradients.append(_gradient_or_none(parameter))
 
-    def _traced_step(self) -> Tuple[Dict[Place, Seen], str]:
+    def _traced_step(self) -> tuple[dict[Place, Seen], str]:
         self.trace = Trace()
-        everyones: List[Any] = [None] * dist.get_world_size()
+        everyones: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everyones, [name for part in self.parts for name, _ in _names.modules(part)])
         self._everywhere = {name for names in everyones for name in names}
         for part in self.parts:
@@ -590,9 +591,9 @@ class Rank:
         return mode.seen, no_dump
 
     @contextlib.contextmanager
-    def _dumped(self, folder: str) -> Iterator[List[str]]:
+    def _dumped(self, folder: str) -> Iterator[list[str]]:
         """A context that dumps addends and sums. If they cannot be seen, notes why instead of raising an error."""
-        said: List[str] = []
+        said: list[str] = []
         stack = contextlib.ExitStack()
         if len(self.parts) != 1:
             said.append("a rank has several modules")
@@ -607,7 +608,7 @@ class Rank:
         except ValueError as error:
             said.append(str(error))
 
-    def _update(self, params: Dict[str, Held]) -> None:
+    def _update(self, params: dict[str, Held]) -> None:
         if not self.task.steps or self.task.optimizer is None:
             return
         with self.mode:
@@ -626,11 +627,11 @@ class Rank:
     # -- mutants of collectives of the backward
 
     def _mutate(
-        self, seen: Mapping[Place, Seen], params: Dict[str, Held], state: Mapping[str, torch.Tensor]
-    ) -> Dict[Tuple[Place, str], str]:
+        self, seen: Mapping[Place, Seen], params: dict[str, Held], state: Mapping[str, torch.Tensor]
+    ) -> dict[tuple[Place, str], str]:
         """Tries each mutant in turn, the same on all ranks. `state`: parameters before the optimizer's steps. Returns
         for each the first parameter of this rank whose gradient shows it, or ""."""
-        everyones: List[Any] = [None] * dist.get_world_size()
+        everyones: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everyones, sorted(seen, key=lambda place: (place.axes, place.send, place.number)))
         places = list(dict.fromkeys(place for some in everyones for place in some))
         noticed = {}
@@ -646,7 +647,7 @@ class Rank:
                     noticed[place, operator] = self._differs(params)
         return noticed
 
-    def _differs(self, params: Dict[str, Held]) -> str:
+    def _differs(self, params: dict[str, Held]) -> str:
         for name, parameter in self.named():
             held, right = params[name], self.whole.gradients.get(name)
             if right is None or held.index is None:
@@ -688,7 +689,7 @@ def _modules_of(made: Any) -> Iterator[nn.Module]:
             yield from _modules_of(item)
 
 
-def join(axes: Axes, folder: str, rank: int, timeout: Optional[datetime.timedelta] = None) -> None:
+def join(axes: Axes, folder: str, rank: int, timeout: datetime.timedelta | None = None) -> None:
     """Connects this process to the other ranks through gloo. `timeout`: how long it waits for them in a collective."""
     world = axes.size()
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from typing import TYPE_CHECKING, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy
 
@@ -61,18 +62,18 @@ class Judge:
 
     def __init__(self, task: Task, axes: Axes, whole: Whole, parts: Sequence[Part], folder: str):
         self.task, self.axes, self.whole, self.parts, self.folder = task, axes, whole, parts, folder
-        self.modules: Optional[Modules] = None
+        self.modules: Modules | None = None
         self.factors = Factors(axes, [count for part in parts for count in (part.batches, len(part.losses))])
         self._unseen = False  # no addends were dumped
         self._narrow = {name: dtype for part in parts for name, dtype in sorted(part.narrow.items())}
         self._is_doubted = False  # of the loss or of the norm it is open whether it is wrong
-        self._same: Set[str] = set()  # wrong parameters of which ranks have the same addends, whose sum is right
-        self.messages: List[str] = sorted(whole.said | set().union(*(part.said for part in parts)))
+        self._same: set[str] = set()  # wrong parameters of which ranks have the same addends, whose sum is right
+        self.messages: list[str] = sorted(whole.said | set().union(*(part.said for part in parts)))
         self._note = ""
         self._chance, self._drawn = self._find_chance()
-        self._reasons: List[str] = []  # those of the messages that say why it is wrong or open, besides parameters
+        self._reasons: list[str] = []  # those of the messages that say why it is wrong or open, besides parameters
 
-    def _find_modules(self) -> Optional[Modules]:
+    def _find_modules(self) -> Modules | None:
         records = {part.rank: part.record for part in self.parts if part.record is not None}
         if self.whole.record is None or not records:
             return None
@@ -116,7 +117,7 @@ class Judge:
             self.messages.append(self._note)
         modules = self.modules.tensors() if self.modules is not None else {}
         judged = [param.ok for param in params if param.name not in unreached]
-        ok: Optional[bool] = False not in judged and loss_ok and norm_ok and not self._others
+        ok: bool | None = False not in judged and loss_ok and norm_ok and not self._others
         if ok and (not judged or None in judged or self._is_doubted):
             ok = None
         factor = None if self._chance else self._common_factor()
@@ -150,11 +151,11 @@ class Judge:
     # -- parameters
 
     @property
-    def _compared(self) -> List[str]:
+    def _compared(self) -> list[str]:
         """The names of all parameters that have a gradient in the one process or on a rank."""
         return [name for name in self.whole.weights if name in self.whole.gradients or self._somewhere(name)]
 
-    def _unreached(self) -> List[str]:
+    def _unreached(self) -> list[str]:
         """The names of trained parameters that no gradient reaches: it is none or zero, in one process and on all
         ranks."""
         trained = {name for part in self.parts for name, one in part.params.items() if one.trained}
@@ -165,9 +166,9 @@ class Judge:
         found = [self.whole.gradients.get(name), *(gradient for one in held for gradient in one.gradients)]
         return any(gradient is not None and gradient.any() for gradient in found)
 
-    def _common_factor(self) -> Optional[float]:
+    def _common_factor(self) -> float | None:
         """The one factor by which all gradients are wrong in the first step; None: there is none."""
-        factors: List[Optional[float]] = []
+        factors: list[float | None] = []
         for name, right in self.whole.gradients.items():
             if not right.any() or not self._is_more_than_rounding(name):
                 continue
@@ -222,7 +223,7 @@ class Judge:
             "shard the weights that it is given, not make new ones"
         )
 
-    def _compare(self, found: Found, right: NDArray[numpy.float64], held: Dict[int, Held], step: int) -> None:
+    def _compare(self, found: Found, right: NDArray[numpy.float64], held: dict[int, Held], step: int) -> None:
         scale = max(_match.largest(right), self.whole.floor) or 1.0
         late = f", in step {step + 1}" if step and not found.text else ""
         self._cover(found, right, held)
@@ -239,7 +240,7 @@ class Judge:
             found.error = max(found.error, error)
         self._replicas(found, held, step, late)
 
-    def _cover(self, found: Found, right: NDArray[numpy.float64], held: Dict[int, Held]) -> None:
+    def _cover(self, found: Found, right: NDArray[numpy.float64], held: dict[int, Held]) -> None:
         """Notes an error if some elements of the parameter are on no rank."""
         covered = numpy.zeros(right.shape, dtype=bool)
         for one in held.values():
@@ -249,9 +250,9 @@ class Judge:
             found.always = f"no rank has {int((~covered).sum())} of its {covered.size} elements"
             found.worse(math.inf, found.always)
 
-    def _replicas(self, found: Found, held: Dict[int, Held], step: int, late: str) -> None:
+    def _replicas(self, found: Found, held: dict[int, Held], step: int, late: str) -> None:
         """Notes an error if ranks with the same part of the parameter have different bits in the gradient."""
-        first: Dict[Tuple[bytes, ...], int] = {}
+        first: dict[tuple[bytes, ...], int] = {}
         for rank, one in held.items():
             gradient = one.gradients[step]
             if gradient is None or one.index is None:
@@ -263,7 +264,7 @@ class Judge:
                 found.always = found.always or text
                 found.worse(0.0, f"{text}{late}")
 
-    def _after(self, found: Found, name: str, held: Dict[int, Held]) -> None:
+    def _after(self, found: Found, name: str, held: dict[int, Held]) -> None:
         """Notes an error if the parameter is wrong after a step of the optimizer. Elements whose gradient is only
         rounding are left out: an optimizer that divides by the gradient's size makes any number of it."""
         for step, wanted in enumerate(self.whole.after):
@@ -306,7 +307,7 @@ class Judge:
 
     # -- random numbers
 
-    def _find_chance(self) -> Tuple[str, str]:
+    def _find_chance(self) -> tuple[str, str]:
         """(that differences may come from random numbers, of which the ranks draw others than one process, and what to
         do; "": they may not; what the ranks draw)"""
         alone = self.whole.drawn
@@ -378,7 +379,7 @@ class Judge:
 
     # -- losses and norms
 
-    def _loss(self) -> Tuple[Optional[float], bool]:
+    def _loss(self) -> tuple[float | None, bool]:
         """(the ranks' loss, whether it is right or left open). A scalar loss is right if a sum or a mean of the ranks'
         and microbatches' gives that of one process; numerators are right if they add up to it. Losses that no backward
         reached count where there are no others; that these are wrong is left open, for they may be a validation's."""
@@ -454,7 +455,7 @@ class Judge:
         more = f" (and {len(reported) - 1} more such pair{'s' * (len(reported) > 2)})" if len(reported) > 1 else ""
         return f"{reported[0]} after step {step}{more}" if reported else ""
 
-    def _begins(self, wrong: Sequence[str], loss_ok: bool) -> Tuple[Optional[Begins], Optional[addend.DiffReport]]:
+    def _begins(self, wrong: Sequence[str], loss_ok: bool) -> tuple[Begins | None, addend.DiffReport | None]:
         late, early, diff = self._addends(wrong)
         begins = self._search(early, _unsummed(late, diff), loss_ok)
         if begins is not None and begins.place == "forward":
@@ -470,7 +471,7 @@ class Judge:
 
     def _addends(
         self, wrong: Sequence[str]
-    ) -> Tuple[Dict[str, FrozenSet[str]], Dict[str, str], Optional[addend.DiffReport]]:
+    ) -> tuple[dict[str, frozenset[str]], dict[str, str], addend.DiffReport | None]:
         """(wrong parameters whose addends are right, with the axes to sum over; those whose addends are wrong; the diff
         report on the former)"""
         folder = os.path.join(self.folder, "dump")
@@ -478,7 +479,7 @@ class Judge:
         if refused or not os.path.isdir(folder):
             self._unseen = True
             self.messages.append(f"addends were not seen: {refused or 'nothing was dumped'}")
-            absent: Dict[str, FrozenSet[str]] = {name: frozenset() for name in wrong if not self._somewhere(name)}
+            absent: dict[str, frozenset[str]] = {name: frozenset() for name in wrong if not self._somewhere(name)}
             return absent, {name: "" for name in wrong if name not in absent}, None
         dump = Dump(folder, self.whole, self.parts, self.axes)
         found = {name: dump.wanted(name, self.task.bound) for name in self.whole.gradients}
@@ -490,7 +491,7 @@ class Judge:
         diff = dump.diff(fits, os.path.join(self.folder, "wrong")) if late else None
         return late, early, diff
 
-    def _search(self, early: Dict[str, str], late: Dict[str, FrozenSet[str]], loss_ok: bool) -> Optional[Begins]:
+    def _search(self, early: dict[str, str], late: dict[str, frozenset[str]], loss_ok: bool) -> Begins | None:
         if self.modules is None:
             return None
         is_wrong = bool(early or late)
@@ -523,7 +524,7 @@ class Judge:
         )
         return Begins(names[0].rpartition(".")[0], "loaded", f"{text}what one process does", param=names[0])
 
-    def _others_before(self, module: Module) -> List[str]:
+    def _others_before(self, module: Module) -> list[str]:
         """The parameters and buffers whose values were not one process's: those in the module or, if there are none,
         those of modules before it; in order."""
         every = {name for part in self.parts for name in part.others}
@@ -535,7 +536,7 @@ class Judge:
         before = [name for name, owner in owners.items() if owner is not None and owner.forward < module.forward]
         return inside or before or ordered
 
-    def _unseen_sums(self, wrong: Mapping[str, str]) -> Optional[Begins]:
+    def _unseen_sums(self, wrong: Mapping[str, str]) -> Begins | None:
         """Decides without addends: if parameters of several modules are wrong but no module passes on a wrong gradient,
         the sums of their gradients are wrong."""
         owners = {name.rpartition(".")[0] for name in wrong}
@@ -545,11 +546,11 @@ class Judge:
         text = f"no module returns a wrong gradient, and {len(wrong)} parameters have one, first `{name}`"
         return Begins(name.rpartition(".")[0], "reduction", text)
 
-    def _reduction(self, late: Dict[str, FrozenSet[str]], diff: Optional[addend.DiffReport]) -> Begins:
+    def _reduction(self, late: dict[str, frozenset[str]], diff: addend.DiffReport | None) -> Begins:
         name = next(iter(late))
         count = _words.parameters(len(late))
         text = f"{count} whose addends are right, first `{name}`"
-        axes: Tuple[str, ...] = tuple(axis for axis in self.axes.names if axis in late[name])
+        axes: tuple[str, ...] = tuple(axis for axis in self.axes.names if axis in late[name])
         factor = None
         reported = next((param for param in (diff.params if diff else ()) if not param.ok and param.name in late), None)
         if reported is not None:
@@ -559,7 +560,7 @@ class Judge:
         owner = name.rpartition(".")[0]
         return Begins(owner, "reduction", text, axes, factor)
 
-    def _reported(self, found: Found, diff: Optional[addend.DiffReport], unreached: Sequence[str]) -> Param:
+    def _reported(self, found: Found, diff: addend.DiffReport | None, unreached: Sequence[str]) -> Param:
         if found.name in unreached:
             return Param(found.name, None, None, "no gradient reached it")
         if not found.text:
@@ -574,8 +575,8 @@ class Judge:
 
     # -- mutants
 
-    def _mutants(self) -> Tuple[Mutant, ...]:
-        found: Dict[Tuple[Place, str], Mutant] = {}
+    def _mutants(self) -> tuple[Mutant, ...]:
+        found: dict[tuple[Place, str], Mutant] = {}
         for part in self.parts:
             for (place, operator), noticed in part.noticed.items():
                 seen = part.collectives.get(place)
@@ -588,7 +589,7 @@ class Judge:
         return tuple(found.values())
 
 
-def _unsummed(late: Dict[str, FrozenSet[str]], diff: Optional[addend.DiffReport]) -> Dict[str, FrozenSet[str]]:
+def _unsummed(late: dict[str, frozenset[str]], diff: addend.DiffReport | None) -> dict[str, frozenset[str]]:
     """Those of the parameters whose gradient misses a sum, as far as `diff` shows: where an addend is summed another
     number of times than expected, no sum before it is missing."""
     found = {param.name: param for param in (diff.params if diff is not None else ())}
@@ -596,7 +597,7 @@ def _unsummed(late: Dict[str, FrozenSet[str]], diff: Optional[addend.DiffReport]
     return {name: axes for name, axes in late.items() if name not in kinds or kinds[name] & _MISSING}
 
 
-def _other_draws(alone: Optional[Sequence[Drawn]], drawn: Sequence[Drawn]) -> Iterator[Draw]:
+def _other_draws(alone: Sequence[Drawn] | None, drawn: Sequence[Drawn]) -> Iterator[Draw]:
     """The first draw of each of a rank's steps that is not one process's. `alone`: the steps of one process, the first
     of which is compared with STEPS of the rank's; None: unknown."""
     for i, step in enumerate(drawn):

@@ -8,7 +8,7 @@ import os
 import pickle
 import socket
 import tempfile
-from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,10 +22,10 @@ from addend.torch._checks._report import MatchReport
 
 _LATE = 30.0  # seconds by which a rank may come later than the others
 _calls = 0  # number of checks so far, which all ranks make in the same order
-_kept: List[Any] = []  # keeps groups alive in a forked process, since their destructors would wait for threads
+_kept: list[Any] = []  # keeps groups alive in a forked process, since their destructors would wait for threads
 
 T = TypeVar("T")
-Failure = Tuple[type, str]
+Failure = tuple[type, str]
 
 
 def is_launched() -> bool:
@@ -33,10 +33,10 @@ def is_launched() -> bool:
     return dist.is_initialized() or ("RANK" in os.environ and "WORLD_SIZE" in os.environ)
 
 
-def _store() -> Tuple[Any, int, int]:
+def _store() -> tuple[Any, int, int]:
     if dist.is_initialized():
         return distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
-    found: Tuple[Any, int, int] = next(iter(rendezvous("env://")))
+    found: tuple[Any, int, int] = next(iter(rendezvous("env://")))
     return found
 
 
@@ -56,7 +56,7 @@ def forget_groups() -> None:
     world.group_count = 0
 
 
-def _attempt(work: Callable[[], T]) -> Tuple[Optional[T], Optional[Failure]]:
+def _attempt(work: Callable[[], T]) -> tuple[T | None, Failure | None]:
     try:
         return work(), None
     except addend.AddendError as error:
@@ -97,16 +97,16 @@ class Team:
             ) from error
         return pickle.loads(self._store.get(key))
 
-    def _exchange(self, own: Any) -> List[Any]:
+    def _exchange(self, own: Any) -> list[Any]:
         """Every rank gives a value; returns all of them."""
         self._reported += 1
         self._store.set(f"{self._reported}/{self.rank}", pickle.dumps(own))
         return [self._get(f"{self._reported}/{rank}", rank) for rank in range(self.world)]
 
-    def _agree(self, own: Optional[Failure]) -> None:
+    def _agree(self, own: Failure | None) -> None:
         """If a rank failed, raises its error on all ranks."""
         reported = self._exchange(own)
-        failed: Dict[str, Failure] = {failure[1]: failure for failure in reported if failure is not None}
+        failed: dict[str, Failure] = {failure[1]: failure for failure in reported if failure is not None}
         if failed:
             kind, text = min(failed.values(), key=lambda failure: _ranks.follows(failure[1]))
             hung = [text for _, text in failed.values() if _ranks.HUNG in text]

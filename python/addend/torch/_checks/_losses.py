@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Iterator, List, Mapping, NamedTuple, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from addend.torch._checks._axes import Axes
 
@@ -14,7 +15,7 @@ _ROUNDING = 1e-13  # of the largest loss, or of its terms: sums of what cancels 
 class Reading(NamedTuple):
     """One way to read the losses: a number for every group of ranks over which they are summed or averaged."""
 
-    values: List[float]
+    values: list[float]
     total: float  # what the first group's losses add up to
     mean: str = ""  # over what a mean is taken, in words; "": every loss is added
     rounding: float = 0.0  # of the losses: what is left where they cancel

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING, Dict, FrozenSet, Iterator, List, Optional, Sequence, Tuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Array = "NDArray[numpy.float64]"
-Index = Tuple["NDArray[numpy.int64]", ...]  # for each dimension, the indices of one process's tensor that a rank has
+Index = tuple["NDArray[numpy.int64]", ...]  # for each dimension, the indices of one process's tensor that a rank has
 _MOST = 512  # number of combinations of blocks that are tried
 
 
@@ -58,7 +59,7 @@ def _blocks(n: int, count: int) -> Iterator[NDArray[numpy.int64]]:
         yield numpy.arange(first, first + count)
 
 
-def _by_value(part: NDArray[numpy.float64], whole: NDArray[numpy.float64], dim: int) -> Optional[NDArray[numpy.int64]]:
+def _by_value(part: NDArray[numpy.float64], whole: NDArray[numpy.float64], dim: int) -> NDArray[numpy.int64] | None:
     """For each slice of `part` along `dim`, the index of the most similar slice of `whole`. All other dimensions have
     the same size in both."""
     rows, wholes = numpy.moveaxis(part, dim, 0), numpy.moveaxis(whole, dim, 0)
@@ -81,7 +82,7 @@ class Hints:
     token, before any attention), if the rows of another tensor are not."""
 
     def __init__(self) -> None:
-        self._found: Dict[Tuple[int, int, int], List[NDArray[numpy.int64]]] = {}
+        self._found: dict[tuple[int, int, int], list[NDArray[numpy.int64]]] = {}
 
     def add(self, index: Index, shape: Sequence[int]) -> None:
         for dim, (part, n) in enumerate(zip(index, shape)):
@@ -89,14 +90,14 @@ class Hints:
             if not any(numpy.array_equal(part, other) for other in known):
                 known.append(part)
 
-    def of(self, dim: int, n: int, count: int) -> List[NDArray[numpy.int64]]:
+    def of(self, dim: int, n: int, count: int) -> list[NDArray[numpy.int64]]:
         """The known indices for a dimension of size `n` of which the rank has `count`, in the order of adding."""
         return self._found.get((dim, n, count), [])
 
 
 def locate(
-    part: NDArray[numpy.float64], whole: NDArray[numpy.float64], bound: float, hints: Optional[Hints] = None
-) -> Optional[Index]:
+    part: NDArray[numpy.float64], whole: NDArray[numpy.float64], bound: float, hints: Hints | None = None
+) -> Index | None:
     """The indices at which `whole` has the values of `part`. Tries the indices of the rank's other tensors (hints),
     then blocks, then matches slices of one dimension by value; None: nothing fits."""
     if part.ndim != whole.ndim or any(p > w for p, w in zip(part.shape, whole.shape)):
@@ -127,8 +128,8 @@ class Value:
     """What a tensor is on all ranks: its sum over `axes` (no axes: the tensor itself) is the part of one process's
     tensor with the indices index[rank]."""
 
-    axes: FrozenSet[str]
-    index: Dict[int, Index]
+    axes: frozenset[str]
+    index: dict[int, Index]
 
     def text(self, axes: Axes, shape: Sequence[int]) -> str:
         """The report's words for this value."""
@@ -149,14 +150,14 @@ class Value:
         return False
 
 
-def _replicas(parts: Dict[int, NDArray[numpy.float64]], fibre: List[int], bound: float) -> bool:
+def _replicas(parts: dict[int, NDArray[numpy.float64]], fibre: list[int], bound: float) -> bool:
     """Whether these ranks have equal numbers that are not all zero: then they are copies, not addends."""
     first = parts[fibre[0]]
     scale = largest(first)
     return bool(scale) and all(close(parts[rank], first, bound, scale) for rank in fibre)
 
 
-def summed(parts: Dict[int, NDArray[numpy.float64]], fibre: List[int]) -> Optional[NDArray[numpy.float64]]:
+def summed(parts: dict[int, NDArray[numpy.float64]], fibre: list[int]) -> NDArray[numpy.float64] | None:
     """The sum of the ranks' parts; None if their shapes differ."""
     if len({parts[rank].shape for rank in fibre}) > 1:
         return None
@@ -165,15 +166,15 @@ def summed(parts: Dict[int, NDArray[numpy.float64]], fibre: List[int]) -> Option
 
 
 def value_of(
-    parts: Dict[int, NDArray[numpy.float64]],
+    parts: dict[int, NDArray[numpy.float64]],
     whole: NDArray[numpy.float64],
     axes: Axes,
     bound: float,
-    hints: Optional[Dict[int, Hints]] = None,
-) -> Optional[Value]:
+    hints: dict[int, Hints] | None = None,
+) -> Value | None:
     """What the ranks' tensors are: parts of `whole` or, if that does not fit, addends over the fewest axes; None:
     nothing fits."""
-    index: Dict[int, Index] = {}
+    index: dict[int, Index] = {}
     known = hints or {}
     for rank, part in parts.items():
         found = locate(part, whole, bound, known.get(rank))
@@ -197,7 +198,7 @@ def value_of(
 
 
 def among(
-    parts: Dict[int, NDArray[numpy.float64]], wholes: Sequence[NDArray[numpy.float64]], axes: Axes, bound: float
+    parts: dict[int, NDArray[numpy.float64]], wholes: Sequence[NDArray[numpy.float64]], axes: Axes, bound: float
 ) -> bool:
     """Whether the ranks' tensors, or their sums over some axes, are each a part of some tensor of one process."""
     for some in (frozenset(), *axes.subsets()):
@@ -212,11 +213,11 @@ class Gradient:
     """What a gradient is on all ranks: right (no axes, factor 1), right once it is summed over `axes`, or `factor`
     times the right one; factor None: none of these."""
 
-    axes: FrozenSet[str] = frozenset()
-    factor: Optional[float] = 1.0
+    axes: frozenset[str] = frozenset()
+    factor: float | None = 1.0
     lone: bool = False  # of the ranks to sum over, one alone has more than zeros
     partly: bool = False  # wrong, but right on some ranks
-    identical: FrozenSet[str] = frozenset()  # if it is wrong: the axes along which all ranks have the same
+    identical: frozenset[str] = frozenset()  # if it is wrong: the axes along which all ranks have the same
 
     @property
     def right(self) -> bool:
@@ -231,7 +232,7 @@ class Gradient:
         return self.factor != 1.0
 
 
-def factor_of(found: NDArray[numpy.float64], right: NDArray[numpy.float64], bound: float) -> Optional[float]:
+def factor_of(found: NDArray[numpy.float64], right: NDArray[numpy.float64], bound: float) -> float | None:
     """The factor with which found = factor * right; None: no factor fits."""
     if found.shape != right.shape:
         return None
@@ -241,11 +242,11 @@ def factor_of(found: NDArray[numpy.float64], right: NDArray[numpy.float64], boun
 
 
 def gradient_of(
-    parts: Dict[int, NDArray[numpy.float64]],
+    parts: dict[int, NDArray[numpy.float64]],
     value: Value,
     whole: NDArray[numpy.float64],
     axes: Axes,
-    scales: Dict[int, float],
+    scales: dict[int, float],
     bound: float,
 ) -> Gradient:
     """Compares the ranks' gradients of a value with one process's, times each rank's `scales`. The right gradient of a
@@ -268,12 +269,12 @@ def gradient_of(
     return Gradient(factor=None, partly=partly, identical=identical)
 
 
-def _is_lone(parts: Dict[int, NDArray[numpy.float64]], fibre: List[int]) -> bool:
+def _is_lone(parts: dict[int, NDArray[numpy.float64]], fibre: list[int]) -> bool:
     """Whether no more than one of these ranks has anything but zeros."""
     return sum(bool(numpy.any(parts[rank])) for rank in fibre) <= 1
 
 
-def _are_identical(parts: Dict[int, NDArray[numpy.float64]], value: Value, axes: Axes, name: str, bound: float) -> bool:
+def _are_identical(parts: dict[int, NDArray[numpy.float64]], value: Value, axes: Axes, name: str, bound: float) -> bool:
     """Whether all ranks along an axis have the same gradient of the same part of the value."""
     for fibre in axes.fibres(frozenset([name]), sorted(parts)):
         first = fibre[0]
@@ -285,12 +286,12 @@ def _are_identical(parts: Dict[int, NDArray[numpy.float64]], value: Value, axes:
 
 
 def _partial(
-    parts: Dict[int, NDArray[numpy.float64]],
+    parts: dict[int, NDArray[numpy.float64]],
     value: Value,
-    right: Dict[int, NDArray[numpy.float64]],
-    tops: Dict[int, float],
+    right: dict[int, NDArray[numpy.float64]],
+    tops: dict[int, float],
     axes: Axes,
-    some: FrozenSet[str],
+    some: frozenset[str],
     bound: float,
 ) -> bool:
     """Whether the gradient is right once it is summed over the axes `some`."""

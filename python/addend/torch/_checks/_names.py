@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from typing import Iterator, Tuple
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -14,14 +14,14 @@ from torch import nn
 from addend.torch import _plain
 
 
-def modules(model: nn.Module) -> Iterator[Tuple[str, nn.Module]]:
+def modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Every module with its name without wrappers. A wrapper has the name of the wrapped module and comes before it."""
     wrappers = _plain.edges(model)
     for name, module in model.named_modules(remove_duplicate=False):
         yield _plain.plain(name, wrappers), module
 
 
-def parameters(model: nn.Module) -> Iterator[Tuple[str, torch.nn.Parameter]]:
+def parameters(model: nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
     """Every parameter, once, with its name without wrappers."""
     wrappers = _plain.edges(model)
     for name, parameter in model.named_parameters():

@@ -4,7 +4,8 @@ a collective. For that it finds the call's inputs and outputs among the inputs a
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy
 
@@ -25,7 +26,7 @@ class State(NamedTuple):
     """What some gradients are on all ranks together."""
 
     wrong: bool
-    axes: FrozenSet[str]  # axes over which the gradients are still addends
+    axes: frozenset[str]  # axes over which the gradients are still addends
 
     @property
     def right(self) -> bool:
@@ -39,13 +40,13 @@ class Site:
     name: str
     where: str
     module: str
-    calls: Dict[int, List[Call]]
-    before: List[Key] = dataclasses.field(default_factory=list)  # modules' values that are its inputs
-    after: List[Key] = dataclasses.field(default_factory=list)  # modules' values that are its outputs
+    calls: dict[int, list[Call]]
+    before: list[Key] = dataclasses.field(default_factory=list)  # modules' values that are its inputs
+    after: list[Key] = dataclasses.field(default_factory=list)  # modules' values that are its outputs
     alone: bool = True  # whether the inputs have no other users, which would add to their gradients
 
     @property
-    def firsts(self) -> Dict[int, Call]:
+    def firsts(self) -> dict[int, Call]:
         """The first call on each rank."""
         return {rank: calls[0] for rank, calls in self.calls.items()}
 
@@ -67,7 +68,7 @@ class Site:
         """Whether the call involves other ranks."""
         return any(call.ranks or call.forward or call.backward for some in self.calls.values() for call in some)
 
-    def link(self, key: Key, side: str, values: Dict[Key, NDArray[numpy.float64]]) -> None:
+    def link(self, key: Key, side: str, values: dict[Key, NDArray[numpy.float64]]) -> None:
         """Notes a module's value as input (`side` "before") or output ("after"), if the first rank's calls have it."""
         value, gradient = values[key], values.get(gradient_key(key))
         calls = next(iter(self.calls.values()))
@@ -113,8 +114,8 @@ class Places:
 
     # -- inputs and outputs of calls
 
-    def _sites(self, module: Optional[str]) -> List[Site]:
-        found: Dict[Tuple[str, str, str], Site] = {}
+    def _sites(self, module: str | None) -> list[Site]:
+        found: dict[tuple[str, str, str], Site] = {}
         for rank, record in self.modules.ranks.items():
             for (inside, name, where), calls in sites(record.calls).items():
                 if inside == module:
@@ -143,11 +144,11 @@ class Places:
 
     # -- whether the first error arises in a call
 
-    def _begins_in(self, site: Site, begins: Begins) -> Optional[bool]:
+    def _begins_in(self, site: Site, begins: Begins) -> bool | None:
         """Whether the error arises in this call; None: unknown."""
         return self._forward(site, begins) if begins.place == "forward" else self._backward(site, begins)
 
-    def _forward(self, site: Site, begins: Begins) -> Optional[bool]:
+    def _forward(self, site: Site, begins: Begins) -> bool | None:
         found = self.modules.found
         if not site.before or any(found[key[0]].lost(key[2]) for key in site.before):
             return None
@@ -159,7 +160,7 @@ class Places:
         sums = site.over(self.modules.axes.text(missing), "forward")
         return True if missing and not sums else None
 
-    def _backward(self, site: Site, begins: Begins) -> Optional[bool]:
+    def _backward(self, site: Site, begins: Begins) -> bool | None:
         adds = self._adds(site)
         if adds is not None:
             return not adds
@@ -189,14 +190,14 @@ class Places:
             axes |= module.partial(_BACK[key[2]])
         return State(wrong, axes)
 
-    def _given(self, site: Site) -> Optional[State]:
+    def _given(self, site: Site) -> State | None:
         """What the gradient of the call's output is; None: unknown."""
         state = self._state(site.after) if site.after else self._given_a_copy(site)
         if state is not None and state.axes and site.first.reported_whole:
             return State(True, Nothing)
         return state
 
-    def _given_a_copy(self, site: Site) -> Optional[State]:
+    def _given_a_copy(self, site: Site) -> State | None:
         """The same for a call whose output equals its input: compares with the gradient of the input's value."""
         key, calls = site.before[0], site.firsts
         if any(not _replicas(call) or len(call.gradients_given) != 1 for call in calls.values()):
@@ -212,7 +213,7 @@ class Places:
         found = self._compared({rank: call.gradients[0] for rank, call in calls.items()}, site.after[0])
         return found is not None and found.right
 
-    def _compared(self, parts: Dict[int, NDArray[numpy.float64]], key: Key) -> Optional[_match.Gradient]:
+    def _compared(self, parts: dict[int, NDArray[numpy.float64]], key: Key) -> _match.Gradient | None:
         """What these gradients are, as gradients of a module's input or output; None: unknown."""
         value, whole = self.modules.value(key), self.modules.whole.values.get(gradient_key(key))
         if value is None or whole is None or set(parts) - set(value.index):
@@ -222,7 +223,7 @@ class Places:
 
     # -- calls that sum over ranks, which can be judged without modules
 
-    def _adds(self, site: Site) -> Optional[bool]:
+    def _adds(self, site: Site) -> bool | None:
         """For a call that sums over ranks: whether its backward returns the gradient of the sum unchanged, as the
         gradient of an addend must be. None: it is no such call, or the gradient of its output is not right."""
         calls = list(site.firsts.values())
@@ -233,7 +234,7 @@ class Places:
         pairs = [(call.gradients[0], call.gradients_given[0]) for call in calls]
         return all(_match.close(back, given, self.modules.bound, _match.largest(given)) for back, given in pairs)
 
-    def _is_sum(self, calls: Dict[int, Call]) -> bool:
+    def _is_sum(self, calls: dict[int, Call]) -> bool:
         """Whether, over some axes, the calls' outputs are the sum of their inputs."""
         if any(len(call.gives) != 1 or not call.takes for call in calls.values()):
             return False
@@ -242,7 +243,7 @@ class Places:
         return any(self._sums_over(some, taken, given) for some in self.modules.axes.subsets())
 
     def _sums_over(
-        self, some: FrozenSet[str], taken: Dict[int, NDArray[numpy.float64]], given: Dict[int, NDArray[numpy.float64]]
+        self, some: frozenset[str], taken: dict[int, NDArray[numpy.float64]], given: dict[int, NDArray[numpy.float64]]
     ) -> bool:
         for fibre in self.modules.axes.fibres(some, sorted(taken)):
             total = _match.summed(taken, fibre) if len(fibre) > 1 else None

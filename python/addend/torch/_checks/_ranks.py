@@ -12,8 +12,9 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable
 
 import addend
 from addend.torch._checks import _names
@@ -68,7 +69,7 @@ def reported(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{place}"
 
 
-def said_lines(path: str) -> List[str]:
+def said_lines(path: str) -> list[str]:
     """The lines that a process wrote, as a terminal shows them at the end, without progress bars."""
     with open(path, errors="replace", newline="\n") as file:
         lines = [line.rstrip().rsplit("\r", 1)[-1] for line in file]
@@ -83,7 +84,7 @@ def _last_lines(path: str) -> str:
     return "".join(f"\n  {line}" for line in lines[-_LINES:])
 
 
-def _stacks(folder: str, processes: Dict[str, Any], silent: Sequence[str]) -> str:
+def _stacks(folder: str, processes: dict[str, Any], silent: Sequence[str]) -> str:
     for name in silent:
         os.kill(processes[name].pid, signal.SIGUSR1)
     end, text = time.monotonic() + _STACKS, ""
@@ -102,9 +103,9 @@ def follows(text: str) -> int:
     return 2 if any(word in text for word in _FOLLOWS) else int(HUNG in text)
 
 
-def _collect(folder: str, processes: Dict[str, Any], pipes: Dict[str, Connection], limit: float) -> None:
+def _collect(folder: str, processes: dict[str, Any], pipes: dict[str, Connection], limit: float) -> None:
     waiting, deadline = dict(pipes), time.monotonic() + limit
-    failed: List[Tuple[str, Any]] = []
+    failed: list[tuple[str, Any]] = []
     while waiting:
         ready = wait(list(waiting.values()), max(0.0, deadline - time.monotonic()))
         if not ready and failed:
@@ -135,11 +136,11 @@ def _collect(folder: str, processes: Dict[str, Any], pipes: Dict[str, Connection
         raise kind(f"{name}: {text}")
 
 
-def run(names: Sequence[str], work: Callable[[int], Any], folder: str, limit: float) -> List[Any]:
+def run(names: Sequence[str], work: Callable[[int], Any], folder: str, limit: float) -> list[Any]:
     """Runs work(i) in one process for each name, all at the same time; returns their results."""
     context = multiprocessing.get_context("fork")
-    processes: Dict[str, Any] = {}
-    pipes: Dict[str, Connection] = {}
+    processes: dict[str, Any] = {}
+    pipes: dict[str, Connection] = {}
     _flush()
     try:
         for i, name in enumerate(names):

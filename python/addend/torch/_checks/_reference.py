@@ -8,7 +8,8 @@ import hashlib
 import json
 import os
 import struct
-from typing import Any, Dict, List, Mapping, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy
 import torch
@@ -29,7 +30,7 @@ class _Damaged(Exception):
 
 
 def _put(path: str, metadata: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    header: Dict[str, Any] = {}
+    header: dict[str, Any] = {}
     at, digest = 0, hashlib.sha256()
     for name, values in found.items():
         header[name] = {
@@ -48,7 +49,7 @@ def _put(path: str, metadata: Mapping[str, Any], found: Mapping[str, Any]) -> No
             file.write(values.tobytes())
 
 
-def _get(path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+def _get(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         start = file.read(8)
@@ -82,7 +83,7 @@ def _get(path: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
 
 def write(path: str, whole: Whole, seed: int) -> None:
     """Writes the file that `read` reads."""
-    found: Dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name, values in whole.weights.items():
         found[f"weight/{name}"] = values
     for name, tensor in whole.state.items():
@@ -125,7 +126,7 @@ def write(path: str, whole: Whole, seed: int) -> None:
         raise addend.SystemRefusedError(f"{path} could not be written: {error}") from error
 
 
-def _tensors(found: Mapping[str, Any], kind: str) -> Dict[str, Any]:
+def _tensors(found: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return {name[len(kind) :]: values for name, values in found.items() if name.startswith(kind)}
 
 
@@ -133,7 +134,7 @@ def _record(metadata: Mapping[str, Any], found: Mapping[str, Any]) -> Any:
     reported = metadata["record"]
     if reported is None:
         return None
-    order: List[Any] = [tuple(key) for key in reported["order"]]
+    order: list[Any] = [tuple(key) for key in reported["order"]]
     values = {key: found[f"record/{i}"] for i, key in enumerate(order)}
     collectives = [tuple(entry) for entry in reported["collectives"]]
     return Record(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Dict, Optional, Tuple
+from typing import Any
 
 import addend
 from addend._cause import Cause
@@ -20,11 +20,11 @@ class Param:
     """The comparison of one parameter's gradient (and its values after optimizer steps) with one process's."""
 
     name: str
-    ok: Optional[bool]  # None: it cannot be judged
-    error: Optional[float] = None  # the largest difference, divided by the largest element in one process
+    ok: bool | None  # None: it cannot be judged
+    error: float | None = None  # the largest difference, divided by the largest element in one process
     text: str = ""
-    cause: Optional[Cause] = None
-    possible_causes: Tuple[Cause, ...] = ()
+    cause: Cause | None = None
+    possible_causes: tuple[Cause, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Begins:
     module: str  # the module's name without wrappers; "": the whole model
     place: str  # loaded, forward, loss, backward, reduction or optimizer
     text: str
-    axes: Tuple[str, ...] = ()
-    factor: Optional[float] = None
+    axes: tuple[str, ...] = ()
+    factor: float | None = None
     where: str = ""  # file:line of the module's forward
-    collectives: Tuple[str, ...] = ()  # collectives inside the module: phase, operation, axes, file:line
-    calls: Tuple[str, ...] = ()  # calls (autograd Functions, conversions, collectives) one of which is wrong
-    step: Optional[int] = None  # of the optimizer, counted from 1
+    collectives: tuple[str, ...] = ()  # collectives inside the module: phase, operation, axes, file:line
+    calls: tuple[str, ...] = ()  # calls (autograd Functions, conversions, collectives) one of which is wrong
+    step: int | None = None  # of the optimizer, counted from 1
     param: str = ""  # the parameter or buffer whose values are wrong before the first step
-    readings: Tuple[str, ...] = ()  # "missing sum", "lost gradient": what may be the matter with addends, if any
+    readings: tuple[str, ...] = ()  # "missing sum", "lost gradient": what may be the matter with addends, if any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,27 +60,27 @@ class Mutant:
 class MatchReport:
     """Whether the ranks compute what one process does. str() gives a table. `ok` is None if it cannot be judged."""
 
-    ok: Optional[bool]
+    ok: bool | None
     world: int
     mesh: str
-    loss: Optional[float]  # of all ranks together
-    loss_alone: Optional[float]
+    loss: float | None  # of all ranks together
+    loss_alone: float | None
     bound: float
-    params: Tuple[Param, ...]
-    begins: Optional[Begins] = None
-    unreached: Tuple[str, ...] = ()  # trained parameters whose gradient is none or zero everywhere: not judged
-    factor: Optional[float] = None  # all gradients are this many times those of one process
-    causes: Tuple[str, ...] = ()  # what may have made the factor
-    tensors: Dict[str, str] = dataclasses.field(default_factory=dict)  # by module: what its outputs are
-    mutants: Tuple[Mutant, ...] = ()
-    messages: Tuple[str, ...] = ()
-    reasons: Tuple[str, ...] = ()  # those of the messages that say why `ok` is not True, besides parameters
-    diff: Optional[addend.DiffReport] = None  # how often addends were counted in wrong sums
+    params: tuple[Param, ...]
+    begins: Begins | None = None
+    unreached: tuple[str, ...] = ()  # trained parameters whose gradient is none or zero everywhere: not judged
+    factor: float | None = None  # all gradients are this many times those of one process
+    causes: tuple[str, ...] = ()  # what may have made the factor
+    tensors: dict[str, str] = dataclasses.field(default_factory=dict)  # by module: what its outputs are
+    mutants: tuple[Mutant, ...] = ()
+    messages: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()  # those of the messages that say why `ok` is not True, besides parameters
+    diff: addend.DiffReport | None = None  # how often addends were counted in wrong sums
     drawn: str = ""  # in the step: SAME, OTHERS or CONSTANTS; "": no random numbers
     seconds: float = 0.0
 
     @property
-    def survivors(self) -> Tuple[Mutant, ...]:
+    def survivors(self) -> tuple[Mutant, ...]:
         """Mutants that the comparison did not notice."""
         return tuple(mutants for mutants in self.mutants if not mutants.noticed)
 
@@ -94,7 +94,7 @@ class MatchReport:
         return table(self)
 
     @property
-    def document(self) -> Dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """The report as `addend torch-check --json` prints it."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "diff"}
         return {
@@ -182,7 +182,7 @@ def _mutants(report: MatchReport) -> str:
     return "\n".join(lines)
 
 
-def _ended(report: MatchReport) -> Tuple[Verdict, str]:
+def _ended(report: MatchReport) -> tuple[Verdict, str]:
     """The verdict, and what it is about."""
     count = len(report.params)
     failed = sum(param.ok is False for param in report.params)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy
 import torch
@@ -28,11 +29,11 @@ _RUNS = 6  # number of runs of indices that are listed
 class Other:
     """What a parameter or buffer is on one rank whose values are not one process's."""
 
-    shape: Tuple[int, ...]  # of one process's
+    shape: tuple[int, ...]  # of one process's
     count: int  # of the rank's elements that differ
     size: int
-    has: Optional[_match.Index]  # the indices of one process's elements that it has; None: none fit
-    wants: Optional[_match.Index]  # the indices of those that it should have
+    has: _match.Index | None  # the indices of one process's elements that it has; None: none fit
+    wants: _match.Index | None  # the indices of those that it should have
     whose: str = ""  # another parameter of one process, of which it is all or a part; "": none
 
 
@@ -41,8 +42,8 @@ class Start:
 
     def __init__(self, named: Mapping[str, torch.Tensor], whole: Mapping[str, NDArray[numpy.float64]]):
         self._whole = whole
-        self._found: Dict[str, NDArray[numpy.float64]] = {}
-        self._right: Dict[str, NDArray[numpy.float64]] = {}
+        self._found: dict[str, NDArray[numpy.float64]] = {}
+        self._right: dict[str, NDArray[numpy.float64]] = {}
         for name, tensor in named.items():
             right = _right(tensor, whole[name]) if name in whole else None
             if right is None or not right.size:
@@ -52,10 +53,10 @@ class Start:
                 self._found[name], self._right[name] = found, right
 
     @property
-    def names(self) -> Tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         return tuple(self._right)
 
-    def others(self) -> Dict[str, Other]:
+    def others(self) -> dict[str, Other]:
         """What they are, by name."""
         return {name: self._other(name) for name in self.names}
 
@@ -75,7 +76,7 @@ class Start:
                 local.copy_(torch.from_numpy(right))
 
 
-def _right(tensor: torch.Tensor, whole: NDArray[numpy.float64]) -> Optional[NDArray[numpy.float64]]:
+def _right(tensor: torch.Tensor, whole: NDArray[numpy.float64]) -> NDArray[numpy.float64] | None:
     """The part of one process's values that this rank should have: a DTensor's placements say which, and a plain
     tensor of the full shape should have all. None: unknown, as for a part that the job sharded by hand."""
     if tensor.is_meta or tensor.is_complex() or tuple(tensor.shape) != whole.shape:
@@ -98,7 +99,7 @@ def _is_rounded(found: NDArray[numpy.float64], right: NDArray[numpy.float64], la
     return bool((is_near | (found == right) | (numpy.isnan(found) & numpy.isnan(right))).all())
 
 
-def inside(module: str, names: Sequence[str], aliases: Mapping[str, Sequence[str]]) -> List[str]:
+def inside(module: str, names: Sequence[str], aliases: Mapping[str, Sequence[str]]) -> list[str]:
     """Those of the names that belong to a module, or to a module in it, also under a further name of a tie."""
     below = f"{module}." if module else ""
     return [name for name in names if any(one.startswith(below) for one in (name, *aliases.get(name, ())))]
@@ -122,10 +123,10 @@ def text(others: Mapping[int, Other]) -> str:
     return f"{text} ({count} on rank {rank})"
 
 
-def _moved(others: Mapping[int, Other]) -> Optional[Tuple[int, List[int]]]:
+def _moved(others: Mapping[int, Other]) -> tuple[int, list[int]] | None:
     """(the dimension, the index of one process's values at each of its indices), if the ranks have one process's values
     at other indices of one dimension; None: they do not."""
-    moved: Dict[Tuple[int, int], int] = {}
+    moved: dict[tuple[int, int], int] = {}
     for other in others.values():
         if other.has is None or other.wants is None:
             return None
@@ -141,7 +142,7 @@ def _moved(others: Mapping[int, Other]) -> Optional[Tuple[int, List[int]]]:
 
 def _runs(order: Sequence[int]) -> str:
     """Indices in runs of successive ones: "0-1, 4-5, 2-3"."""
-    runs: List[List[int]] = []
+    runs: list[list[int]] = []
     for i in order:
         if runs and runs[-1][1] == i - 1:
             runs[-1][1] = i

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any, Dict, Iterator, List, Mapping, Sequence, Set, Tuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from torch import nn
 
 from addend.torch._checks import _match, _names
 from addend.torch._checks._trace import array
 
-Pair = Tuple[str, str]  # two names of one parameter of the one process
+Pair = tuple[str, str]  # two names of one parameter of the one process
 
 
 class Tied:
@@ -19,11 +20,11 @@ class Tied:
     module, which an update through one of them does not reach."""
 
     def __init__(self, parts: Sequence[nn.Module], aliases: Mapping[str, Sequence[str]], bound: float):
-        self.parted: Dict[int, List[Pair]] = {}  # by steps of the optimizer: the names whose values differ after it
+        self.parted: dict[int, list[Pair]] = {}  # by steps of the optimizer: the names whose values differ after it
         self._bound = bound
-        self._same: Set[Pair] = set()  # of which the values are the same before the first step
+        self._same: set[Pair] = set()  # of which the values are the same before the first step
         self._first = {name: first for first, others in aliases.items() for name in (first, *others)}
-        self._modules: Dict[str, nn.Module] = {}
+        self._modules: dict[str, nn.Module] = {}
         for path, module in (named for part in parts for named in _names.modules(part)):
             for attribute in module._parameters:
                 name = f"{path}.{attribute}" if path else attribute
@@ -33,7 +34,7 @@ class Tied:
     @contextlib.contextmanager
     def watched(self, after: int) -> Iterator[None]:
         """Watches the forwards within it, which come after so many steps of the optimizer."""
-        values: Dict[str, Any] = {}
+        values: dict[str, Any] = {}
         handles = [
             module.register_forward_pre_hook(functools.partial(_note, values, name))
             for name, module in self._modules.items()
@@ -52,7 +53,7 @@ class Tied:
             if pair in self._same and off > self._bound:
                 self.parted.setdefault(after, []).append(pair)
 
-    def _pairs(self, values: Mapping[str, Any]) -> List[Pair]:
+    def _pairs(self, values: Mapping[str, Any]) -> list[Pair]:
         """The names of one parameter whose values were seen and have the same shape, two by two."""
         names = sorted(values)
         return [
@@ -63,7 +64,7 @@ class Tied:
         ]
 
 
-def _note(values: Dict[str, Any], name: str, module: nn.Module, inputs: Any) -> None:
+def _note(values: dict[str, Any], name: str, module: nn.Module, inputs: Any) -> None:
     """Keeps what a module has under a name when it is called the first time."""
     parameter = module._parameters.get(name.rpartition(".")[2])
     if name not in values and parameter is not None:

@@ -8,7 +8,8 @@ import functools
 import inspect
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any, Collection, Dict, List, Optional, Set, Tuple
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
@@ -21,7 +22,7 @@ from addend.torch._checks import _names
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Key = Tuple[str, int, str, int]  # module, call, kind (in, out, gin, gout), which of its tensors
+Key = tuple[str, int, str, int]  # module, call, kind (in, out, gin, gout), which of its tensors
 
 
 def gradient_key(key: Key) -> Key:
@@ -39,7 +40,7 @@ def is_inside(name: str, around: str) -> bool:
     return not around or name == around or name.startswith(f"{around}.")
 
 
-def tensors(value: Any, floating: bool = True) -> List[torch.Tensor]:
+def tensors(value: Any, floating: bool = True) -> list[torch.Tensor]:
     """The floating tensors in a module's arguments or result, in order; or those of integers and booleans."""
     if isinstance(value, torch.Tensor):
         return [value] if value.is_floating_point() is floating and not value.is_complex() else []
@@ -53,7 +54,7 @@ def tensors(value: Any, floating: bool = True) -> List[torch.Tensor]:
     return []
 
 
-def replaced(value: Any, new: Dict[int, torch.Tensor]) -> Any:
+def replaced(value: Any, new: dict[int, torch.Tensor]) -> Any:
     """`value` with tensors replaced: new[id(tensor)] is the replacement."""
     if isinstance(value, torch.Tensor):
         return new.get(id(value), value)
@@ -89,29 +90,29 @@ class Call:
     module: str  # the innermost module in which it was called
     ranks: bool = False  # whether it has a group or mesh as argument, or is a collective itself
     plain: bool = False  # whether it is a collective outside of any autograd Function
-    takes: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)
-    gives: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)
-    gradients_given: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)  # of outputs
-    gradients: List[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)  # of inputs
+    takes: list[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)
+    gives: list[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)
+    gradients_given: list[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)  # of outputs
+    gradients: list[NDArray[numpy.float64]] = dataclasses.field(default_factory=list)  # of inputs
     reported_whole: bool = False  # the gradient of its output was a DTensor without Partial, so not an addend
-    forward: List[str] = dataclasses.field(default_factory=list)  # collectives inside it: "allreduce over tp"
-    backward: List[str] = dataclasses.field(default_factory=list)
+    forward: list[str] = dataclasses.field(default_factory=list)  # collectives inside it: "allreduce over tp"
+    backward: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
 class Record:
     """What one process recorded of one step; it can be pickled."""
 
-    values: Dict[Key, NDArray[numpy.float64]] = dataclasses.field(default_factory=dict)
-    order: List[Key] = dataclasses.field(default_factory=list)  # in the order of recording
-    places: Dict[str, str] = dataclasses.field(default_factory=dict)  # file:line of a module's forward
-    kinds: Dict[str, str] = dataclasses.field(default_factory=dict)  # the class of a module
-    collectives: List[Tuple[str, str, str, str]] = dataclasses.field(default_factory=list)  # module, phase, what, where
-    calls: List[Call] = dataclasses.field(default_factory=list)
-    passes: Dict[Key, int] = dataclasses.field(default_factory=dict)  # of gradients: how many backwards gave the same
-    unused: Set[Key] = dataclasses.field(default_factory=set)  # outputs that need a gradient and got none
-    ungiven: Set[Key] = dataclasses.field(default_factory=set)  # inputs that need a gradient and got none
-    integers: Optional[Dict[Key, NDArray[numpy.float64]]] = None  # inputs of integers and booleans; None: unknown
+    values: dict[Key, NDArray[numpy.float64]] = dataclasses.field(default_factory=dict)
+    order: list[Key] = dataclasses.field(default_factory=list)  # in the order of recording
+    places: dict[str, str] = dataclasses.field(default_factory=dict)  # file:line of a module's forward
+    kinds: dict[str, str] = dataclasses.field(default_factory=dict)  # the class of a module
+    collectives: list[tuple[str, str, str, str]] = dataclasses.field(default_factory=list)  # module, phase, what, where
+    calls: list[Call] = dataclasses.field(default_factory=list)
+    passes: dict[Key, int] = dataclasses.field(default_factory=dict)  # of gradients: how many backwards gave the same
+    unused: set[Key] = dataclasses.field(default_factory=set)  # outputs that need a gradient and got none
+    ungiven: set[Key] = dataclasses.field(default_factory=set)  # inputs that need a gradient and got none
+    integers: dict[Key, NDArray[numpy.float64]] | None = None  # inputs of integers and booleans; None: unknown
     evaluates: bool = False  # whether a forward of a whole model ran without gradients
 
 
@@ -120,21 +121,21 @@ class Trace:
 
     def __init__(self) -> None:
         self.record = Record(integers={})
-        self.stack: List[str] = []
-        self._aside: Optional[int] = None  # id() of the module whose forward, a validation, is not recorded
+        self.stack: list[str] = []
+        self._aside: int | None = None  # id() of the module whose forward, a validation, is not recorded
         self._evaluates = True  # whether such forwards are part of the step: one process has them, too
         self.finished = ""  # the module whose gradients were recorded last in the backward
-        self._calls: Dict[Tuple[int, str, str], int] = {}
-        self._open: Dict[Tuple[int, str], List[int]] = {}
-        self._handles: List[RemovableHandle] = []
-        self._passes: Dict[Key, Dict[int, NDArray[numpy.float64]]] = {}  # gradients by backward
+        self._calls: dict[tuple[int, str, str], int] = {}
+        self._open: dict[tuple[int, str], list[int]] = {}
+        self._handles: list[RemovableHandle] = []
+        self._passes: dict[Key, dict[int, NDArray[numpy.float64]]] = {}  # gradients by backward
 
-    def attach(self, model: nn.Module, whole: Optional[Record] = None, everywhere: Collection[str] = ()) -> None:
+    def attach(self, model: nn.Module, whole: Record | None = None, everywhere: Collection[str] = ()) -> None:
         """Puts hooks on all modules. A pipeline stage has the name of the whole model; its inputs are recorded only if
         it has the module that `whole` (one process's record) calls first, its outputs only if it has the last one.
         `everywhere`: the names of all modules that any rank has."""
         self._evaluates = whole is None or whole.evaluates
-        chosen: Dict[str, nn.Module] = {}
+        chosen: dict[str, nn.Module] = {}
         for name, module in _names.modules(model):
             chosen.setdefault(name, module)  # the wrapper, if there is one: it may convert tensors
             self.record.kinds[name] = type(module).__name__
@@ -154,7 +155,7 @@ class Trace:
         self.record.unused -= {(name, call, "out", i) for name, call, kind, i in self._passes if kind == "gout"}
         self.record.ungiven -= {(name, call, "in", i) for name, call, kind, i in self._passes if kind == "gin"}
 
-    def _add_up(self, key: Key, passes: List[NDArray[numpy.float64]]) -> None:
+    def _add_up(self, key: Key, passes: list[NDArray[numpy.float64]]) -> None:
         """Adds the gradients of several backwards of one forward. If all are the same, a job may have split its
         backward (first the gradients of inputs, then those of weights), so they are kept as one."""
         if len(passes) > 1 and all(numpy.array_equal(one, passes[0]) for one in passes):
@@ -166,7 +167,7 @@ class Trace:
         self.record.values[key] = array(tensor)
         self.record.order.append(key)
 
-    def _keep_gradient(self, key: Key, gradient: Optional[torch.Tensor]) -> None:
+    def _keep_gradient(self, key: Key, gradient: torch.Tensor | None) -> None:
         if gradient is None:  # another output of the same autograd Function, as DDP's around a model's, has one
             return
         task, passes = torch._C._current_graph_task_id(), self._passes.setdefault(key, {})
@@ -177,7 +178,7 @@ class Trace:
         passes[task] = passes[task] + array(gradient) if task in passes else array(gradient)
         self.finished = key[0]
 
-    def _enter(self, name: str, takes: bool, module: nn.Module, args: Any, kwargs: Any) -> Optional[Tuple[Any, Any]]:
+    def _enter(self, name: str, takes: bool, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         if self._aside is not None or _pipeline.infers():
             return None
         again = torch._C._current_graph_task_id() != -1  # recomputation by activation checkpointing
@@ -191,7 +192,7 @@ class Trace:
         self._calls[id(module), name, phase] = call + 1
         self._open.setdefault((id(module), name), []).append(call)
         self.stack.append(name)
-        new: Dict[int, torch.Tensor] = {}
+        new: dict[int, torch.Tensor] = {}
         for i, tensor in enumerate(tensors((args, kwargs)) if takes else ()):
             key = (name, call, "in", i)
             if key not in self.record.values:
@@ -233,7 +234,7 @@ def _weights_alone() -> bool:
     return any(frame.f_code.co_name == "stage_backward_weight" for frame, _ in traceback.walk_stack(sys._getframe()))
 
 
-def _ends(name: str, own: Collection[str], whole: Optional[Record], everywhere: Collection[str]) -> Tuple[bool, bool]:
+def _ends(name: str, own: Collection[str], whole: Record | None, everywhere: Collection[str]) -> tuple[bool, bool]:
     """Whether the module's inputs, and its outputs, are those of the module of this name in one process."""
     below = f"{name}." if name else ""
     if whole is None or all(other in own for other in everywhere if other.startswith(below)):

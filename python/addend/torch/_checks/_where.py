@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING, Collection, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy
 
@@ -19,7 +20,7 @@ from addend.torch._checks._trace import Key, Record, gradient_key, is_inside, va
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Nothing: FrozenSet[str] = frozenset()
+Nothing: frozenset[str] = frozenset()
 MISSING, LOST = "missing sum", "lost gradient"  # readings of addends that are not summed, or do not arrive
 
 
@@ -28,23 +29,23 @@ class Module:
     """What a module's tensors are on all ranks, over all calls and microbatches."""
 
     name: str
-    values: Dict[str, List[Optional[_match.Value]]] = dataclasses.field(default_factory=dict)  # kinds: in, out
-    gradients: Dict[str, List[_match.Gradient]] = dataclasses.field(default_factory=dict)  # kinds: gin, gout
+    values: dict[str, list[_match.Value | None]] = dataclasses.field(default_factory=dict)  # kinds: in, out
+    gradients: dict[str, list[_match.Gradient]] = dataclasses.field(default_factory=dict)  # kinds: gin, gout
     forward: int = -1  # position of its output in one process's record
     backward: int = -1  # position of its gradients in one process's record
-    params: List[str] = dataclasses.field(default_factory=list)  # its own parameters whose addends are wrong
-    shown: Dict[str, str] = dataclasses.field(default_factory=dict)
+    params: list[str] = dataclasses.field(default_factory=list)  # its own parameters whose addends are wrong
+    shown: dict[str, str] = dataclasses.field(default_factory=dict)
     without: bool = False  # no rank has a gradient of its output
     keeps: bool = False  # its inputs need gradients, and no rank has one, unlike one process
-    factor: Optional[float] = None  # the output is this many times one process's; None: not a multiple
+    factor: float | None = None  # the output is this many times one process's; None: not a multiple
 
     def lost(self, kind: str) -> bool:
         """Whether one of these values could not be related to one process's value."""
         return any(value is None for value in self.values.get(kind, ()))
 
-    def partial(self, kind: str) -> FrozenSet[str]:
+    def partial(self, kind: str) -> frozenset[str]:
         """The axes over which these values, or gradients, are still addends."""
-        found: FrozenSet[str] = Nothing
+        found: frozenset[str] = Nothing
         for value in self.values.get(kind, ()):
             found |= value.axes if value is not None else Nothing
         for gradient in self.gradients.get(kind, ()):
@@ -70,14 +71,14 @@ class Modules:
     ):
         self._batches = batches  # of one process; if there are several, a rank's batch i is part of batch i
         self.axes, self.bound, self.whole, self.ranks = axes, bound, whole, ranks
-        self.found: Dict[str, Module] = {}
+        self.found: dict[str, Module] = {}
         self._calls = {rank: _calls(record) for rank, record in ranks.items()}
         self._whole_calls = _calls(whole)
-        self.scales: Dict[Tuple[int, int], float] = {}
+        self.scales: dict[tuple[int, int], float] = {}
         self._averaged, self._factors = averaged, factors
-        self._values: Dict[Tuple[Key, int], Optional[_match.Value]] = {}
+        self._values: dict[tuple[Key, int], _match.Value | None] = {}
         self._fates = Fates(self)
-        self._gradients: Dict[Tuple[Key, int], _match.Gradient] = {}
+        self._gradients: dict[tuple[Key, int], _match.Gradient] = {}
         self._find_values()
         self._find_scales()
         self._find_gradients()
@@ -96,7 +97,7 @@ class Modules:
             return name, call + (microbatch + batch * self.microbatches(name)) * own, kind, i
         return name, call + microbatch * alone, kind, i
 
-    def _parts(self, key: Key, microbatch: int) -> Dict[int, NDArray[numpy.float64]]:
+    def _parts(self, key: Key, microbatch: int) -> dict[int, NDArray[numpy.float64]]:
         parts, theirs = {}, self._key(key, microbatch)
         for rank, record in self.ranks.items():
             if theirs in record.values:
@@ -108,7 +109,7 @@ class Modules:
         alone = self._whole_calls.get(name, 0)
         return most // alone if alone and most % alone == 0 else 0
 
-    def _keys(self, kinds: Sequence[str]) -> Iterator[Tuple[Key, int]]:
+    def _keys(self, kinds: Sequence[str]) -> Iterator[tuple[Key, int]]:
         for key in self.whole.order:
             if key[2] in kinds:
                 for microbatch in range(self.microbatches(key[0])):
@@ -119,7 +120,7 @@ class Modules:
 
     def _find_values(self) -> None:
         """Relates all values to one process's, the last ones first: their rows differ most, which helps the others."""
-        hints: Dict[int, Dict[int, _match.Hints]] = {}
+        hints: dict[int, dict[int, _match.Hints]] = {}
         for key, microbatch in reversed(list(self._keys(("in", "out")))):
             parts = self._parts(key, microbatch)
             if not parts:
@@ -167,7 +168,7 @@ class Modules:
 
     # -- what Fates asks for
 
-    def addends(self, name: str, axes: FrozenSet[str]) -> List[Tuple[Key, int]]:
+    def addends(self, name: str, axes: frozenset[str]) -> list[tuple[Key, int]]:
         """The inputs of a module, each with the microbatch, whose gradients are addends over these axes."""
         return [
             (value_key(key), microbatch)
@@ -184,18 +185,18 @@ class Modules:
         lost = any(own in (record.unused if key[2] == "out" else record.ungiven) for record in records)
         return lost or bool(self._parts(gradient, microbatch))
 
-    def gradient(self, key: Key, microbatch: int) -> Optional[_match.Gradient]:
+    def gradient(self, key: Key, microbatch: int) -> _match.Gradient | None:
         return self._gradients.get((key, microbatch))
 
-    def ranks_with(self, key: Key, microbatch: int) -> List[int]:
+    def ranks_with(self, key: Key, microbatch: int) -> list[int]:
         return sorted(self._parts(key, microbatch))
 
-    def index(self, key: Key, microbatch: int, rank: int) -> Optional[_match.Index]:
+    def index(self, key: Key, microbatch: int, rank: int) -> _match.Index | None:
         """The indices of one process's input or output that a rank has; None: unknown."""
         value = self._values.get((key, microbatch))
         return None if value is None else value.index.get(rank)
 
-    def part(self, key: Key, microbatch: int, rank: int) -> Optional[NDArray[numpy.float64]]:
+    def part(self, key: Key, microbatch: int, rank: int) -> NDArray[numpy.float64] | None:
         """A rank's gradient of a value that it has: zeros if it has none."""
         values = self.ranks[rank].values
         value = values.get(self._key(value_key(key), microbatch))
@@ -207,7 +208,7 @@ class Modules:
 
     # -- about one module
 
-    def value(self, key: Key) -> Optional[_match.Value]:
+    def value(self, key: Key) -> _match.Value | None:
         """What a module's input or output is on all ranks, in the first microbatch."""
         return self._values.get((key, 0))
 
@@ -234,7 +235,7 @@ class Modules:
             self.module(key[0]).gradients.setdefault(key[2], []).append(gradient)
             self._gradients[key, microbatch] = gradient
 
-    def _ungiven(self, key: Key, microbatch: int, ranks: Sequence[int]) -> Dict[int, NDArray[numpy.float64]]:
+    def _ungiven(self, key: Key, microbatch: int, ranks: Sequence[int]) -> dict[int, NDArray[numpy.float64]]:
         """Zeros as the gradient on those of the ranks that need one and got none, while others got one."""
         theirs = self._key(value_key(key), microbatch)
         records = {rank: self.ranks[rank] for rank in ranks}
@@ -247,7 +248,7 @@ class Modules:
     def _find_keepers(self) -> None:
         """Finds the modules that get a gradient of their inputs in one process, and none on any rank, although the
         ranks' inputs need one."""
-        lost: Dict[str, bool] = {}
+        lost: dict[str, bool] = {}
         for key, microbatch in self._keys(("gin",)):
             theirs = self._key(value_key(key), microbatch)
             holders = [record for record in self.ranks.values() if theirs in record.values]
@@ -270,7 +271,7 @@ class Modules:
             inside = [other.backward for other in self.found.values() if is_inside(other.name, module.name)]
             module.backward = max([module.backward, *inside])
 
-    def parent(self, name: str) -> Optional[str]:
+    def parent(self, name: str) -> str | None:
         """The innermost module around this one that both models have."""
         while name:
             name = name.rpartition(".")[0]
@@ -280,12 +281,12 @@ class Modules:
 
     # -- where the first error arises
 
-    def ordered(self, phase: str) -> List[Module]:
+    def ordered(self, phase: str) -> list[Module]:
         """The modules in the order of the phase ("forward" or "backward"); inner modules before those around them."""
         kept = [module for module in self.found.values() if getattr(module, phase) >= 0]
         return sorted(kept, key=lambda module: (getattr(module, phase), -module.name.count("."), not module.name))
 
-    def calls(self, name: str, phase: str, axes: FrozenSet[str]) -> bool:
+    def calls(self, name: str, phase: str, axes: frozenset[str]) -> bool:
         """Whether the module itself, not a module inside it, calls a collective over these axes."""
         words = [f" over {self.axes.text(axes)}"]
         return any(
@@ -295,10 +296,10 @@ class Modules:
         )
 
     def begins(
-        self, place: str, module: str, text: str, axes: FrozenSet[str], factor: Optional[float], *readings: str
+        self, place: str, module: str, text: str, axes: frozenset[str], factor: float | None, *readings: str
     ) -> Begins:
         record = next(iter(self.ranks.values()))
-        inside: Dict[str, None] = {}
+        inside: dict[str, None] = {}
         for where, when, what, line in record.collectives:
             if is_inside(where, module):
                 inside[f"{when}, {what} ({line})"] = None
@@ -338,7 +339,7 @@ class Modules:
             return False
         return not module.wrong(kind) and not module.lost(kind) and not module.partial(kind)
 
-    def _identical(self, name: str) -> List[str]:
+    def _identical(self, name: str) -> list[str]:
         """Other modules with the same class and the same last part of the name."""
         kinds = next(iter(self.ranks.values())).kinds
         last = name.rpartition(".")[2]
@@ -348,7 +349,7 @@ class Modules:
             if other != name and other.rpartition(".")[2] == last and kinds.get(other) == kinds.get(name)
         ]
 
-    def forward(self, is_wrong: bool = True) -> Optional[Begins]:
+    def forward(self, is_wrong: bool = True) -> Begins | None:
         """Where the forward is first wrong: the first module whose output is neither one process's, nor a part of it,
         nor an addend; or where a sum is missing before that. `is_wrong`: whether gradients are; if they are not, rows
         of the model that are laid out otherwise, as with other padding, are no cause."""
@@ -391,7 +392,7 @@ class Modules:
         counts = [[sum(key[:3] == (name, 0, "in") for key in values) for values in some] for some in held]
         return any(count not in (0, some[0]) for some in counts for count in some[1:])
 
-    def _given_integers(self, name: str) -> Optional[Begins]:
+    def _given_integers(self, name: str) -> Begins | None:
         """The error, if a module gets integers or booleans that are no part of one process's, which may be why its
         output is another: the innermost module around it that gets one process's, or the model that does not."""
         text = self._other_integers(name)
@@ -410,7 +411,7 @@ class Modules:
         text = f"in it `{name}`, whose output is wrong, is given {text}, neither one process's nor a part of them"
         return self.begins("forward", around, text, Nothing, None)
 
-    def _apart(self) -> FrozenSet[str]:
+    def _apart(self) -> frozenset[str]:
         """The axes over which the model is given different integers or booleans."""
         given = {
             rank: [(key, value.shape, value.tobytes()) for key, value in (record.integers or {}).items() if not key[0]]
@@ -437,7 +438,7 @@ class Modules:
                     return f"integers or booleans {list(part.shape)} on rank {rank}"
         return ""
 
-    def missing(self) -> Optional[Begins]:
+    def missing(self) -> Begins | None:
         """The error, if a part of the model's output in one process is on no rank: then ranks do not have the whole
         batch. Rows that equal another row cannot be distinguished from it, and are not missing."""
         for key in self.whole.order:
@@ -455,14 +456,14 @@ class Modules:
                     return self.begins("forward", "", text, Nothing, None)
         return None
 
-    def _own_part(self, axes: FrozenSet[str]) -> str:
+    def _own_part(self, axes: frozenset[str]) -> str:
         return f"on {self.axes.text(axes)} each rank has its own addend where the full value is wanted"
 
     def _unsummed(
         self, ordered: Sequence[Module], phase: str, kind: str, other: str, end: int, first: str
-    ) -> Optional[str]:
+    ) -> str | None:
         """The last module before the first wrong one whose result is an addend that no module around it sums."""
-        found: List[str] = []
+        found: list[str] = []
         for module in [m for m in ordered if getattr(m, phase) <= end]:
             axes, parent = module.partial(kind), self.parent(module.name)
             if not axes or axes & module.partial(other) or module.wrong(kind) or module.lost(kind) or parent is None:
@@ -493,16 +494,16 @@ class Modules:
         is_other = key[0] != output[0] and (key[2] == "in" or key[2] == "out" and is_inside(output[0], key[0]))
         return is_other and numpy.array_equal(self.whole.values[key], self.whole.values[output])
 
-    def _is_full(self, value: Optional[_match.Value], axes: FrozenSet[str]) -> bool:
+    def _is_full(self, value: _match.Value | None, axes: frozenset[str]) -> bool:
         return value is not None and not axes & value.axes
 
-    def _is_kept(self, name: Optional[str]) -> bool:
+    def _is_kept(self, name: str | None) -> bool:
         """Whether this module's backward returns no gradient, or that of the next module around it that has any."""
         while name is not None and not self.found[name].keeps and not self.found[name].gradients.get("gin"):
             name = self.parent(name)
         return name is not None and self.found[name].keeps
 
-    def loss(self) -> Optional[Begins]:
+    def loss(self) -> Begins | None:
         """The error, if losses were scaled by different factors, or by another than the wrapper's divisor."""
         off = {at: scale / self._averaged[at[0]] for at, scale in self.scales.items()}
         if not off or all(abs(factor - 1) < 1e-6 for factor in off.values()):
@@ -521,7 +522,7 @@ class Modules:
         text += "times what is wanted, " + ", ".join(words[:6]) + (", ..." if len(words) > 6 else "")
         return self.begins("loss", "", text, Nothing, None)
 
-    def behind(self) -> Optional[Begins]:
+    def behind(self) -> Begins | None:
         """The error, if the model's output is right and the loss passes a wrong gradient to it: none that is a multiple
         of the right one, which `loss` finds, or an addend."""
         root = self.found.get("")
@@ -548,8 +549,8 @@ class Modules:
         return max(same, key=lambda name: name.count("."), default="")
 
     def backward(
-        self, early: Mapping[str, str], late: Mapping[str, FrozenSet[str]], same: Collection[str] = ()
-    ) -> Optional[Begins]:
+        self, early: Mapping[str, str], late: Mapping[str, frozenset[str]], same: Collection[str] = ()
+    ) -> Begins | None:
         """Where the backward is first wrong: the first module in backward order whose output's gradient is right and
         whose input's gradient is wrong. `early`: parameters whose addends are wrong; `late`: parameters whose addends
         are right, with the axes to sum over; `same`: those of the latter of which ranks have the same addends, so that
@@ -586,7 +587,7 @@ class Modules:
         is_wrong = module.wrong("gin") or module.keeps or bool(module.params)
         return is_wrong and not module.wrong("gout") and not module.without
 
-    def _between(self, ordered: Sequence[Module]) -> Optional[Begins]:
+    def _between(self, ordered: Sequence[Module]) -> Begins | None:
         """The error, if a module's output has a wrong gradient or none, but the module around it got a right one."""
         for module in ordered:
             around = self.parent(module.name)
@@ -605,7 +606,7 @@ class Modules:
             )
         return None
 
-    def _given_addend(self, module: Module) -> Optional[Begins]:
+    def _given_addend(self, module: Module) -> Begins | None:
         """The error, if the gradient of a module's output misses a sum: the innermost module around it whose output's
         gradient is right."""
         axes, around = module.partial("gout"), self.parent(module.name)
@@ -619,9 +620,9 @@ class Modules:
         text += _OTHERS_LOST if is_lone else ""
         return self.begins("backward", around, text, axes, None, *_readings(is_lone))
 
-    def _given_addends(self, ordered: Sequence[Module], late: Mapping[str, FrozenSet[str]]) -> Optional[Module]:
+    def _given_addends(self, ordered: Sequence[Module], late: Mapping[str, frozenset[str]]) -> Module | None:
         """The first module with a parameter whose gradient misses a sum because the gradient of its output does."""
-        owners: Dict[str, Set[str]] = {}
+        owners: dict[str, set[str]] = {}
         for name, axes in late.items():
             owners.setdefault(name.rpartition(".")[0], set()).update(axes)
         return next((m for m in ordered if owners.get(m.name, set()) & m.partial("gout")), None)
@@ -661,7 +662,7 @@ class Modules:
             text = f"the gradient of its output is right, that of {names} is not"
         return self.begins("backward", first.name, text, Nothing, None, *[LOST] * bool(lost or first.keeps))
 
-    def tensors(self) -> Dict[str, str]:
+    def tensors(self) -> dict[str, str]:
         """For each module whose output is not one process's: what the output is, in words."""
         return {m.name: m.shown["out"] for m in self.found.values() if m.shown.get("out", "whole") != "whole"}
 
@@ -669,22 +670,22 @@ class Modules:
 _OTHERS_LOST = ", or the other ranks' is lost (one rank alone has more than zeros)"
 
 
-def _readings(is_either: bool) -> Tuple[str, ...]:
+def _readings(is_either: bool) -> tuple[str, ...]:
     return (MISSING, LOST) if is_either else (MISSING,)
 
 
-def _siblings(record: Record, key: Key) -> List[NDArray[numpy.float64]]:
+def _siblings(record: Record, key: Key) -> list[NDArray[numpy.float64]]:
     """All tensors of the same call and kind."""
     keys = ((key[0], key[1], key[2], i) for i in itertools.count())
     return [record.values[one] for one in itertools.takewhile(record.values.__contains__, keys)]
 
 
-def _calls(record: Record) -> Dict[str, int]:
-    found: Dict[str, int] = {}
+def _calls(record: Record) -> dict[str, int]:
+    found: dict[str, int] = {}
     for name, call, _, _ in record.values:
         found[name] = max(found.get(name, 0), call + 1)
     return found
 
 
-def _rounded(factors: Sequence[Optional[float]]) -> List[Optional[float]]:
+def _rounded(factors: Sequence[float | None]) -> list[float | None]:
     return [None if factor is None else float(f"{factor:.6g}") for factor in factors]

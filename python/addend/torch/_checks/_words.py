@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Tuple
 
-
-def apart(a: float, b: float) -> Tuple[str, str]:
+def apart(a: float, b: float) -> tuple[str, str]:
     """Two numbers that differ, with as many digits as show it, at least nine."""
     for digits in range(9, 17):
         texts = f"{a:.{digits}g}", f"{b:.{digits}g}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -49,7 +50,7 @@ def _has_plan(config: type) -> bool:
     return any(getattr(part, plan, None) for part in (config, *_parts(config)) for plan in plans)
 
 
-def architectures() -> List[str]:
+def architectures() -> list[str]:
     """All architectures with a tensor-parallel or expert-parallel plan (or a part with one) for which there is a class
     with a head; and those without a head that are no part of one of these."""
     import transformers
@@ -97,11 +98,11 @@ class Full:
             model = self.auto.from_config(config)
         _shrink.sections_of(model)
         self.config: Any = model.config
-        self.kinds: FrozenSet[str] = _shrink.kinds_of(model)
+        self.kinds: frozenset[str] = _shrink.kinds_of(model)
         self.plans = {axis for axis in ("tp", "ep", "fsdp") if getattr(model, f"{axis}_plan", None)}
-        self._small: Dict[_shrink.Sizes, Tuple[Any, Tuple[str, ...]]] = {}
+        self._small: dict[_shrink.Sizes, tuple[Any, tuple[str, ...]]] = {}
 
-    def small(self, ranks: int, experts: int, parts: int = 1, even: bool = False) -> Tuple[Any, Tuple[str, ...]]:
+    def small(self, ranks: int, experts: int, parts: int = 1, even: bool = False) -> tuple[Any, tuple[str, ...]]:
         """The smallest configuration with every kind of layer and parameter of the full one, and the kinds that are
         missing. `parts`: over so many ranks the rows of a vocabulary are sharded; those of a user's model divide by
         it if the full one's do, and all do if `even`."""
@@ -111,9 +112,9 @@ class Full:
             self._small[sizes] = self._tried(sizes)
         return self._small[sizes]
 
-    def _tried(self, sizes: _shrink.Sizes) -> Tuple[Any, Tuple[str, ...]]:
-        best: Optional[Tuple[Any, Tuple[str, ...]]] = None
-        failed: Optional[Exception] = None
+    def _tried(self, sizes: _shrink.Sizes) -> tuple[Any, tuple[str, ...]]:
+        best: tuple[Any, tuple[str, ...]] | None = None
+        failed: Exception | None = None
         wide = dataclasses.replace(sizes, head=_WIDE)
         for layers, sizes in [(n, sizes) for n in _shrink.LAYERS] + [(n, wide) for n in _shrink.LAYERS]:
             if best is not None and sizes is wide:

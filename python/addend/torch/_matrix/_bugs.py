@@ -6,7 +6,8 @@ import dataclasses
 import itertools
 import math
 import re
-from typing import Any, Collection, Dict, FrozenSet, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from addend.torch._checks._axes import Axes
 from addend.torch._checks._factors import Factors
@@ -20,7 +21,7 @@ _FACT = "counts"  # the kind of a reading that only says how often microbatches 
 _MANY = "one size"  # a relation: a factor is the size of what it comes from
 _PART = "one part"  # a relation: a factor is 1 divided by that size
 
-Counts = Tuple[float, ...]  # how often each microbatch counts, divided by how often it should
+Counts = tuple[float, ...]  # how often each microbatch counts, divided by how often it should
 
 
 class Reading(NamedTuple):
@@ -40,8 +41,8 @@ class Said(NamedTuple):
     outcome: Outcome
 
 
-Words = Dict[Reading, str]  # explanations that fit one parameter or module
-Causes = Dict[Reading, List[Said]]  # explanations that fit all that is pooled, with what was said of each
+Words = dict[Reading, str]  # explanations that fit one parameter or module
+Causes = dict[Reading, list[Said]]  # explanations that fit all that is pooled, with what was said of each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,10 +52,10 @@ class Bug:
     module: str  # the first wrong module, with layers' numbers starred; "": the whole model
     place: str  # forward, loss, backward, reduction, optimizer, or "" where nothing is said
     where: str  # file:line, or ""
-    params: Tuple[str, ...]  # classes of wrong parameters: names with layers' numbers starred
-    styles: Tuple[str, ...]  # what the framework's plan says of these
+    params: tuple[str, ...]  # classes of wrong parameters: names with layers' numbers starred
+    styles: tuple[str, ...]  # what the framework's plan says of these
     cause: str
-    outcomes: Tuple[Outcome, ...]  # of the cells that show it, the smallest first
+    outcomes: tuple[Outcome, ...]  # of the cells that show it, the smallest first
     param: str = ""  # a wrong parameter of the smallest cell
     only: str = ""  # with what alone it shows, as "with a vocabulary that the ranks do not divide (...)"; "": not known
 
@@ -64,15 +65,15 @@ class Bug:
         return self.outcomes[0]
 
     @property
-    def models(self) -> Tuple[str, ...]:
+    def models(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(outcome.cell.model for outcome in self.outcomes))
 
     @property
-    def layouts(self) -> Tuple[str, ...]:
+    def layouts(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(outcome.cell.layout.name for outcome in self.outcomes))
 
     @property
-    def microbatches(self) -> Tuple[int, ...]:
+    def microbatches(self) -> tuple[int, ...]:
         return tuple(sorted({outcome.cell.microbatches for outcome in self.outcomes}))
 
 
@@ -83,15 +84,15 @@ class _Found:
     place: str
     module: str
     where: str
-    params: Set[str]
-    styles: Set[str]
+    params: set[str]
+    styles: set[str]
     causes: Causes
-    facts: List[Said]  # what holds whichever explanation it is
-    outcomes: Dict[int, Outcome]
-    names: Dict[int, str]  # by outcome: the first wrong parameter
-    axes: FrozenSet[str]  # that all cells have
-    functions: FrozenSet[str]  # the layouts of a project's file; each has its own functions
-    looks: FrozenSet[str]  # what is said without numbers, and the classes of parameters that are wrong
+    facts: list[Said]  # what holds whichever explanation it is
+    outcomes: dict[int, Outcome]
+    names: dict[int, str]  # by outcome: the first wrong parameter
+    axes: frozenset[str]  # that all cells have
+    functions: frozenset[str]  # the layouts of a project's file; each has its own functions
+    looks: frozenset[str]  # what is said without numbers, and the classes of parameters that are wrong
 
     def join(self, other: _Found) -> None:
         shared = [reading for reading in self.causes if reading in other.causes]
@@ -106,7 +107,7 @@ class _Found:
         self.looks |= other.looks
 
 
-def _size(outcome: Outcome) -> Tuple[bool, int, int, int]:
+def _size(outcome: Outcome) -> tuple[bool, int, int, int]:
     layout = outcome.cell.layout
     return bool(layout.variant), layout.ranks, outcome.cell.microbatches, len(layout.mesh) + len(layout.options)
 
@@ -129,10 +130,10 @@ def style_of(name: str, outcome: Outcome) -> str:
 # -- explanations of one parameter
 
 
-def _counts(param: Mapping[str, Any]) -> Optional[Counts]:
+def _counts(param: Mapping[str, Any]) -> Counts | None:
     """How often each microbatch counts, if that is the same on all ranks that have it."""
     rows = [row for row in param.get("counts") or () if any(count is not None for count in row)]
-    found: List[float] = []
+    found: list[float] = []
     for column in zip(*rows):
         known = {round(count, 6) for count in column if count is not None}
         if len(known) != 1:
@@ -148,7 +149,7 @@ def _without_numbers(text: str) -> str:
     return re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "0", text)
 
 
-def _axes_of(size: float, mesh: Mapping[str, int]) -> List[str]:
+def _axes_of(size: float, mesh: Mapping[str, int]) -> list[str]:
     """The smallest sets of axes whose sizes have this product: "tp", "fsdp tp"."""
     names = [name for name, axis in mesh.items() if axis > 1]
     for count in range(1, len(names) + 1):
@@ -158,7 +159,7 @@ def _axes_of(size: float, mesh: Mapping[str, int]) -> List[str]:
     return []
 
 
-def _relation(factor: Optional[float], size: int) -> str:
+def _relation(factor: float | None, size: int) -> str:
     """How a factor follows from the number of ranks or microbatches that it comes from; the factor itself if it does
     not; "" if there is none."""
     if factor is None:
@@ -247,19 +248,19 @@ def _explained(param: Mapping[str, Any], base: float, cell: Cell) -> Words:
 # -- mistakes of one cell
 
 
-def _wrong(outcome: Outcome) -> List[Mapping[str, Any]]:
+def _wrong(outcome: Outcome) -> list[Mapping[str, Any]]:
     return [param for param in outcome.report["params"] if param["ok"] is False] if outcome.report else []
 
 
-def _sums(outcome: Outcome) -> Dict[str, Mapping[str, Any]]:
+def _sums(outcome: Outcome) -> dict[str, Mapping[str, Any]]:
     """By name: what is said of wrong sums of right addends."""
     diff = (outcome.report or {}).get("diff") or {}
     return {param["name"]: param for param in diff.get("params", ()) if param.get("verdict") == WRONG}
 
 
-def _bases(outcomes: Iterable[Outcome]) -> Dict[Tuple[str, str], Dict[str, float]]:
+def _bases(outcomes: Iterable[Outcome]) -> dict[tuple[str, str], dict[str, float]]:
     """By model and layout: the factors of parameters' gradients with one microbatch."""
-    found: Dict[Tuple[str, str], Dict[str, float]] = {}
+    found: dict[tuple[str, str], dict[str, float]] = {}
     for outcome in outcomes:
         if outcome.cell.microbatches == 1:
             sums = _sums(outcome)
@@ -290,9 +291,9 @@ def _new(outcome: Outcome, module: str, name: str, words: Words, place: str, whe
     )
 
 
-def _in_sums(outcome: Outcome, bases: Mapping[str, float]) -> List[_Found]:
+def _in_sums(outcome: Outcome, bases: Mapping[str, float]) -> list[_Found]:
     """The mistakes in sums of right addends: those whose explanations agree are one."""
-    found: List[_Found] = []
+    found: list[_Found] = []
     sums = _sums(outcome)
     for name in (param["name"] for param in _wrong(outcome) if param["name"] in sums):
         words = _explained(sums[name], bases.get(name, 1.0), outcome.cell)
@@ -305,7 +306,7 @@ def _in_sums(outcome: Outcome, bases: Mapping[str, float]) -> List[_Found]:
     return found
 
 
-def _where_it_begins(begins: Mapping[str, Any], cell: Cell) -> Tuple[str, Words]:
+def _where_it_begins(begins: Mapping[str, Any], cell: Cell) -> tuple[str, Words]:
     """What is known of the place where wrong values begin, and what may explain it: each way in which its factor may
     have come about."""
     place, factor, text = begins["place"], begins["factor"], str(begins["text"])
@@ -320,7 +321,7 @@ def _where_it_begins(begins: Mapping[str, Any], cell: Cell) -> Tuple[str, Words]
     return (fact, words) if words else ("", {Reading(f"{place} by a factor", "", axes, f"{factor:.4g}"): text})
 
 
-def _elsewhere(outcome: Outcome) -> List[_Found]:
+def _elsewhere(outcome: Outcome) -> list[_Found]:
     """The mistake where wrong addends or values begin, if there is one."""
     begins = (outcome.report or {}).get("begins")
     sums = _sums(outcome)
@@ -343,14 +344,14 @@ def _elsewhere(outcome: Outcome) -> List[_Found]:
 # -- pooling
 
 
-def _right(outcomes: Iterable[Outcome]) -> Set[Tuple[str, str, int]]:
+def _right(outcomes: Iterable[Outcome]) -> set[tuple[str, str, int]]:
     return {(o.cell.model, o.cell.layout.name, o.cell.microbatches) for o in outcomes if o.verdict == MATCHES}
 
 
 _REFUTED = "not explained: each cause that fits these cells is refuted by one that matches"
 
 
-def _possible(found: _Found, right: Set[Tuple[str, str, int]]) -> Causes:
+def _possible(found: _Found, right: set[tuple[str, str, int]]) -> Causes:
     """The explanations that no cell of the same model and layout refutes: a factor of ranks alone would be wrong with
     any number of microbatches, one that microbatches have a part in with any other than 1."""
     outcome = next(iter(found.outcomes.values()))
@@ -363,7 +364,7 @@ def _possible(found: _Found, right: Set[Tuple[str, str, int]]) -> Causes:
     return kept or {Reading("unexplained", ""): [Said(_REFUTED, "", outcome)]}
 
 
-def _place(outcome: Outcome) -> Tuple[str, str]:
+def _place(outcome: Outcome) -> tuple[str, str]:
     return outcome.cell.model, outcome.cell.layout.name
 
 
@@ -387,13 +388,13 @@ def _agree(a: _Found, b: _Found) -> bool:
     return bool(a.styles & b.styles)
 
 
-def _models(found: _Found) -> FrozenSet[str]:
+def _models(found: _Found) -> frozenset[str]:
     return frozenset(outcome.cell.model for outcome in found.outcomes.values())
 
 
-def _pooled(found: Sequence[_Found]) -> List[_Found]:
+def _pooled(found: Sequence[_Found]) -> list[_Found]:
     """Joins what agrees, what has one explanation first."""
-    pools: List[_Found] = []
+    pools: list[_Found] = []
     for one in sorted(found, key=lambda f: len(f.causes)):
         same = next((pool for pool in pools if _agree(pool, one)), None)
         if same is None:
@@ -441,12 +442,12 @@ def _bug(found: _Found) -> Bug:
     return Bug(module, found.place, found.where, params, styles, _cause(found), outcomes, name)
 
 
-def bugs(outcomes: Sequence[Outcome], known: Collection[Outcome] = ()) -> List[Bug]:
+def bugs(outcomes: Sequence[Outcome], known: Collection[Outcome] = ()) -> list[Bug]:
     """The different bugs that the wrong cells show, those of most cells first. `known`: those of the outcomes that are
     accepted: they are in no bug, but say as much of others as if they were not."""
     accepted = set(map(id, known))
     bases, right = _bases(outcomes), _right(outcomes)
-    found: List[_Found] = []
+    found: list[_Found] = []
     for outcome in outcomes:
         if outcome.verdict == WRONG and id(outcome) not in accepted:
             found += _in_sums(outcome, bases.get(_place(outcome), {})) + _elsewhere(outcome)

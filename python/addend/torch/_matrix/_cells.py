@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Callable, Dict, Mapping, Optional, Protocol, Sequence, Tuple, Union
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, Protocol, Union
 
 MATCHES, WRONG, RUNS = "matches", "wrong", "runs"
 CANNOT_TELL, CANNOT_RUN, NOT_TRIED = "cannot tell", "cannot run", "not tried"
@@ -101,12 +102,12 @@ class Mutant:
 class Job:
     """What a source says of a cell."""
 
-    arguments: Dict[str, Any] = dataclasses.field(default_factory=dict)  # of `check`
-    work: Optional[Callable[[int, str], None]] = (
+    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)  # of `check`
+    work: Callable[[int, str], None] | None = (
         None  # work(rank, folder): what ranks do instead, only to see that it runs
     )
     ranks: int = 1  # that do `work`
-    missing: Tuple[str, ...] = ()  # kinds of layers and parameters of the full model that the small one does not have
+    missing: tuple[str, ...] = ()  # kinds of layers and parameters of the full model that the small one does not have
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what a reproduction is written from
     rules: Callable[[], Sequence[Rule]] = tuple  # of the plans that the framework applies in this cell
 
@@ -122,11 +123,11 @@ class Source(Protocol):
     def counts(self, layout: Layout, asked: Sequence[int]) -> Sequence[int]:
         """Those of the numbers of microbatches that the layout can have, or its own."""
 
-    def layout(self, wanted: Wanted) -> Optional[Layout]:
+    def layout(self, wanted: Wanted) -> Layout | None:
         """The layout that the user asks for and that a model does not declare; None if others of the source's models
         do. Raises InvalidError, which says what there is."""
 
-    def note(self, asked: Optional[Sequence[Wanted]]) -> str:
+    def note(self, asked: Sequence[Wanted] | None) -> str:
         """One line that says which layouts, of those asked for by their sizes or of all, are left out because a package
         is not installed, and how to have it; "" if none is. Called after `layouts`."""
 
@@ -141,12 +142,12 @@ class Outcome:
     cell: Cell
     verdict: str
     why: str = ""  # one line: why it cannot run, or what is wrong
-    report: Optional[Dict[str, Any]] = None  # the document of `check`
+    report: dict[str, Any] | None = None  # the document of `check`
     text: str = ""  # the report as a table
-    missing: Tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     recipe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
-    mutants: Tuple[Mutant, ...] = ()
+    mutants: tuple[Mutant, ...] = ()
     not_mutated: str = ""  # why no mutants were tried, or not all
     not_mutated_known: bool = False  # whether a file says that this is known and accepted
 
@@ -167,12 +168,12 @@ class Outcome:
         return "; ".join([", ".join(words)] * bool(words) + rest)
 
     @property
-    def survivors(self) -> Tuple[Mutant, ...]:
+    def survivors(self) -> tuple[Mutant, ...]:
         """The mutants that change a value and not the verdict."""
         return tuple(one for one in self.mutants if one.result == SURVIVED)
 
     @property
-    def new_survivors(self) -> Tuple[Mutant, ...]:
+    def new_survivors(self) -> tuple[Mutant, ...]:
         """The survivors that are not known."""
         return tuple(one for one in self.survivors if not one.known)
 
@@ -182,6 +183,6 @@ class Outcome:
         return self.verdict == MATCHES and bool(self.not_mutated) and not self.not_mutated_known
 
     @property
-    def unobserved(self) -> Tuple[str, ...]:
+    def unobserved(self) -> tuple[str, ...]:
         """Trained parameters that no gradient reached: nothing is known of them."""
         return tuple(self.report["unreached"]) if self.report else ()

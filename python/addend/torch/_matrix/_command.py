@@ -10,7 +10,8 @@ import signal
 import sys
 import sysconfig
 import traceback
-from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, TextIO, Union
+from collections.abc import Sequence
+from typing import Any, Callable, NoReturn, TextIO
 
 import addend
 from addend.torch import _replace
@@ -20,14 +21,14 @@ _WIDTH = 120  # characters of a reason in a line of progress
 _FORMATS = ("text", "json", "github")
 
 
-def _layout(text: str) -> Union[str, Dict[str, int]]:
+def _layout(text: str) -> str | dict[str, int]:
     """ "fsdp=2,ep=2" as {"fsdp": 2, "ep": 2}; what is not sizes alone is a layout's name."""
     words = text.replace(",", " ").split()
     return _sizes(text) if words and all("=" in word for word in words) else text.strip()
 
 
-def _sizes(text: str) -> Dict[str, int]:
-    found: Dict[str, int] = {}
+def _sizes(text: str) -> dict[str, int]:
+    found: dict[str, int] = {}
     for word in text.replace(",", " ").split():
         axis, _, size = word.partition("=")
         if not axis.isidentifier() or not size.isdecimal() or not int(size):
@@ -38,7 +39,7 @@ def _sizes(text: str) -> Dict[str, int]:
     return found
 
 
-def _counts(text: str) -> List[int]:
+def _counts(text: str) -> list[int]:
     """ "2,1" as [2, 1]"""
     words = text.split(",")
     if not all(word.isdecimal() and int(word) for word in words):
@@ -102,7 +103,7 @@ class _Requests:
     KeyboardInterrupt. A job in the background of a script takes SIGINT as well; under nohup SIGHUP stays ignored."""
 
     def __init__(self) -> None:
-        self._first: Optional[signal.Signals] = None
+        self._first: signal.Signals | None = None
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._note)
@@ -164,7 +165,7 @@ def _write_all(report: Any, options: argparse.Namespace, out: TextIO, stopped: C
     were."""
     from addend.torch._matrix import _known, _show
 
-    outputs: List[Callable[[], None]] = [lambda: _print(report, options.format, out)]
+    outputs: list[Callable[[], None]] = [lambda: _print(report, options.format, out)]
     if options.reproduce:
         outputs.append(lambda: _reproduce(report, options.reproduce, stopped))
     if options.html:

@@ -6,7 +6,8 @@ import functools
 import inspect
 import types
 import weakref
-from typing import Any, Callable, Dict, FrozenSet, Iterable, Mapping, Optional, Tuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable
 
 import torch
 from torch import nn
@@ -15,7 +16,7 @@ from addend.torch._checks import _names
 from addend.torch._matrix._cells import starred
 
 LEFT_OUT, TWICE, ACCUMULATED = "left out", "run twice", "given what has accumulated"
-Mutation = Tuple[str, str]  # the hook's name, and what becomes of it
+Mutation = tuple[str, str]  # the hook's name, and what becomes of it
 _REGISTER = ("register_hook", "register_post_accumulate_grad_hook")  # methods of tensors
 _MODULES = {
     "_forward_pre_hooks": "forward pre-hook",
@@ -48,10 +49,10 @@ class Hooks:
     Hooks of one function on layers that differ in their numbers alone are one hook: a mistake is in all of them."""
 
     def __init__(self, mutants: Iterable[Mutation] = ()) -> None:
-        self.mutations: Dict[Mutation, None] = {}
-        self.mutants: FrozenSet[Mutation] = frozenset(mutants)
-        self._parameters: Dict[int, str] = {}
-        self._kept: Dict[str, Any] = {}
+        self.mutations: dict[Mutation, None] = {}
+        self.mutants: frozenset[Mutation] = frozenset(mutants)
+        self._parameters: dict[int, str] = {}
+        self._kept: dict[str, Any] = {}
 
     def __enter__(self) -> Hooks:
         for name in _REGISTER:
@@ -98,7 +99,7 @@ class Hooks:
         self.mutations.setdefault((name, how))
         return (name, how) in self.mutants
 
-    def place_of(self, tensor: Optional[torch.Tensor]) -> str:
+    def place_of(self, tensor: torch.Tensor | None) -> str:
         """The name of a hook's tensor: that of a parameter, with numbers starred."""
         if tensor is None or not tensor.is_leaf:
             return "tensors of the forward"
@@ -148,7 +149,7 @@ class _OnModule:
         again = self._hook(*self._changed(given, result))
         return result if again is None else again
 
-    def _changed(self, given: Tuple[Any, ...], result: Any) -> Tuple[Any, ...]:
+    def _changed(self, given: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
         """The hook's arguments once it has replaced what it may."""
         if result is None:
             return given
@@ -173,7 +174,7 @@ def _forward(hooks: Hooks, name: str, forward: Any, module: nn.Module) -> Callab
     return noted
 
 
-def _installed_twice(forward: Any, module: nn.Module) -> Optional[Callable[..., Any]]:
+def _installed_twice(forward: Any, module: nn.Module) -> Callable[..., Any] | None:
     """A replaced forward around itself: a copy of the function that has the function in place of the module's own
     forward, which it kept. None if it keeps none."""
     cells = getattr(forward, "__closure__", None) or ()
@@ -194,9 +195,9 @@ def _is_own(cell: Any, module: nn.Module) -> bool:
     return inspect.ismethod(value) and value.__self__ is module and value.__func__ is own.forward
 
 
-def hooks_of(model: nn.Module) -> Dict[str, None]:
+def hooks_of(model: nn.Module) -> dict[str, None]:
     """The names of the hooks and replaced forwards that a model has, as `Hooks.attach` calls them."""
-    found: Dict[str, None] = {}
+    found: dict[str, None] = {}
     for path, module in _names.modules(model):
         for where, kind in _MODULES.items():
             found.update({f"{kind} {_name(hook)} of {_module(path)}": None for hook in getattr(module, where).values()})

@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import inspect
 import math
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Tuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable
 
 import torch
 
@@ -132,13 +133,13 @@ def _need_apart(model: Any, tokens: Tokens) -> None:
         )
 
 
-def _seeing(model: Any, plain: Tokens, takes: Mapping[str, Any]) -> Tuple[Tokens, str]:
+def _seeing(model: Any, plain: Tokens, takes: Mapping[str, Any]) -> tuple[Tokens, str]:
     """`plain` with images, or why it has none although the model takes images, or ""."""
     viewer = _viewer(model)
     if viewer is None:
         return plain, ""
     names = inspect.signature(viewer.get_image_features).parameters
-    why: Optional[Exception] = None
+    why: Exception | None = None
     for images in _forms(getattr(model.config, "vision_config", model.config), names):
         try:
             tokens = _with_images(model, plain, images, takes)
@@ -166,7 +167,7 @@ def _draws(model: Any, tokens: Tokens) -> bool:
     return not torch.equal(before, torch.get_rng_state())
 
 
-def inputs_of(model: Any, axes: Sequence[str], microbatches: int) -> Tuple[Tokens, Tuple[str, ...]]:
+def inputs_of(model: Any, axes: Sequence[str], microbatches: int) -> tuple[Tokens, tuple[str, ...]]:
     """The batches that a model takes, and what is not in them: images that the model takes in no known form, and
     padding with which its loss is no number. Batches are tried on the model, without gradients. A model that draws
     random numbers in training, of which each process has its own, is set to evaluation."""

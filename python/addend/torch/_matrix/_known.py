@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import os
-from typing import List, Sequence, Tuple, Union
+from collections.abc import Sequence
 
 import addend
 from addend.torch._matrix._cells import (
@@ -41,24 +41,24 @@ def _begin(reason: str) -> str:
     return " ".join(without_rank(reason).split()[:8]) + " *" if reason else "*"
 
 
-def _fields(outcome: Outcome, verdict: str = "", of_what: str = "") -> Tuple[str, ...]:
+def _fields(outcome: Outcome, verdict: str = "", of_what: str = "") -> tuple[str, ...]:
     cell = outcome.cell
     said = (verdict, of_what) if verdict else (outcome.verdict, _of_what(outcome))
     return cell.model, cell.layout.name.replace("|", "/"), str(cell.microbatches), *said
 
 
-def _survivor(outcome: Outcome, one: Mutant) -> Tuple[str, ...]:
+def _survivor(outcome: Outcome, one: Mutant) -> tuple[str, ...]:
     return _fields(outcome, _SURVIVED, f"{one.kind} {one.name} {one.how}")
 
 
-def _untested(outcome: Outcome) -> Tuple[str, ...]:
+def _untested(outcome: Outcome) -> tuple[str, ...]:
     return _fields(outcome, _NOT_MUTATED, _begin(outcome.not_mutated))
 
 
 class Known:
     """The lines of a file."""
 
-    def __init__(self, lines: Sequence[Tuple[str, ...]]):
+    def __init__(self, lines: Sequence[tuple[str, ...]]):
         self._lines = lines
 
     def has(self, outcome: Outcome) -> bool:
@@ -74,7 +74,7 @@ class Known:
         known = bool(outcome.not_mutated) and self._accepts(_untested(outcome))
         return dataclasses.replace(outcome, mutants=mutants, not_mutated_known=known)
 
-    def _accepts(self, said: Tuple[str, ...]) -> bool:
+    def _accepts(self, said: tuple[str, ...]) -> bool:
         *fields, of_what = said
         return any(all(map(_fits, fields, line)) and _names_all(of_what, line[-1]) for line in self._lines)
 
@@ -90,9 +90,9 @@ def _names_all(of_what: str, listed: str) -> bool:
     return _fits(of_what, listed) and all(any(_fits(name, p) for p in patterns) for name in of_what.split(", "))
 
 
-def read(path: Union[str, os.PathLike[str]]) -> Known:
+def read(path: str | os.PathLike[str]) -> Known:
     """Reads such a file; raises InvalidError, with the line, for one that cannot be read."""
-    found: List[Tuple[str, ...]] = []
+    found: list[tuple[str, ...]] = []
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()
@@ -111,7 +111,7 @@ def read(path: Union[str, os.PathLike[str]]) -> Known:
     return Known(found)
 
 
-def write(path: Union[str, os.PathLike[str]], outcomes: Sequence[Outcome]) -> None:
+def write(path: str | os.PathLike[str], outcomes: Sequence[Outcome]) -> None:
     """Writes a file that accepts these outcomes, but not that a cell was not tried."""
     lines = [_fields(one) for one in outcomes if one.verdict not in (*_NEEDS_NONE, NOT_TRIED)]
     lines += [_survivor(outcome, one) for outcome in outcomes for one in outcome.survivors]

@@ -8,7 +8,8 @@ import math
 import os
 import time
 import traceback
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable, TypeVar, Union
 
 import addend
 from addend.torch._checks import _ranks
@@ -38,20 +39,20 @@ T = TypeVar("T")
 class MatrixReport:
     """One outcome for each cell. str() gives the table."""
 
-    outcomes: Tuple[Outcome, ...]
-    known: Tuple[Outcome, ...] = ()  # those of the outcomes that a file says are known and accepted
+    outcomes: tuple[Outcome, ...]
+    known: tuple[Outcome, ...] = ()  # those of the outcomes that a file says are known and accepted
     seconds: float = 0.0
-    notes: Tuple[str, ...] = ()  # lines that say which layouts are left out for want of a package
-    even: Tuple[Outcome, ...] = ()  # of cells of bugs that were run once more, with a vocabulary that the ranks divide
+    notes: tuple[str, ...] = ()  # lines that say which layouts are left out for want of a package
+    even: tuple[Outcome, ...] = ()  # of cells of bugs that were run once more, with a vocabulary that the ranks divide
 
     @property
-    def new(self) -> Tuple[Outcome, ...]:
+    def new(self) -> tuple[Outcome, ...]:
         """The outcomes that are not known."""
         known = set(map(id, self.known))
         return tuple(outcome for outcome in self.outcomes if id(outcome) not in known)
 
     @property
-    def ok(self) -> Optional[bool]:
+    def ok(self) -> bool | None:
         """False if a cell is wrong, or a mutant of it survived; None if a cell cannot run or be judged, or if it or a
         mutant was not tried. What is known counts for neither."""
         verdicts = {outcome.verdict for outcome in self.new}
@@ -61,22 +62,22 @@ class MatrixReport:
         return True if self.outcomes and not is_open else None
 
     @functools.cached_property
-    def bugs(self) -> Tuple[_bugs.Bug, ...]:
+    def bugs(self) -> tuple[_bugs.Bug, ...]:
         """Each different mistake of the wrong cells that are not known, once."""
         return tuple(_rows.judged(_bugs.bugs(self.outcomes, self.known), self.even))
 
     @property
-    def survivors(self) -> Tuple[Outcome, ...]:
+    def survivors(self) -> tuple[Outcome, ...]:
         """The outcomes of cells in which a mutant that changes something, and is not known, survived."""
         return tuple(outcome for outcome in self.outcomes if outcome.new_survivors)
 
-    def reproduce(self, folder: Union[str, os.PathLike[str]]) -> Tuple[List[str], List[str]]:
+    def reproduce(self, folder: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
         """Writes a program for each bug; returns their paths, and why others have none: programs are of Transformers'
         architectures alone. OSError: the folder or a file cannot be written."""
         return _reproduce.write_all(self.bugs, folder)
 
     @property
-    def document(self) -> Dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """The report as `addend torch-matrix --json` prints it."""
         return _show.document(self)
 
@@ -100,19 +101,19 @@ def _name_of(model: Model) -> str:
     return os.path.splitext(os.path.basename(os.fspath(model)))[0] if os.fspath(model).endswith(".py") else str(model)
 
 
-def _layouts(source: Source, model: str, asked: Optional[Sequence[Wanted]]) -> Sequence[Layout]:
+def _layouts(source: Source, model: str, asked: Sequence[Wanted] | None) -> Sequence[Layout]:
     """A model's layouts: all that it declares, or those that are asked for, each once."""
     declared = source.layouts(model)
     if asked is None:
         return declared
-    found: Dict[Tuple[str, str], Layout] = {}
+    found: dict[tuple[str, str], Layout] = {}
     for one in asked:
         same = [layout for layout in declared if layout.fits(one)] or _undeclared(source, one)[0]
         found.update({(layout.name, layout.variant): layout for layout in same})
     return list(found.values())
 
 
-def _undeclared(source: Source, wanted: Wanted) -> Tuple[List[Layout], List[str]]:
+def _undeclared(source: Source, wanted: Wanted) -> tuple[list[Layout], list[str]]:
     """The layout that a source makes of what is asked for, if it does, and why it refuses."""
     try:
         made = source.layout(wanted)
@@ -131,9 +132,9 @@ def _need(asked: Sequence[Wanted], sources: Sequence[Source], cells: Sequence[Ce
         raise addend.InvalidError("; ".join(dict.fromkeys(refusals)))
 
 
-def _flat(models: Iterable[Any]) -> List[Model]:
+def _flat(models: Iterable[Any]) -> list[Model]:
     """The models, of which some may be in lists."""
-    found: List[Model] = []
+    found: list[Model] = []
     for model in models:
         if isinstance(model, (list, tuple)):
             found += _flat(model)
@@ -148,7 +149,7 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _listed(layouts: Any) -> Optional[List[Wanted]]:
+def _listed(layouts: Any) -> list[Wanted] | None:
     """The layouts that are asked for; one alone need not be in a list."""
     if layouts is None:
         return None
@@ -164,14 +165,14 @@ def _listed(layouts: Any) -> Optional[List[Wanted]]:
     return list(found)
 
 
-def _counts(microbatches: Any) -> List[int]:
+def _counts(microbatches: Any) -> list[int]:
     found = list(microbatches) if isinstance(microbatches, (list, tuple, range)) else [microbatches]
     if not found or not all(map(_is_count, found)):
         raise addend.InvalidError(f"microbatches={microbatches!r} is no list of numbers from 1 on, as [2, 1, 3]")
     return list(dict.fromkeys(found))
 
 
-def _need_numbers(minutes: Optional[float], timeout: float, jobs: int = 1) -> None:
+def _need_numbers(minutes: float | None, timeout: float, jobs: int = 1) -> None:
     for name, value in (("minutes", minutes), ("timeout", timeout)):
         if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
             raise addend.InvalidError(f"{name}={value!r} is no time: it is a number above 0")
@@ -188,15 +189,15 @@ class Matrix:
         layouts: Any = None,
         microbatches: Any = MICROBATCHES,
         timeout: float = 120.0,
-        budget: Optional[_run.Budget] = None,
+        budget: _run.Budget | None = None,
     ):
         chosen, asked, counts = _flat(models), _listed(layouts), _counts(microbatches)
         if not chosen:
             raise addend.InvalidError("name at least one model: an architecture of Transformers, or a Python file")
-        self._of: Dict[str, Source] = {}
+        self._of: dict[str, Source] = {}
         self._timeout, self._budget = timeout, budget or _run.Budget()
-        self.refused: List[Outcome] = []  # of models whose cells are not known
-        placed: List[Tuple[int, int, Cell]] = []
+        self.refused: list[Outcome] = []  # of models whose cells are not known
+        placed: list[tuple[int, int, Cell]] = []
         with _run.one_thread():  # cells are forked from this process
             for given in chosen:
                 source = self._made(_name_of(given), functools.partial(_source, given))
@@ -217,7 +218,7 @@ class Matrix:
     def _refuse(self, model: str, verdict: str, why: str, text: str = "") -> None:
         self.refused.append(Outcome(Cell(model, Layout({}, variant="no layout"), 1), verdict, why, text=text))
 
-    def _made(self, model: str, make: Callable[[], T]) -> Optional[T]:
+    def _made(self, model: str, make: Callable[[], T]) -> T | None:
         """What make() returns. It may execute a user's file or build a model, so it is tried in another process first:
         None, and the model is refused, if that dies or does not end, or if there is no time left."""
         died = "" if self._budget.over() else _run.dies(make, self._timeout, self._budget)
@@ -230,8 +231,8 @@ class Matrix:
         return None
 
     def _cells(
-        self, source: Source, model: str, asked: Optional[Sequence[Wanted]], microbatches: Sequence[int]
-    ) -> List[Tuple[int, int, Cell]]:
+        self, source: Source, model: str, asked: Sequence[Wanted] | None, microbatches: Sequence[int]
+    ) -> list[tuple[int, int, Cell]]:
         """A model's cells, with their places in the order: by the number of microbatches, then by layout."""
         try:
             layouts = self._made(model, functools.partial(_layouts, source, model, asked))
@@ -246,21 +247,21 @@ class Matrix:
             for count in source.counts(layout, microbatches)
         ]
 
-    def run(self, cells: Sequence[Cell], **options: Any) -> List[Outcome]:
+    def run(self, cells: Sequence[Cell], **options: Any) -> list[Outcome]:
         """Runs cells; the options are those of `_run.run`."""
         with _run.one_thread():
             return _run.run(lambda cell, folder: self._of[cell.model].job(cell, folder), cells, **options)
 
 
 def matrix(
-    *models: Union[Model, Sequence[Model]],
-    layouts: Union[Wanted, Sequence[Wanted], None] = None,
+    *models: Model | Sequence[Model],
+    layouts: Wanted | Sequence[Wanted] | None = None,
     microbatches: Sequence[int] = MICROBATCHES,
-    minutes: Optional[float] = None,
+    minutes: float | None = None,
     timeout: float = 120.0,
     jobs: int = 1,
     mutate: bool = False,
-    known: Union[str, os.PathLike[str], None] = None,
+    known: str | os.PathLike[str] | None = None,
     progress: Callable[[Outcome, int, int], None] = lambda outcome, done, all_of: None,
     stopped: Callable[[], str] = lambda: "",
 ) -> MatrixReport:
@@ -329,11 +330,11 @@ class MatrixCell:
 
 
 def matrix_cells(
-    *models: Union[Model, Sequence[Model]],
-    layouts: Union[Wanted, Sequence[Wanted], None] = None,
+    *models: Model | Sequence[Model],
+    layouts: Wanted | Sequence[Wanted] | None = None,
     microbatches: Sequence[int] = MICROBATCHES,
     timeout: float = 120.0,
-) -> List[MatrixCell]:
+) -> list[MatrixCell]:
     """The cells of `matrix`, one test each.
 
     @pytest.mark.parametrize("cell", addend.torch.matrix_cells("qwen3_moe", layouts=[{"tp": 2}]), ids=str)

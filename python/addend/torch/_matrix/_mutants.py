@@ -10,7 +10,8 @@ import os
 import pickle
 import tempfile
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy
 import torch
@@ -37,13 +38,13 @@ _LOSS = "the loss"
 _BEGUN = "begun\n"  # a line in the file of a rank's progress
 _LINE = 200  # characters of an error that are kept
 
-Values = Dict[str, "NDArray[numpy.float64]"]
+Values = dict[str, "NDArray[numpy.float64]"]
 
 
 class _Rank(_job.Rank):
     """A rank that takes its steps without looking into them."""
 
-    def _traced_step(self) -> Tuple[Dict[Place, Seen], str]:
+    def _traced_step(self) -> tuple[dict[Place, Seen], str]:
         self.step()
         return {}, "a mutant is tried"
 
@@ -79,7 +80,7 @@ class _Cell:
         """A folder for the files of one set of ranks."""
         return tempfile.mkdtemp(prefix="mutant-", dir=self.folder)
 
-    def ranks(self, work: Callable[[int], Any], folder: str, limit: float = _LIMIT) -> List[Any]:
+    def ranks(self, work: Callable[[int], Any], folder: str, limit: float = _LIMIT) -> list[Any]:
         """Runs work(rank) on every rank; returns their results."""
         names = [f"rank {rank}" for rank in range(self.axes.size())]
 
@@ -95,7 +96,7 @@ class _Cell:
 
     def hooked(self, rank: int, folder: str, hooks: Hooks) -> _Rank:
         """A rank of the job whose hooks are noted."""
-        own: Dict[str, None] = {}
+        own: dict[str, None] = {}
 
         def noted() -> Any:
             model = self.task.make_model()
@@ -106,12 +107,12 @@ class _Cell:
         hooks.attach(one.parts, dict(one.named()), own)
         return one
 
-    def quick(self, rule: Optional[Rule] = None, hooks: Iterable[Mutation] = ()) -> Tuple[MatchReport, Values]:
+    def quick(self, rule: Rule | None = None, hooks: Iterable[Mutation] = ()) -> tuple[MatchReport, Values]:
         """The report on the job without a rule of its plans, or with mistakes in hooks, and what its ranks computed."""
 
         folder = self.new_folder()
 
-        def work(rank: int) -> Tuple[Part, Values]:
+        def work(rank: int) -> tuple[Part, Values]:
             if rule is not None:
                 rule.leave_out()
             with Hooks(hooks) as noted:
@@ -140,7 +141,7 @@ class _Cell:
         return ""
 
 
-def mutants(job: Job, seconds: float) -> Tuple[Mutant, ...]:
+def mutants(job: Job, seconds: float) -> tuple[Mutant, ...]:
     """The result of each mutant of a cell that matches; no further one is begun after so many seconds."""
     rules = job.rules()
     fields = {field.name for field in dataclasses.fields(Task)}
@@ -162,7 +163,7 @@ def mutants(job: Job, seconds: float) -> Tuple[Mutant, ...]:
 
 
 def _anew(
-    cell: _Cell, right: Values, answer: Mutant, rule: Optional[Rule] = None, hooks: Iterable[Mutation] = ()
+    cell: _Cell, right: Values, answer: Mutant, rule: Rule | None = None, hooks: Iterable[Mutation] = ()
 ) -> Mutant:
     """The answer, with what comes of the job with a mistake from its beginning."""
     if time.monotonic() > cell.end:
@@ -179,7 +180,7 @@ def _anew(
     return dataclasses.replace(answer, result=SURVIVED if changed else NO_EFFECT, by=changed)
 
 
-def _confirmed(cell: _Cell, right: Values, found: Sequence[Mutant]) -> List[Mutant]:
+def _confirmed(cell: _Cell, right: Values, found: Sequence[Mutant]) -> list[Mutant]:
     """Hooks whose mistake has no effect from a later step on may have one from the first on, as one that puts on
     another hook: these are tried together, and one by one if together they have an effect."""
     for how in (LEFT_OUT, TWICE):
@@ -226,10 +227,10 @@ class _Mutation:
     kind: str
     name: str
     how: str
-    place: Optional[Place] = None
+    place: Place | None = None
 
 
-def _plan(hooks: Hooks, seen: Mapping[Place, Seen]) -> List[_Mutation]:
+def _plan(hooks: Hooks, seen: Mapping[Place, Seen]) -> list[_Mutation]:
     """This rank's mistakes, in order."""
     found = [_Mutation("hook", name, how) for name, how in hooks.mutations]
     here = _names.caller()  # the line of a collective that the backward itself calls
@@ -242,9 +243,9 @@ def _plan(hooks: Hooks, seen: Mapping[Place, Seen]) -> List[_Mutation]:
     return found
 
 
-def _everyones(own: Sequence[_Mutation]) -> List[_Mutation]:
+def _everyones(own: Sequence[_Mutation]) -> list[_Mutation]:
     """The mistakes of all ranks. A collective has one name, which may differ in the line that calls it."""
-    gathered: List[Any] = [None] * dist.get_world_size()
+    gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, list(own))
     found = {(one.kind, one.place or one.name, one.how): one for some in reversed(gathered) for one in reversed(some)}
     return list(reversed(list(found.values())))
@@ -264,11 +265,11 @@ class _Mutating:
         self.seen = self._seen()
         self.right = self._values()
 
-    def _seen(self) -> Dict[Place, Seen]:
+    def _seen(self) -> dict[Place, Seen]:
         self.job.clear()
         with Collectives(self.cell.own_axes(self.rank), forwards=True) as mode:
             self.job.step()
-        found: Dict[Place, Seen] = mode.seen
+        found: dict[Place, Seen] = mode.seen
         return found
 
     def _values(self) -> Values:
@@ -276,7 +277,7 @@ class _Mutating:
         self.job.step()
         return self.job.values()
 
-    def run(self, plan: Optional[List[_Mutation]], first: int) -> None:
+    def run(self, plan: list[_Mutation] | None, first: int) -> None:
         """Runs the mutants from `first` on, and writes the result of each to a file. Ends after one whose effect
         remains when it is gone."""
         if plan is None:
@@ -305,7 +306,7 @@ class _Mutating:
         except Exception:  # whatever a framework raises
             return False
 
-    def _one(self, mutation: _Mutation) -> Tuple[str, str]:
+    def _one(self, mutation: _Mutation) -> tuple[str, str]:
         """(the first parameter whose gradient is not that of one process, or the loss, if it is not, or the error; what
         is not as without the mistake)"""
         self.job.clear()
@@ -333,10 +334,10 @@ class _Mutating:
             self.hooks.mutants = frozenset()
 
 
-def _inside(cell: _Cell) -> List[Mutant]:
+def _inside(cell: _Cell) -> list[Mutant]:
     """What came of the mistakes in hooks and collectives."""
-    plan: Optional[List[_Mutation]] = None
-    found: List[Mutant] = []
+    plan: list[_Mutation] | None = None
+    found: list[Mutant] = []
     while plan is None or len(found) < len(plan):
         folder, begun = cell.new_folder(), len(found)
         ended = _mutate_from(cell, folder, plan, begun)
@@ -355,7 +356,7 @@ def _inside(cell: _Cell) -> List[Mutant]:
     return found
 
 
-def _mutate_from(cell: _Cell, folder: str, plan: Optional[List[_Mutation]], begun: int) -> str:
+def _mutate_from(cell: _Cell, folder: str, plan: list[_Mutation] | None, begun: int) -> str:
     """Runs ranks that try mutants from number `begun` on; returns the error that ended them, if one did."""
     try:
         limit = max(_LIMIT, cell.end - time.monotonic() + _WAIT)
@@ -365,16 +366,16 @@ def _mutate_from(cell: _Cell, folder: str, plan: Optional[List[_Mutation]], begu
     return ""
 
 
-def _read_plan(folder: str) -> Optional[List[_Mutation]]:
+def _read_plan(folder: str) -> list[_Mutation] | None:
     try:
         with open(os.path.join(folder, "plan0"), "rb") as file:
-            plan: List[_Mutation] = pickle.load(file)
+            plan: list[_Mutation] = pickle.load(file)
             return plan
     except (OSError, EOFError):
         return None
 
 
-def _progress(cell: _Cell, folder: str) -> Tuple[List[Tuple[Tuple[str, str], ...]], bool]:
+def _progress(cell: _Cell, folder: str) -> tuple[list[tuple[tuple[str, str], ...]], bool]:
     """(what came of each mistake on each rank, as far as all ranks came; whether a rank began another one)"""
     everyones = []
     is_open = False
@@ -389,7 +390,7 @@ def _progress(cell: _Cell, folder: str) -> Tuple[List[Tuple[Tuple[str, str], ...
     return list(zip(*everyones)), is_open
 
 
-def _judged(mutation: _Mutation, results: Sequence[Tuple[str, str]]) -> Mutant:
+def _judged(mutation: _Mutation, results: Sequence[tuple[str, str]]) -> Mutant:
     wrong = next((wrong for wrong, _ in results if wrong), "")
     changed = next((changed for _, changed in results if changed), "")
     if wrong:

@@ -10,7 +10,8 @@ import numbers
 import os
 import re
 import sys
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable, NoReturn
 
 import addend
 from addend.torch._checks import _axes, _ranks
@@ -21,7 +22,7 @@ PASSED = (*NEEDED, "run", "averaged", "norm", "optimizer", "steps", "bound", "se
 _MESHES = ({"dp": 2}, {"dp": 3}, {"dp": 1})
 _OF_FILE = ("make_model", "models", "layouts", "meshes", *PASSED)
 _OF_LAYOUT = ("mesh", "models", "make_model", *PASSED)
-_TAKES: Mapping[str, Tuple[str, ...]] = {
+_TAKES: Mapping[str, tuple[str, ...]] = {
     "make_model": (),
     "parallelize": ("model", "mesh"),
     "batches": ("rank", "mesh"),
@@ -34,7 +35,7 @@ _COUNTED = (*_TAKES["batches"], "microbatches")
 _files = itertools.count()
 
 
-def read(path: str) -> Dict[str, Any]:
+def read(path: str) -> dict[str, Any]:
     """What a Python file defines."""
     stem = os.path.splitext(os.path.basename(path))[0]
     # A name that no other module has: the file may have the name of a standard module, or of another file.
@@ -80,7 +81,7 @@ def _is_number(value: Any, kind: type) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-_KINDS: Mapping[str, Tuple[Callable[[Any], bool], str]] = {
+_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     **{key: (callable, f"a function, `{key}({', '.join(names)})`") for key, names in _TAKES.items()},
     "batches": (
         lambda value: callable(value) or isinstance(value, (tuple, list)) and len(value) == 2 and callable(value[1]),
@@ -115,9 +116,9 @@ class Own:
         self._where = os.path.basename(reported["__file__"]) if "__file__" in reported else f"`{name}`"
         self._check_keys()
         models = reported.get("models") or {"": reported.get("make_model")}
-        self._layouts: Dict[str, Mapping[str, Any]] = dict(reported.get("layouts") or {})
-        self._keys: Dict[str, str] = {f"{name}:{key}" if key else name: key for key in models}
-        self._make: Dict[str, Any] = dict(models)
+        self._layouts: dict[str, Mapping[str, Any]] = dict(reported.get("layouts") or {})
+        self._keys: dict[str, str] = {f"{name}:{key}" if key else name: key for key in models}
+        self._make: dict[str, Any] = dict(models)
         self.models: Sequence[str] = list(self._keys)
         self._check_models()
         for key, layout in self._layouts.items():
@@ -141,7 +142,7 @@ class Own:
             if key in self._reported:
                 self._check_value(key, self._reported[key], "")
 
-    def _misspelled(self) -> Iterator[Tuple[str, str]]:
+    def _misspelled(self) -> Iterator[tuple[str, str]]:
         """(a name that the file defines, the key that it may be meant as). Other names are the file's own affair."""
         free = [key for key in _OF_FILE if key not in self._reported]
         for key, value in self._reported.items():
@@ -197,9 +198,9 @@ class Own:
         for name in (name for name in _OF_LAYOUT if name in layout and name not in ("mesh", "models")):
             self._check_value(name, layout[name], whose)
 
-    def _parsed(self) -> Dict[str, Dict[str, int]]:
+    def _parsed(self) -> dict[str, dict[str, int]]:
         """Axes and sizes of all layouts, or of the meshes: by name, and those of meshes by their place."""
-        found: Dict[str, Dict[str, int]] = {}
+        found: dict[str, dict[str, int]] = {}
         given = {key: layout["mesh"] for key, layout in self._layouts.items()}
         of = given or {str(i): mesh for i, mesh in enumerate(self._reported.get("meshes") or _MESHES)}
         for key, mesh in of.items():
@@ -238,7 +239,7 @@ class Own:
         """One "number" if `batches` does not take it: the project's own."""
         return asked if _is_counted(self._of(layout)["batches"]) else [1]
 
-    def layout(self, wanted: Wanted) -> Optional[Layout]:
+    def layout(self, wanted: Wanted) -> Layout | None:
         """The layout of a mesh that the user names, where the file defines no layouts; None if that is a layout
         of another of its models."""
         if not self._layouts and not isinstance(wanted, str):
@@ -252,11 +253,11 @@ class Own:
             f"it has no layout `{text}`: it has {there}; a layout is named by its name or its sizes, fsdp=2,ep=2"
         )
 
-    def note(self, asked: Optional[Sequence[Wanted]]) -> str:
+    def note(self, asked: Sequence[Wanted] | None) -> str:
         """The project's own layouts are all tried."""
         return ""
 
-    def _of(self, layout: Layout) -> Dict[str, Any]:
+    def _of(self, layout: Layout) -> dict[str, Any]:
         """What holds under a layout: the layout's own, and else the file's. None: as if it were not there."""
         reported = {**self._reported, **self._layouts.get(layout.variant, {})}
         return {key: value for key, value in reported.items() if value is not None}
@@ -268,8 +269,8 @@ class Own:
         batches = reported["batches"]
         if _is_counted(batches):
 
-            def counted(rank: Any, mesh: Any) -> List[Any]:
-                found: List[Any] = batches(rank, mesh, cell.microbatches)
+            def counted(rank: Any, mesh: Any) -> list[Any]:
+                found: list[Any] = batches(rank, mesh, cell.microbatches)
                 return found
 
             arguments["batches"] = counted

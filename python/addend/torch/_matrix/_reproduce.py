@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Callable, Collection, Dict, List, Mapping, Sequence, Tuple, Union
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Callable
 
 import addend
 from addend.torch import _replace
@@ -134,7 +135,7 @@ def _lines(value: Any, indent: str = "", beside: int = 10) -> str:
     if isinstance(value, list):
         inner = _wrapped(flat[1:-1], _WIDTH - len(indent) - 4).replace("\n", f"\n{indent}    ")
         return f"[\n{indent}    {inner},\n{indent}]"
-    items: List[str] = []
+    items: list[str] = []
     for key, item in value.items():
         text = f"{key!r}: {_lines(item, indent + '    ')}"
         joined = f"{items[-1]}, {text}" if items else text
@@ -148,7 +149,7 @@ def _lines(value: Any, indent: str = "", beside: int = 10) -> str:
 
 def _wrapped(text: str, width: int = _WIDTH) -> str:
     """A paragraph in lines of at most `width` characters."""
-    lines: List[str] = [""]
+    lines: list[str] = [""]
     for word in text.split():
         if len(lines[-1]) + len(word) >= width:
             lines.append("")
@@ -208,7 +209,7 @@ def _depth(value: Any) -> int:
     return 1 + _depth(value[0]) if isinstance(value, list) else 0
 
 
-def _of_variant(variant: str) -> Dict[str, str]:
+def _of_variant(variant: str) -> dict[str, str]:
     """The parts of the program that differ between what a job does beside the plain one."""
     is_frozen, is_late = variant == _variants.FROZEN, variant == _variants.NO_SYNC
     return {
@@ -218,7 +219,7 @@ def _of_variant(variant: str) -> Dict[str, str]:
     }
 
 
-def _of_output(auto: str) -> Dict[str, str]:
+def _of_output(auto: str) -> dict[str, str]:
     """The parts of the program that differ between models with logits and those without a head."""
     if auto == "AutoModel":
         return {"functional": "", "loss": _HIDDEN, "loss_is": "a loss of hidden states"}
@@ -274,7 +275,7 @@ def program(bug: Bug, file: str) -> str:
     )
 
 
-def write(bug: Bug, folder: Union[str, os.PathLike[str]], taken: Collection[str] = ()) -> str:
+def write(bug: Bug, folder: str | os.PathLike[str], taken: Collection[str] = ()) -> str:
     """Writes the program into the folder, which is made if it does not exist, under a name that is not `taken`; returns
     its path. It needs PyTorch and Transformers alone, and exits with 1 while the bug is there, with 0 if it is not, and
     with 2 if the program cannot run."""
@@ -285,9 +286,9 @@ def write(bug: Bug, folder: Union[str, os.PathLike[str]], taken: Collection[str]
     return path
 
 
-def write_all(bugs: Sequence[Bug], folder: Union[str, os.PathLike[str]]) -> Tuple[List[str], List[str]]:
+def write_all(bugs: Sequence[Bug], folder: str | os.PathLike[str]) -> tuple[list[str], list[str]]:
     """Writes a program for each bug; returns their paths, and why others have none."""
-    paths: List[str] = []
+    paths: list[str] = []
     without = []
     for bug in bugs:
         try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Iterable, List, Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from addend.torch._matrix._cells import MATCHES, Cell, Layout, Outcome
 
@@ -16,21 +17,21 @@ def parts_of(layout: Layout) -> int:
     return layout.mesh.get("fsdp", 1) * layout.mesh.get("tp", 1)
 
 
-def _odd(outcome: Outcome) -> List[int]:
+def _odd(outcome: Outcome) -> list[int]:
     """The numbers of rows of a small model's vocabularies of which `fully_shard` makes shards of unequal sizes."""
     layout = outcome.cell.layout
     rows = outcome.recipe.get("rows") or ()
     return [count for count in rows if count % parts_of(layout)] if layout.mesh.get("fsdp", 1) > 1 else []
 
 
-def cells(bugs: Iterable[Bug]) -> List[Cell]:
+def cells(bugs: Iterable[Bug]) -> list[Cell]:
     """The cells to run once more with rows that divide: the smallest one of each bug, unless another cell shows the bug
     with such rows."""
     smallest = (bug.smallest.cell for bug in bugs if all(map(_odd, bug.outcomes)))
     return list({cell.name: dataclasses.replace(cell, even=True) for cell in smallest}.values())
 
 
-def judged(bugs: Sequence[Bug], even: Iterable[Outcome]) -> List[Bug]:
+def judged(bugs: Sequence[Bug], even: Iterable[Outcome]) -> list[Bug]:
     """The bugs, with what the outcomes of cells say of them that were run once more."""
     right = {outcome.cell.name: outcome for outcome in even if outcome.verdict == MATCHES and not _odd(outcome)}
     found = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, List
+from typing import Any
 
 import torch
 
@@ -13,7 +13,7 @@ from addend.torch._matrix._cells import Layout, Rule
 _APPLY = "maybe_distribute_model"  # the method of models that applies the plans
 
 
-def rules(auto: Any, config: Any, layout: Layout) -> List[Rule]:
+def rules(auto: Any, config: Any, layout: Layout) -> list[Rule]:
     """The rules of the plans that are applied to a model under a layout."""
     sizes = {**layout.mesh, **layout.options}
     data = sizes.get("fsdp", 1) * sizes.get("dp_replicate", 1)

@@ -12,7 +12,8 @@ import sys
 import tempfile
 import time
 import traceback
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable
 
 import torch
 
@@ -44,7 +45,7 @@ _LINES = 8  # of it that are shown of a cell that died
 JobOf = Callable[[Cell, str], Job]  # (a cell, its folder) -> its job; called in the cell's own process
 
 
-def _verdict(ok: Optional[bool]) -> str:
+def _verdict(ok: bool | None) -> str:
     return CANNOT_TELL if ok is None else MATCHES if ok else WRONG
 
 
@@ -61,7 +62,7 @@ def _why(report: MatchReport) -> str:
     return f"`{wrong[0].name}`: {wrong[0].text}" if wrong else "; ".join(report.reasons[:1])
 
 
-def _try(job_of: JobOf, cell: Cell, folder: str, timeout: float) -> Tuple[Outcome, Optional[Job]]:
+def _try(job_of: JobOf, cell: Cell, folder: str, timeout: float) -> tuple[Outcome, Job | None]:
     """What came of the cell, and the job if it ran."""
     try:
         job = job_of(cell, folder)
@@ -79,7 +80,7 @@ def _try(job_of: JobOf, cell: Cell, folder: str, timeout: float) -> Tuple[Outcom
     return Outcome(cell, verdict, why, report.document, str(report), job.missing, job.recipe), job
 
 
-def _with_mutants(outcome: Outcome, job: Optional[Job]) -> Outcome:
+def _with_mutants(outcome: Outcome, job: Job | None) -> Outcome:
     """The outcome with the results of the cell's mutants."""
     if outcome.verdict == RUNS:  # nothing is compared
         return outcome
@@ -145,7 +146,7 @@ class _Process:
         os.environ["TMPDIR"] = tempfile.tempdir = self.folder
         work(self.folder)
 
-    def ended(self) -> Optional[Tuple[Any, str]]:
+    def ended(self) -> tuple[Any, str] | None:
         """(its result or None, how it ended: "" if by itself), or None while it runs. It is ended past its time."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         late = time.monotonic() > self.end
@@ -189,7 +190,7 @@ class _Running:
         self.cell = cell
         self.process = _Process(work, timeout + (MUTATE_SECONDS + timeout) * mutate)
 
-    def outcome(self) -> Optional[Outcome]:
+    def outcome(self) -> Outcome | None:
         """What came of the cell, or None while it runs."""
         ended = self.process.ended()
         if ended is None:
@@ -213,7 +214,7 @@ def _died(status: int) -> str:
 class Budget:
     """How long cells may be begun, and whether somebody asked to stop."""
 
-    def __init__(self, minutes: Optional[float] = None, stopped: Callable[[], str] = lambda: ""):
+    def __init__(self, minutes: float | None = None, stopped: Callable[[], str] = lambda: ""):
         self._minutes, self._stopped = minutes, stopped
         self._end = None if minutes is None else time.monotonic() + 60 * minutes
 
@@ -264,17 +265,17 @@ def run(
     *,
     jobs: int = 1,
     timeout: float = 120.0,
-    budget: Optional[Budget] = None,
+    budget: Budget | None = None,
     mutate: bool = False,
     progress: Callable[[Outcome], None] = lambda outcome: None,
-) -> List[Outcome]:
+) -> list[Outcome]:
     """Runs the cells in order, `jobs` at the same time; returns their outcomes in the same order. With `mutate`,
     mutants of each cell that matches are tried. `progress` is called with each outcome when it is known."""
     budget = budget or Budget()
     _check.import_once()  # for all cells, which are forked from this process
-    found: Dict[int, Outcome] = {}
+    found: dict[int, Outcome] = {}
     waiting = list(range(len(cells)))
-    running: Dict[int, _Running] = {}
+    running: dict[int, _Running] = {}
     try:
         while (waiting or running) and not budget.stopped():
             while waiting and len(running) < jobs and not budget.over():
@@ -294,7 +295,7 @@ def run(
     return [found.get(i) or Outcome(cell, NOT_TRIED, why) for i, cell in enumerate(cells)]
 
 
-def _ended(running: Dict[int, _Running]) -> Iterator[Tuple[int, Outcome]]:
+def _ended(running: dict[int, _Running]) -> Iterator[tuple[int, Outcome]]:
     for i, one in running.items():
         outcome = one.outcome()
         if outcome is not None:

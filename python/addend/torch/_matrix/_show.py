@@ -5,7 +5,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import html
-from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from addend._verdict import CANNOT_TELL as UNCLEAR, DOES_NOT_MATCH, MATCHES as ALL_MATCH, NOT_CHECKED, Verdict
 from addend.torch._matrix._cells import (
@@ -45,7 +46,7 @@ def _short(outcome: Outcome) -> str:
 
 def _entry(outcomes: Sequence[Outcome]) -> str:
     """What one model did under one layout: "ok", or "BAD 2, 3; ok 1" with the numbers of microbatches."""
-    found: Dict[str, List[int]] = {}
+    found: dict[str, list[int]] = {}
     for outcome in sorted(outcomes, key=lambda one: _ORDER.index(one.verdict)):
         found.setdefault(_short(outcome), []).append(outcome.cell.microbatches)
     if len(found) == 1:
@@ -53,10 +54,10 @@ def _entry(outcomes: Sequence[Outcome]) -> str:
     return "; ".join(f"{short} {', '.join(map(str, sorted(counts)))}" for short, counts in found.items())
 
 
-def entries(outcomes: Sequence[Outcome]) -> Tuple[List[str], List[List[str]]]:
+def entries(outcomes: Sequence[Outcome]) -> tuple[list[str], list[list[str]]]:
     """The names of the layouts, and a row for each model: its name, then what it did under each layout."""
-    found: Dict[str, Dict[str, List[Outcome]]] = {}
-    layouts: Dict[str, None] = {}
+    found: dict[str, dict[str, list[Outcome]]] = {}
+    layouts: dict[str, None] = {}
     for outcome in outcomes:
         layouts[outcome.cell.layout.name] = None
         found.setdefault(outcome.cell.model, {}).setdefault(outcome.cell.layout.name, []).append(outcome)
@@ -74,19 +75,19 @@ def _grid(report: MatrixReport) -> str:
     return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip() for line in lines)
 
 
-def _reasons(report: MatrixReport) -> List[str]:
+def _reasons(report: MatrixReport) -> list[str]:
     """For each reason why cells cannot run or be judged, one line with the cells."""
-    cells: Dict[Tuple[str, str], List[str]] = {}
+    cells: dict[tuple[str, str], list[str]] = {}
     for outcome in report.outcomes:
         if outcome.verdict in (CANNOT_RUN, CANNOT_TELL, NOT_TRIED):
             cells.setdefault((outcome.verdict, without_rank(outcome.why)), []).append(outcome.cell.name)
     return [f"{verdict}: {_listed(names)}: {shortened(why, _WIDTH)}" for (verdict, why), names in cells.items()]
 
 
-def _unobserved(report: MatrixReport) -> List[str]:
+def _unobserved(report: MatrixReport) -> list[str]:
     """What cells say nothing about, each with the cells: parameters without gradient, kinds of layers that the small
     model does not have."""
-    cells: Dict[str, List[Cell]] = {}
+    cells: dict[str, list[Cell]] = {}
     for outcome in report.outcomes:
         model, names = outcome.cell.model, outcome.unobserved
         if names:
@@ -149,7 +150,7 @@ def _mutant_words(one: Mutant) -> str:
     return f"{one.kind} {one.name} {one.how}; it changes {one.by}"
 
 
-def _mutants(report: MatrixReport) -> List[str]:
+def _mutants(report: MatrixReport) -> list[str]:
     """What came of mutants, one line a cell, and one for each that survived."""
     lines = []
     for outcome in report.outcomes:
@@ -202,7 +203,7 @@ def table(report: MatrixReport) -> str:
     return "\n\n".join(part for part in [verdict_line(report), *parts, count] if part)
 
 
-def _cell(outcome: Outcome, known: bool) -> Dict[str, Any]:
+def _cell(outcome: Outcome, known: bool) -> dict[str, Any]:
     cell = outcome.cell
     return {
         "model": cell.model,
@@ -222,7 +223,7 @@ def _cell(outcome: Outcome, known: bool) -> Dict[str, Any]:
     }
 
 
-def _of_bug(bug: Bug) -> Dict[str, Any]:
+def _of_bug(bug: Bug) -> dict[str, Any]:
     return {
         "module": bug.module,
         "place": bug.place,
@@ -236,7 +237,7 @@ def _of_bug(bug: Bug) -> Dict[str, Any]:
     }
 
 
-def document(report: MatrixReport) -> Dict[str, Any]:
+def document(report: MatrixReport) -> dict[str, Any]:
     """The report as JSON has it."""
     known = set(map(id, report.known))
     return {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Sequence, Tuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable
 
 from addend.torch._matrix._cells import starred
 
@@ -81,7 +82,7 @@ _VOCABULARY = r"vocab_size.*|.*_vocab_size|unpadded_vocab_size|ngram_vocab_size_
 
 # Regular expressions of attributes' names, and what becomes of the value. The first that fits counts; what no
 # expression fits stays as it is.
-RULES: Tuple[Tuple[str, Rule], ...] = (
+RULES: tuple[tuple[str, Rule], ...] = (
     (r"num_layers_per_stack", _plain(2)),
     (r"(n|num)_(group|expert_group|expert_groups)", _plain(2)),
     (r"topk_group|n_limited_groups", _plain(1)),
@@ -145,7 +146,7 @@ _PLACES = r".*(layers|_idxs|_indices|_indexes|_layer_ids)"  # names of lists of 
 _MROPE = "mrope_section"
 
 # What the layers of an architecture need although its configuration leaves it out, in terms of other attributes.
-NEEDED: Tuple[Tuple[str, Callable[[Mapping[str, Any]], Any]], ...] = (
+NEEDED: tuple[tuple[str, Callable[[Mapping[str, Any]], Any]], ...] = (
     ("head_dim", lambda full: full["hidden_size"] // full["num_attention_heads"]),
     ("num_key_value_heads", lambda full: full["num_attention_heads"]),
     ("num_experts", lambda full: 64 if "top_k_experts" in full else None),
@@ -175,7 +176,7 @@ def parts_of(config: Any) -> Iterator[Any]:
     yield config
 
 
-def vocabularies(config: Any) -> List[int]:
+def vocabularies(config: Any) -> list[int]:
     """The numbers of rows of a configuration's vocabularies, in order."""
     found = {
         value
@@ -250,7 +251,7 @@ def _rope(value: Mapping[Any, Any], sizes: Sizes, layers: int, full: Mapping[str
     return small
 
 
-def _shared(parts: Sequence[int], total: int) -> List[int]:
+def _shared(parts: Sequence[int], total: int) -> list[int]:
     """`total` cut into as many parts, each at least 1, in about the same proportion."""
     small = [max(1, part * total // sum(parts)) for part in parts]
     small[-1] += total - sum(small)
@@ -261,14 +262,14 @@ def _is_config(value: Any) -> bool:
     return hasattr(value, "to_dict") and hasattr(value, "model_type")
 
 
-def _chosen(rows: Sequence[Any], layers: int) -> List[int]:
+def _chosen(rows: Sequence[Any], layers: int) -> list[int]:
     """The layers that represent all: the first ones of each kind, then others, in order."""
     first = [i for i, row in enumerate(rows) if row not in rows[:i]]
     rest = [i for i in range(len(rows)) if i not in first]
     return sorted((first + rest)[:layers])
 
 
-def _listed(full: Mapping[str, Any], sizes: Sizes, layers: int) -> Dict[str, Any]:
+def _listed(full: Mapping[str, Any], sizes: Sizes, layers: int) -> dict[str, Any]:
     """The small values of lists that have an element for each layer, or that have layers' numbers as elements."""
     depths = [full[name] for name in full if re.fullmatch(_DEPTH, name) and isinstance(full[name], int)]
     depth = max(depths, default=0)
@@ -281,7 +282,7 @@ def _listed(full: Mapping[str, Any], sizes: Sizes, layers: int) -> Dict[str, Any
     }
     rows = [(*(str(v[i]) for v in each.values()), *(i in v for v in places.values())) for i in range(depth)]
     chosen = _chosen(rows, layers) if each or places else []
-    small: Dict[str, Any] = {
+    small: dict[str, Any] = {
         name: [value_of(name, value[i], sizes, layers, full) for i in chosen] for name, value in each.items()
     }
     small.update({name: [at for at, i in enumerate(chosen) if i in value] for name, value in places.items()})
@@ -323,7 +324,7 @@ def head_of(config: Any) -> int:
     return 16 if _MROPE in text or min(partial, default=1.0) < 0.5 else 8
 
 
-def kinds_of(model: Any) -> FrozenSet[str]:
+def kinds_of(model: Any) -> frozenset[str]:
     """The kinds of modules and parameters of a model, with layers' numbers starred: what a small one must have too."""
     found = set()
     for path, module in model.named_modules():

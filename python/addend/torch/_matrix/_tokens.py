@@ -4,14 +4,15 @@ has its own weight in the loss."""
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import torch
 import torch.nn.functional as F
 
 from addend.torch._matrix._shrink import FIRST
 
-Batch = Dict[str, torch.Tensor]
+Batch = dict[str, torch.Tensor]
 _LENGTH = 9  # tokens of a row
 _SEED = 5
 
@@ -48,7 +49,7 @@ class Tokens:
             weights[-1, -padding:] = 0
         return {"input_ids": ids, "attention_mask": mask, "weights": weights, **self.more(ids, generator)}
 
-    def batches(self, rank: Optional[int], mesh: Any) -> List[Batch]:
+    def batches(self, rank: int | None, mesh: Any) -> list[Batch]:
         """A rank's microbatches, or those of all ranks together if `rank` is None."""
         sizes = [mesh.size(axis) for axis in self.axes]
         ranks = 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Dict, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,7 +17,7 @@ from addend.torch._matrix._cells import Cell, Job, Layout, Wanted
 from addend.torch._matrix._tokens import token_loss
 
 _AXES = ("dp_replicate", "fsdp", "tp", "ep")  # of DistributedConfig; a pipeline's step would be another one
-_LAYOUTS: Tuple[Tuple[Tuple[str, ...], Layout], ...] = (
+_LAYOUTS: tuple[tuple[tuple[str, ...], Layout], ...] = (
     (("ep",), Layout({"fsdp": 2}, {"ep": 2})),
     (("tp", "ep"), Layout({"tp": 2}, {"ep": 2})),
     (("tp",), Layout({"tp": 2})),
@@ -43,7 +44,7 @@ class Transformers:
 
     def __init__(self, models: Sequence[str]):
         self.models: Sequence[str] = list(models)
-        self._left_out: Dict[str, Layout] = {}
+        self._left_out: dict[str, Layout] = {}
 
     def layouts(self, model: str) -> Sequence[Layout]:
         """The layouts for which the architecture has a plan, and which the installed packages can run."""
@@ -54,7 +55,7 @@ class Transformers:
         self._left_out.update({layout.name: layout for layout in declared if layout.variant == _variants.LORA})
         return [layout for layout in declared if layout.variant != _variants.LORA]
 
-    def note(self, asked: Optional[Sequence[Wanted]]) -> str:
+    def note(self, asked: Sequence[Wanted] | None) -> str:
         """The layouts that are not tried for want of a package."""
         layouts = self._left_out.values()
         names = [f"`{one.name}`" for one in layouts if asked is None or any(map(one.fits, asked))]
@@ -66,7 +67,7 @@ class Transformers:
             return [1]
         return [count for count in asked if count > 1] if layout.variant == _variants.NO_SYNC else asked
 
-    def layout(self, wanted: Wanted) -> Optional[Layout]:
+    def layout(self, wanted: Wanted) -> Layout | None:
         """The layout with these sizes; experts are sharded over ranks of the other axes."""
         if isinstance(wanted, str):
             wants_lora = any(layout.variant == _variants.LORA and layout.fits(wanted) for _, layout in _LAYOUTS)
@@ -181,7 +182,7 @@ class _Small:
         return made
 
 
-def _renamed(plan: Dict[str, str]) -> Dict[str, str]:
+def _renamed(plan: dict[str, str]) -> dict[str, str]:
     """A plan by the names that layers have in a model with adapters."""
     return {f"{_variants.ADAPTED}{name}": style for name, style in plan.items()}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import Any, Callable, List, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
@@ -71,7 +72,7 @@ def no_sync(model: Any, microbatches: Sequence[Any], loss: Callable[[Any, Any], 
 
 def one_step(
     load: Callable[[], Any],
-    batches: Callable[[int, Any], List[Any]],
+    batches: Callable[[int, Any], list[Any]],
     loss: Callable[[Any, Any], Any],
     mesh: Mapping[str, int],
 ) -> Callable[[int, str], None]:
