@@ -141,8 +141,20 @@ def _text_of(make: Callable[..., None], *arguments: Any) -> str:
 
 
 def explain(name: str | None = None) -> str:
-    """The page of `addend explain` on a `kind` of verdict or cause ("averaged", "missing", ...) or on "norm"; without a
-    name, the list of all pages. For an unknown name, InvalidError lists similar ones."""
+    """The page of `addend explain` on a verdict's kind or a cause.
+
+    Args:
+        name: a `kind` ("averaged", "missing", ...) or "norm"; None: the list of all pages.
+
+    Returns:
+        The page.
+
+    Raises:
+        InvalidError: there is no such page. The text lists similar names.
+
+    Example:
+        print(addend.explain(param.kind))
+    """
     return _text_of(_explain, None if name is None else name.encode())
 
 

@@ -308,7 +308,15 @@ class Transition:
 
 
 def transitions() -> tuple[Transition, ...]:
-    """Every operation that may change a type, with its backward operation."""
+    """Every operation that may change a type, with its backward operation.
+
+    Returns:
+        The rows of the table.
+
+    Example:
+        for row in addend.transitions():
+            print(row.move, row.source, "->", row.to)
+    """
     count = ctypes.c_size_t()
     rows = _transition_table(count)
     return tuple(_transition(row) for row in rows[: count.value])
@@ -334,10 +342,26 @@ def propagate(
     constant: Sequence[int] = (),
     name: str = "operation",
 ) -> Layout:
-    """The layout of the result of an operation without communication: propagate("bk,kn->bn", x, w). `linearity`:
-    "multilinear" (a product), "additive" (a sum) or "nonlinear". `whole`: letters of unsharded dimensions.
-    `constant`: indices of operands that carry no gradient. `name`: what messages call the operation. If the layouts do
-    not fit, LayoutError names the operand, the axis and the conversion that is needed."""
+    """The layout of the result of an operation without communication.
+
+    Args:
+        dims: the dimensions of operands and result by letters, as in an einsum.
+        *operands: the layout of each operand.
+        linearity: "multilinear" (a product), "additive" (a sum) or "nonlinear".
+        whole: letters of dimensions that must not be sharded.
+        constant: indices of operands that carry no gradient.
+        name: what messages call the operation.
+
+    Returns:
+        The layout.
+
+    Raises:
+        LayoutError: the layouts do not fit. The text names the operand, the axis and the conversion that is needed.
+        InvalidError: an argument is not what it must be.
+
+    Example:
+        y = addend.propagate("bk,kn->bn", x, w)
+    """
     if linearity not in _LINEARITY:
         raise InvalidError(f"`linearity` takes one of {', '.join(_LINEARITY)}, not {linearity!r}")
     if not operands:

@@ -30,15 +30,31 @@ def megatron(
     reference: bool = False,
     second: str | None = None,
 ) -> list[str]:
-    """Converts the gradients that Megatron-LM saved in one iteration; returns the paths of the files written.
+    """Converts the gradients that Megatron-LM saved in one iteration.
 
-    `folder`: the iteration's folder, SAVE/wgrads/iter_0000100, with a file mp_rank_TT[_PPP][_EEE].pth of each
-    model-parallel rank. The files have summed gradients, as the optimizer gets them. `out`: a folder for one file of
-    sums per rank of the mesh "pp ep tp", to compare with a reference; or, with reference=True, the path of one
-    reference file with the unsharded gradients. `types` says which parameters are sharded:
-    {"*.linear_fc1.weight": "tp=S0"}. With several pipeline stages, parameters' names begin with the stage, since
-    Megatron numbers the layers of each stage from 0. `second`: the meaning of the second number in file names with two
-    numbers, "pp" (pipeline stage) or "ep" (expert-parallel rank); the names do not say which."""
+    The files have summed gradients, as the optimizer gets them. With several pipeline stages, parameters' names begin
+    with the stage, since Megatron numbers the layers of each stage from 0.
+
+    Args:
+        folder: the iteration's folder, SAVE/wgrads/iter_0000100, with a file mp_rank_TT[_PPP][_EEE].pth of each
+            model-parallel rank.
+        out: a folder for one file of sums per rank of the mesh "pp ep tp", to compare with a reference; or, with
+            `reference`, the path of one file.
+        types: which parameters are sharded: {"*.linear_fc1.weight": "tp=S0"}.
+        reference: write one reference file with the unsharded gradients.
+        second: the meaning of the second number in file names with two numbers, "pp" (pipeline stage) or "ep"
+            (expert-parallel rank); the names do not say which.
+
+    Returns:
+        The paths of the files written.
+
+    Raises:
+        ValueError: a file's name or content is not as Megatron-LM writes it, or the types do not fit.
+
+    Example:
+        convert.megatron("save/wgrads/iter_0000100", "dumped", types={"*.linear_fc1.weight": "tp=S0"})
+        report = addend.diff("dumped", reference="right.safetensors")
+    """
     ranks = _megatron_ranks(pathlib.Path(folder), second)
     sizes = [1 + max(at[i] for at in ranks) for i in range(3)]
     tensors = {at: _megatron_names(chunks, at[0], sizes[0]) for at, chunks in ranks.items()}
@@ -55,14 +71,32 @@ def sglang(
     addends: str = "addend",
     expect: float = 1,
 ) -> list[str]:
-    """Converts the gradients that SGLang's dumper saved in one step; returns the paths of the files written.
+    """Converts the gradients that SGLang's dumper saved in one step.
 
-    `folder`: DUMPER_DIR/EXP_NAME. With DUMPER_ENABLE_MODEL_GRAD=1, dumper.dump_model(model, name_prefix=PREFIX) saves
-    the present gradients. The job calls it once after gradient synchronisation, with the prefix `sums`, and before
-    that once for each microbatch, with the prefix `addends`, if microbatches' gradients are not accumulated. The mesh
-    comes from the dumper's megatron_parallel_info; without that, all ranks are on one axis dp. `out`: a folder for
-    addend's files. `step`: the dumper's step, needed if it saved several. `expect`: the factor by which the job
-    multiplies the sum of addends, such as 1 / ranks."""
+    With DUMPER_ENABLE_MODEL_GRAD=1, dumper.dump_model(model, name_prefix=PREFIX) saves the present gradients. The job
+    calls it once after gradient synchronisation, with the prefix `sums`, and before that once for each microbatch, with
+    the prefix `addends`, if microbatches' gradients are not accumulated. The mesh comes from the dumper's
+    megatron_parallel_info; without that, all ranks are on one axis dp.
+
+    Args:
+        folder: DUMPER_DIR/EXP_NAME.
+        out: a folder for addend's files.
+        types: which parameters are sharded, as in `megatron`.
+        step: the dumper's step, needed if it saved several.
+        sums: the prefix of summed gradients.
+        addends: the prefix of gradients before they are summed.
+        expect: the factor by which the job multiplies the sum of addends, such as 1 / ranks.
+
+    Returns:
+        The paths of the files written.
+
+    Raises:
+        ValueError: a file is not as the dumper writes it, several steps are there, or the types do not fit.
+
+    Example:
+        convert.sglang("dumper/experiment", "dumped", expect=1 / 8)
+        report = addend.diff("dumped")
+    """
     found = _sglang_values(pathlib.Path(folder), step)
     sizes = _sglang_mesh(found)
     written = []

@@ -52,18 +52,28 @@ def _data_mesh(device: str, sequence: int) -> DeviceMesh:
 
 
 def deepspeed(engine: Any) -> Reported:
-    """The arguments of watch, dump and assert_summed for a DeepSpeed engine: ZeRO 0 to 3, with sequence parallelism or
+    """The options of watch, dump and assert_summed for a DeepSpeed engine: ZeRO 0 to 3, with sequence parallelism or
     without.
 
+    The `with` must end before the engine.step() that updates the parameters.
+
+    Args:
+        engine: what deepspeed.initialize() returned first.
+
+    Returns:
+        The model and its options, as keywords.
+
+    Raises:
+        ValueError: the engine has pipeline stages, experts or tensor parallelism.
+
+    Example:
         with addend.torch.watch(**addend.torch.deepspeed(engine)) as watch:
             for at, batch in enumerate(microbatches):
                 engine.backward(loss(engine, batch))
                 if at < len(microbatches) - 1:
                     engine.step()
         engine.step()
-
-    The `with` must end before the engine.step() that updates the parameters. Raises ValueError if the engine has
-    pipeline stages, experts or tensor parallelism."""
+    """
     _need_data_parallelism(engine)
     sequence = getattr(engine, "sequence_parallel_size", 1) or 1
     model: nn.Module = engine.module
@@ -109,18 +119,29 @@ def _main_grad(parameter: torch.Tensor) -> torch.Tensor | None:
 
 
 def megatron(models: nn.Module | Sequence[nn.Module]) -> Reported:
-    """The arguments of watch, dump and assert_summed for Megatron-Core's model chunks in its DistributedDataParallel.
+    """The options of watch, dump and assert_summed for Megatron-Core's model chunks in its DistributedDataParallel.
 
+    The model must not use gradient_accumulation_fusion, which hides every addend from hooks. With the distributed
+    optimizer `main_grad` has the whole sum only after force_all_reduce=True.
+
+    Args:
+        models: one chunk, or the list of a rank's chunks.
+
+    Returns:
+        The model and its options, as keywords.
+
+    Raises:
+        ValueError: the job has pipeline stages, expert parallelism, gradient_accumulation_fusion, or another order of
+            ranks than tp-cp-dp.
+
+    Example:
         for chunk in models:
             chunk.zero_grad_buffer()
         with addend.torch.watch(**addend.torch.megatron(models)) as watch:
             forward_backward(...)
             finalize_model_grads(models, force_all_reduce=True)
         optimizer.step()
-
-    The model must not use gradient_accumulation_fusion, which hides every addend from hooks. With the distributed
-    optimizer `main_grad` has the whole sum only after force_all_reduce=True. Raises ValueError if the job has pipeline
-    stages or expert parallelism."""
+    """
     mpu: Any = sys.modules["megatron.core.parallel_state"]
     chunks: Sequence[Any] = [models] if isinstance(models, nn.Module) else list(models)
     config = chunks[0].config

@@ -21,9 +21,21 @@ class mutate:
     """A context in which every backward has a mistake, in jobs with any wrapper or none. Hooks that run after those of
     `watch` change the gradient, so the watch sees right addends and a wrong sum.
 
-    "average": every gradient is divided by the number of data-parallel ranks once more
-    "skip": the last rank's addend of one parameter is left out
-    "double": the last rank's addend of one parameter is counted twice
+    Args:
+        model: the job's model, in its wrappers.
+        kind: the mistake. "average": every gradient is divided by the number of data-parallel ranks once more; "skip":
+            the last rank's addend of one parameter is left out; "double": it is counted twice.
+
+    Returns:
+        The context.
+
+    Raises:
+        ValueError: the kind does not exist, or the job has a single rank.
+
+    Example:
+        with addend.torch.mutate(model, "double"), addend.torch.watch(model) as watch:
+            loss(model, batch).backward()
+        assert watch.report.ok is False
     """
 
     def __init__(self, model: nn.Module, kind: str):

@@ -22,8 +22,20 @@ def _create(options: Any, _: Any = None) -> Group:
 
 
 def flight_recorder(group: dist.ProcessGroup | None = None) -> str:
-    """This rank's last calls in a group (the default group if left out), oldest first, one line each: operation, count,
-    dtype, the caller's line, state and time."""
+    """This rank's last calls in a process group.
+
+    Args:
+        group: a group of backend "addend". Default: the default group.
+
+    Returns:
+        The calls, oldest first, one line each: operation, count, dtype, the caller's line, state and time.
+
+    Raises:
+        InvalidError: the group has another backend.
+
+    Example:
+        print(addend.torch.flight_recorder())
+    """
     found = dist.distributed_c10d._get_default_group() if group is None else group
     if not isinstance(found, Group):
         raise InvalidError('flight_record takes a process group of backend "addend", and this is another backend\'s')

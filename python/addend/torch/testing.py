@@ -106,7 +106,25 @@ def _lent(size: int, timeout: float, seed: int) -> Iterator[World]:
 
 
 def ranks(size: int, *, timeout: float = 120.0, seed: int = 0) -> Any:
-    """Makes a pytest fixture of session scope that gives a World. Files that ask for equal worlds share one."""
+    """Makes a pytest fixture of session scope that gives a World. Files that ask for equal worlds share one.
+
+    Args:
+        size: the number of ranks.
+        timeout: seconds that a body may take.
+        seed: the seed of PyTorch's random numbers on all ranks, set before every body.
+
+    Returns:
+        The fixture.
+
+    Raises:
+        InvalidError: when a test uses the fixture, `size` or `timeout` is not positive.
+
+    Example:
+        world = addend.torch.testing.ranks(4)
+
+        def test_sum(world):
+            assert world.run(body, 3) == [12] * 4
+    """
     import pytest
 
     @pytest.fixture(scope="session")  # type: ignore[untyped-decorator, unused-ignore]

@@ -40,31 +40,40 @@ def check(
 ) -> MatchReport:
     """Compares what the ranks of a job compute with what one process computes, and finds where the first error arises.
 
-        report = check(make_model, parallelize, batches, loss, mesh={"dp": 2, "tp": 2})
-        assert report.ok, report
-
     One process runs the whole batch; as many processes as the mesh has ranks, connected by gloo, run the job; all in
     f64. Compared are the loss and every parameter's gradient in three steps, and ranks' replicas of them bit for bit.
-
-    make_model: make_model() gives the unsharded model with its weights
-    parallelize: parallelize(model, device_mesh) turns it into the job's model: returns that, or changes it in place
-    batches: batches(rank, mesh) gives the list of a rank's microbatches, batches(None, mesh) the list for the whole
-        batch; or a pair (whole, cut), where cut(whole, rank, mesh) gives a rank's list
-    loss: loss(model, batch) gives (numerator, count): `check` divides by the whole batch's count and multiplies by the
-        number by which the wrapper averages; or it gives a scalar, which is used unchanged
-    mesh: {"dp": 2, "tp": 2}, in row-major order, or a number of ranks along dp
-    run: run(model, microbatches, loss) runs forward and backward of all microbatches and synchronises the gradients.
-        Needed if that is not a plain loop (no_sync, a pipeline schedule, sums by hand)
-    averaged: by what the job divides sums of gradients, if neither DDP nor fully_shard does it
-    norm: norm(model) gives the gradients' global norm as the job computes it
-    optimizer, steps: optimizer(model) makes an optimizer; parameters are also compared after `steps` of its steps
-    bound: the largest allowed difference, divided by the largest element of the tensor
-    mutate: try mutants of the collectives of the backward, and report which ones survive this comparison
-    seed: the seed of random numbers in every process
-    timeout: seconds after which processes that did not end are stopped, and their stacks shown
-    reference: a file that `write_reference` wrote, to use instead of computing the whole batch in one process
-
     In a script that torchrun started, torchrun's ranks run the job, as many as the mesh has; all get the report.
+
+    Args:
+        make_model: make_model() gives the unsharded model with its weights.
+        parallelize: parallelize(model, device_mesh) turns it into the job's model, returned or changed in place.
+        batches: batches(rank, mesh) gives the list of a rank's microbatches, batches(None, mesh) the list for the whole
+            batch; or a pair (whole, cut), where cut(whole, rank, mesh) gives a rank's list.
+        loss: loss(model, batch) gives (numerator, count): `check` divides by the whole batch's count and multiplies by
+            the number by which the wrapper averages; or it gives a scalar, which is used unchanged.
+        mesh: {"dp": 2, "tp": 2}, in row-major order, or a number of ranks along dp.
+        run: run(model, microbatches, loss) runs forward and backward of all microbatches and synchronises gradients.
+            Needed if that is not a plain loop (no_sync, a pipeline schedule, sums by hand).
+        averaged: by what the job divides sums of gradients, if neither DDP nor fully_shard does it.
+        norm: norm(model) gives the gradients' global norm as the job computes it.
+        optimizer: optimizer(model) makes an optimizer.
+        steps: parameters are also compared after so many steps of that optimizer.
+        bound: the largest allowed difference, divided by the largest element of the tensor.
+        mutate: try mutants of the collectives of the backward, and report which ones survive this comparison.
+        seed: the seed of random numbers in every process.
+        timeout: seconds after which processes that did not end are stopped, and their stacks shown.
+        reference: a file that `write_reference` wrote, to use instead of computing the whole batch in one process.
+
+    Returns:
+        The report. Its `ok` is False if something differs, None if that cannot be judged.
+
+    Raises:
+        InvalidError: an argument is not what it must be, such as `batches` that is no function.
+        AddendError: a process failed or did not end in time. The text has its traceback or stack.
+
+    Example:
+        report = check(make_model, parallelize, batches, loss, mesh={"dp": 2, "tp": 2})
+        assert report.ok, report
     """
     task = _job.Task(
         make_model, parallelize, batches, loss, _axes.parse(mesh), run, averaged, norm, optimizer, steps, bound,
@@ -146,8 +155,29 @@ def write_reference(
 ) -> None:
     """Writes what one process computes to a file, with which `check(..., reference=path)` compares the ranks.
 
-    Use it for a model that does not fit into memory in one process and on ranks together. The arguments are those of
-    `check`, so that one dictionary serves both; those that only ranks need are ignored.
+    Use it for a model that does not fit into memory in one process and on ranks together.
+
+    Args:
+        path: the file to write.
+        make_model: as in `check`.
+        parallelize: as in `check`.
+        batches: as in `check`.
+        loss: as in `check`.
+        mesh: as in `check`.
+        optimizer: as in `check`.
+        steps: as in `check`.
+        seed: as in `check`.
+        timeout: as in `check`.
+        **others: the other arguments of `check`, so that one dictionary serves both; they are ignored.
+
+    Raises:
+        InvalidError: an argument is not what it must be.
+        TypeError: an argument is none of `check`.
+        AddendError: the process failed or did not end in time.
+
+    Example:
+        addend.torch.write_reference("reference.safetensors", **job)
+        report = addend.torch.check(**job, reference="reference.safetensors")
     """
     task = _job.Task(
         make_model, parallelize, batches, loss, _axes.parse(mesh), optimizer=optimizer, steps=steps, seed=seed
@@ -193,8 +223,28 @@ def assert_matches_one_process(
     mesh: int | Mapping[str, int],
     **arguments: Any,
 ) -> MatchReport:
-    """For tests: runs `check` and raises AssertionError with its table if the ranks do not compute what one process
-    does, if that cannot be judged, or if mutants (`mutate=True`) survived."""
+    """Runs `check` in a test, and fails the test if the ranks do not compute what one process does.
+
+    Args:
+        make_model: as in `check`.
+        parallelize: as in `check`.
+        batches: as in `check`.
+        loss: as in `check`.
+        mesh: as in `check`.
+        **arguments: the others of `check`.
+
+    Returns:
+        The report of `check`.
+
+    Raises:
+        AssertionError: something differs or cannot be judged, or a mutant (`mutate=True`) survived. The text is the
+            report's table.
+        AddendError: as `check`.
+
+    Example:
+        def test_tensor_parallel():
+            assert_matches_one_process(make_model, parallelize, batches, loss, mesh={"tp": 2})
+    """
     report = check(make_model, parallelize, batches, loss, mesh, **arguments)
     assert report.ok and not report.survivors, f"\n{report}"
     return report

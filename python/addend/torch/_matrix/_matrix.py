@@ -267,23 +267,31 @@ def matrix(
 ) -> MatrixReport:
     """Compares models under layouts, with several numbers of microbatches, with one process each: one verdict a cell.
 
+    Args:
+        *models: an architecture of Transformers, a folder with a configuration, "transformers" for all architectures
+            with a plan, a Python file or a dictionary with the functions that `check` takes
+            (python/docs/torch-matrix.md); or lists.
+        layouts: sizes of axes, or names of layouts, as [{"tp": 2}, {"fsdp": 2, "ep": 2}, "no_sync"]; None: all that a
+            model declares.
+        microbatches: the numbers of microbatches, those that show most first.
+        minutes: no further cell is begun after so long; those that are left are not tried, and `ok` is not True.
+        timeout: seconds after which a cell, or what finds a model's layouts, is ended.
+        jobs: the number of cells at the same time; each has as many processes as its layout has ranks.
+        mutate: try mutants of each cell that matches (rules of plans, hooks, collectives), and report which survive.
+        known: a file with what is known and accepted.
+        progress: progress(outcome, done, all_of) is called after each cell.
+        stopped: stopped() is called again and again; once it returns a reason, cells that run are ended, no other is
+            begun, and the report has what is known until then.
+
+    Returns:
+        The report: outcomes of cells, bugs, mutants that survived. Its `ok` is None if cells were not tried or judged.
+
+    Raises:
+        InvalidError: a model, a layout or a number is none, or fits none of the others.
+
+    Example:
         report = addend.torch.matrix("qwen3_moe", "llama")
         assert report.ok, report
-
-    models: an architecture of Transformers, a folder with a configuration, "transformers" for all architectures with
-        a plan, a Python file or a dictionary with the functions that `check` takes (python/docs/torch-matrix.md); or
-        lists
-    layouts: sizes of axes, or names of layouts, as [{"tp": 2}, {"fsdp": 2, "ep": 2}, "no_sync"]; None: all that a model
-        declares
-    microbatches: the numbers of microbatches, those that show most first
-    minutes: no further cell is begun after so long; those that are left are not tried, and `ok` is not True
-    timeout: seconds after which a cell, or what finds a model's layouts, is ended
-    jobs: the number of cells at the same time; each has as many processes as its layout has ranks
-    mutate: try mutants of each cell that matches (rules of plans, hooks, collectives), and report which survive
-    known: a file with what is known and accepted
-    progress: progress(outcome, done, all_of) is called after each cell
-    stopped: stopped() is called again and again; once it returns a reason, cells that run are ended, no other is begun,
-        and the report has what is known until then
     """
     start = time.monotonic()
     _need_numbers(minutes, timeout, jobs)
@@ -337,9 +345,22 @@ def matrix_cells(
 ) -> list[MatrixCell]:
     """The cells of `matrix`, one test each.
 
-    @pytest.mark.parametrize("cell", addend.torch.matrix_cells("qwen3_moe", layouts=[{"tp": 2}]), ids=str)
-    def test_layout(cell):
-        cell()
+    Args:
+        *models: as in `matrix`.
+        layouts: as in `matrix`.
+        microbatches: as in `matrix`.
+        timeout: as in `matrix`.
+
+    Returns:
+        The cells. A call of one raises AssertionError if its ranks do not compute what one process does.
+
+    Raises:
+        InvalidError: as `matrix`.
+
+    Example:
+        @pytest.mark.parametrize("cell", addend.torch.matrix_cells("qwen3_moe", layouts=[{"tp": 2}]), ids=str)
+        def test_layout(cell):
+            cell()
     """
     _need_numbers(None, timeout)
     made = Matrix(models, layouts, microbatches, timeout)
