@@ -8,6 +8,7 @@
 #include "addend/layout.h"
 #include "addend/reduce.h"
 #include "base/error.h"
+#include "comm/operations.h"
 #include "mesh/group.h"
 
 typedef struct constant {
@@ -19,6 +20,7 @@ typedef struct constant {
 static const constant constants[] = {
 #define STATUS(code, name, known, sentence) {#code, code},
 #define AXIS(code, name) {#code, code},
+#define OPERATION(code, ...) {#code, code},
 #define NUMBER(expression) {#expression, (int64_t)(expression)}
 #define OFFSET(type, field) {"offsetof(" #type ", " #field ")", (int64_t)offsetof(type, field)}
     AD_STATUS_LIST(STATUS)
@@ -32,8 +34,8 @@ static const constant constants[] = {
     NUMBER(AD_MULTILINEAR), NUMBER(AD_ADDITIVE), NUMBER(AD_NONLINEAR),
     NUMBER(AD_MOVE_ALL_REDUCE), NUMBER(AD_MOVE_REDUCE_SCATTER), NUMBER(AD_MOVE_ALL_GATHER), NUMBER(AD_MOVE_ALL_TO_ALL),
     NUMBER(AD_MOVE_CONVERT), NUMBER(AD_MOVE_ONCE), NUMBER(AD_MOVE_DECLARE), NUMBER(AD_MOVE_COUNT),
-    NUMBER(AD_ALL_REDUCE), NUMBER(AD_REDUCE_SCATTER), NUMBER(AD_ALL_GATHER), NUMBER(AD_ALL_TO_ALL), NUMBER(AD_BROADCAST),
-    NUMBER(AD_BARRIER), NUMBER(AD_EXCHANGE), NUMBER(AD_ANY_SOURCE),
+    AD_OPERATION_LIST(OPERATION)
+    NUMBER(AD_ANY_SOURCE),
     NUMBER(AD_SYNC_NONE), NUMBER(AD_SYNC_SHARD), NUMBER(AD_SYNC_ALL),
     NUMBER(AD_LOG_INFO), NUMBER(AD_LOG_WARNING),
     NUMBER(sizeof(ad_shape)), NUMBER(sizeof(ad_layout)), NUMBER(sizeof(ad_span)), NUMBER(sizeof(ad_transition)),

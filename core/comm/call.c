@@ -13,12 +13,6 @@
 #include "comm/ranks.h"
 #include "mesh/group.h"
 
-const char *ad_op_name(ad_collective_op op) {
-  static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast",
-                                      "barrier",    "exchange",       "send",       "receive"};
-  return (unsigned)op < sizeof names / sizeof *names ? names[op] : "unknown";
-}
-
 const char *ad_reduction_name(ad_reduction reduction) {
   static const char *const names[] = {"sum", "max", "min", "product", "bit_and", "bit_or", "bit_xor"};
   return (unsigned)reduction < sizeof names / sizeof *names ? names[reduction] : "unknown";
@@ -55,7 +49,7 @@ static int64_t index_in(const ad_group_shape *shape, int64_t rank) {
 }
 
 #define REFUSE(call, format, ...) \
-  ad_fail(AD_INVALID, "%s: in `%s`, " format, (call)->site, ad_op_name((call)->op), __VA_ARGS__)
+  ad_fail(AD_INVALID, "%s: in `%s`, " format, (call)->site, (call)->operation->name, __VA_ARGS__)
 
 // Fills those fields of a call that describe its group, which is a list of ranks.
 static void take_list(ad_ranks *ranks, ad_call *call) {
@@ -124,7 +118,7 @@ static ad_status take_outputs(const ad_collective *collective, ad_call *call) {
   if ((scaled || how->adds) && (!ad_dtype_is_float(call->dtype) || how->reduction != AD_SUM))
     return REFUSE(call, "`in_scale`, `out_scale` and `adds` are only for sums of floats, not for the %s of %s",
                   ad_reduction_name(how->reduction), ad_dtype_name(call->dtype));
-  if (how->adds && (call->op != AD_REDUCE_SCATTER || how->out_dtype != how->accumulate))
+  if (how->adds && (!ad_may_add(call->operation) || how->out_dtype != how->accumulate))
     return REFUSE(call,
                   "`adds` is set and the output is %s, but only a reduce_scatter can add to its output, and only in "
                   "the dtype of its sums, %s",
@@ -164,11 +158,11 @@ static ad_status take_reduction(const ad_collective *collective, ad_call *call) 
 }
 
 static ad_status take_types(const ad_collective *collective, ad_call *call) {
-  if (call->op == AD_BARRIER) return AD_OK;
+  if (call->operation->in == AD_BUFFER_NONE) return AD_OK;
   call->element = ad_dtype_size(call->dtype);
   if (!call->element) return REFUSE(call, "`dtype` is %d, which is no dtype", (int)call->dtype);
   call->out_element = call->element;
-  if (!ad_op_reduces(call->op)) {
+  if (!call->operation->reduces) {
     if (!says_outputs(collective)) return AD_OK;
     return REFUSE(call, "%s", "`out_dtype`, `in_scale`, `out_scale` and `adds` are for operations that reduce");
   }
@@ -201,12 +195,12 @@ static ad_status sum_counts(const ad_call *call, const size_t *counts, size_t *s
 
 // Checks `counts` and `receive_counts`, and computes from them where each block starts.
 static ad_status take_counts(const ad_collective *collective, ad_call *call) {
-  int cut = call->op == AD_REDUCE_SCATTER || call->op == AD_ALL_GATHER || call->op == AD_ALL_TO_ALL;
-  if (!cut && collective->counts)
+  int pairs = ad_is_of_pairs(call->operation);
+  if (!ad_takes_counts(call->operation) && collective->counts)
     return REFUSE(call, "%s", "`counts` is set, but this operation has no blocks; set `counts` to NULL");
-  if (!collective->counts != !collective->receive_counts && call->op == AD_ALL_TO_ALL)
+  if (!collective->counts != !collective->receive_counts && pairs)
     return REFUSE(call, "%s", "only one of `counts` and `receive_counts` is set; set the two or neither");
-  if (call->op != AD_ALL_TO_ALL && collective->receive_counts)
+  if (!pairs && collective->receive_counts)
     return REFUSE(call, "%s", "`receive_counts` is set, but only all_to_all takes `receive_counts`; set it to NULL");
   if (!collective->counts) return AD_OK;
   size_t *starts;
@@ -239,7 +233,7 @@ static ad_status cut_segment(const ad_call *call, size_t s, const ad_segment *se
 static ad_status take_segments(const ad_collective *collective, ad_call *call) {
   size_t count = collective->segment_count, words, bytes;
   if (!collective->segments) return AD_OK;
-  if (call->op != AD_REDUCE_SCATTER && call->op != AD_ALL_GATHER)
+  if (!call->operation->takes_segments)
     return REFUSE(call, "%s",
                   "`segments` is set, but only reduce_scatter and all_gather take segments; set `segments` to NULL");
   if (collective->counts)
@@ -301,6 +295,29 @@ size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whol
   return count - (at - start);
 }
 
+/* Returns where the piece of block `block` starts in a buffer of `what`; `start` is where the block starts if the buffer
+ * has all blocks. */
+static size_t piece_start(ad_buffer what, size_t start) {
+  return what == AD_BUFFER_BLOCKS || what == AD_BUFFER_PAIRS ? start : 0;
+}
+
+ad_comm_piece ad_call_piece(const ad_call *call, uint32_t from, uint32_t to, size_t s) {
+  const ad_comm_operation *o = call->operation;
+  if ((o->in_on_root && from != call->root) || (o->out_on_root && to != call->root) || o->in == AD_BUFFER_NONE)
+    return (ad_comm_piece){0};
+  if (o->in == AD_BUFFER_VALUE) return (ad_comm_piece){0, 0, call->count};
+  if (call->segment_count) {
+    size_t at, whole, count = ad_call_part(call, o->in == AD_BUFFER_BLOCK ? from : to, s, &at, &whole);
+    return o->in == AD_BUFFER_BLOCK ? (ad_comm_piece){at, whole, count} : (ad_comm_piece){whole, at, count};
+  }
+  size_t in = ad_call_in_start(call, to), out = ad_call_out_start(call, from);
+  // The receiver's block, unless the sender has only its own block or the receiver knows the size better.
+  size_t count = o->in == AD_BUFFER_BLOCK || (ad_is_of_pairs(o) && from != call->index)
+                     ? ad_call_out_start(call, from + 1) - out
+                     : ad_call_in_start(call, to + 1) - in;
+  return (ad_comm_piece){piece_start(o->in, in), piece_start(o->out, out), count};
+}
+
 static ad_status check_message(const ad_call *call, const ad_message *message, size_t i) {
   if (message->peer < 0 || message->peer >= call->members)
     return REFUSE(call, "`peer` of message %zu is %" PRId64 ", which is not an index in the group of %u rank%s", i,
@@ -342,7 +359,7 @@ static void sort_messages(ad_call *call, const ad_message *messages, size_t *pla
 
 // Checks the messages of an exchange, and copies them into the call, sorted.
 static ad_status take_messages(const ad_collective *collective, ad_call *call) {
-  if (call->op != AD_EXCHANGE) return AD_OK;
+  if (!ad_is_of_messages(call->operation)) return AD_OK;
   size_t count = collective->message_count, places = (2 * (size_t)call->members + 1) * sizeof(size_t);
   if (count && !collective->messages) return REFUSE(call, "`message_count` is %zu, but `messages` is NULL", count);
   if (count > SIZE_MAX / 2 / sizeof(ad_message)) return too_large(call);
@@ -367,7 +384,7 @@ static ad_status find_extent(const ad_call *call, extent *out) {
   } else if (call->in_starts) {
     size_t block = call->in_starts[call->index + 1] - call->in_starts[call->index];
     *out = (extent){call->in_starts[call->members], block, call->out_starts[call->members]};
-  } else if (call->op != AD_BARRIER && call->op != AD_EXCHANGE) {
+  } else if (!ad_has_no_value(call->operation)) {
     out->block = call->count;
     if (__builtin_mul_overflow(call->count, (size_t)call->members, &out->whole)) return too_large(call);
     out->received = out->whole;
@@ -375,36 +392,30 @@ static ad_status find_extent(const ad_call *call, extent *out) {
   return AD_OK;
 }
 
-// Sets *in and *out to the sizes, in elements, of this member's input and output.
-static void find_sides(const ad_call *call, const extent *of, size_t *in, size_t *out) {
-  *in = *out = 0;
-  switch (call->op) {
-    case AD_ALL_REDUCE:
-      *in = *out = of->block;
-      break;
-    case AD_REDUCE_SCATTER:
-      *in = of->whole, *out = of->block;
-      break;
-    case AD_ALL_GATHER:
-      *in = of->block, *out = of->whole;
-      break;
-    case AD_ALL_TO_ALL:
-      *in = of->whole, *out = of->received;
-      break;
-    case AD_BROADCAST:
-      *in = call->index == call->root ? of->block : 0, *out = of->block;
-      break;
+// Returns the size, in elements, of one of this member's buffers. `pairs`: of the blocks for, or from, each member;
+// `on_root` 1: only the root has such a buffer.
+static size_t buffer_size(const ad_call *call, ad_buffer buffer, int on_root, const extent *of, size_t pairs) {
+  if (on_root && call->index != call->root) return 0;
+  switch (buffer) {
+    case AD_BUFFER_VALUE:
+    case AD_BUFFER_BLOCK:
+      return of->block;
+    case AD_BUFFER_BLOCKS:
+      return of->whole;
+    case AD_BUFFER_PAIRS:
+      return pairs;
     default:
-      break;
+      return 0;
   }
 }
 
 // Computes the sizes of this member's buffers in bytes.
 static ad_status measure_extent(ad_call *call) {
+  const ad_comm_operation *operation = call->operation;
   extent of = {0};
-  size_t in, out;
   AD_TRY(find_extent(call, &of));
-  find_sides(call, &of, &in, &out);
+  size_t in = buffer_size(call, operation->in, operation->in_on_root, &of, of.whole);
+  size_t out = buffer_size(call, operation->out, operation->out_on_root, &of, of.received);
   if (__builtin_mul_overflow(in, call->element, &call->in_bytes) || call->in_bytes > SIZE_MAX / 4)
     return too_large(call);
   if (__builtin_mul_overflow(out, call->out_element, &call->out_bytes) || call->out_bytes > SIZE_MAX / 4)
@@ -417,15 +428,14 @@ static int in_place(const ad_call *call) {
   const char *in = call->in, *out = call->out;
   if (call->element != call->out_element || call->reducing.adds) return 0;
   if (call->segment_count) return call->members == 1 && in == out;
-  switch (call->op) {
-    case AD_REDUCE_SCATTER:
-      return out == in + ad_call_in_start(call, call->index) * call->element;
-    case AD_ALL_GATHER:
-      return in == out + ad_call_out_start(call, call->index) * call->element;
-    case AD_ALL_TO_ALL:
-      return 0;
-    default:
+  switch (ad_may_overlap(call->operation)) {
+    case AD_BLOCK_INSIDE:
+      return call->operation->in == AD_BUFFER_BLOCKS ? out == in + ad_call_in_start(call, call->index) * call->element
+                                                     : in == out + ad_call_out_start(call, call->index) * call->element;
+    case AD_SAME_BUFFER:
       return in == out;
+    default:
+      return 0;
   }
 }
 
@@ -448,7 +458,7 @@ static ad_status check_buffers(const ad_call *call) {
 }
 
 static ad_status take_root(const ad_collective *collective, ad_call *call) {
-  if (call->op != AD_BROADCAST) return AD_OK;
+  if (!ad_has_root(call->operation)) return AD_OK;
   if (collective->root < 0 || collective->root >= call->members)
     return REFUSE(call, "`root` is %" PRId64 ", which is not an index in the group of %u rank%s", collective->root,
                   call->members, ad_plural(call->members));
@@ -468,10 +478,12 @@ static ad_status prepare_call(const ad_collective *collective, int64_t rank, int
 }
 
 ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t size, ad_call *out) {
-  if ((unsigned)collective->op > AD_EXCHANGE)
+  const ad_comm_operation *operation = ad_comm_operation_of(collective->op);
+  if (!operation || ad_op_is_transfer(collective->op))
     return ad_fail(AD_INVALID, "ad_comm_run: `op` is %d, which is no collective operation", collective->op);
   memset(out, 0, offsetof(ad_call, owned));
   out->op = collective->op;
+  out->operation = operation;
   out->dtype = collective->dtype;
   out->count = collective->count;
   out->in = collective->in;
@@ -535,6 +547,7 @@ static ad_status take_side(const ad_transfer *transfer, ad_call *call) {
 ad_status ad_call_prepare_transfer(const ad_transfer *transfer, int64_t rank, int64_t size, ad_call *out) {
   memset(out, 0, offsetof(ad_call, owned));
   out->op = (ad_collective_op)(transfer->receive || transfer->receives ? AD_OP_RECEIVE : AD_OP_SEND);
+  out->operation = ad_comm_operation_of(out->op);
   out->dtype = transfer->dtype;
   out->count = transfer->count;
   out->tag = transfer->tag;

@@ -6,14 +6,14 @@
 #include "addend/comm.h"
 #include "kernels/kernels.h"
 #include "base/internal.h"
+#include "comm/operations.h"
 #include "mesh/group.h"
 
 enum { AD_CALL_INLINE_WORDS = 64 };
-/* The values of ad_call.op for the two sides of a transfer; they follow those of the collectives. */
-enum { AD_OP_SEND = AD_EXCHANGE + 1, AD_OP_RECEIVE };
 
 typedef struct ad_call {
   ad_collective_op op;
+  const ad_comm_operation *operation;  // the record of `op`
   ad_dtype dtype;
   ad_reducing reducing;  // set only if the operation reduces
   int in_scale, out_scale;
@@ -65,10 +65,7 @@ ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t
 ad_status ad_call_prepare_transfer(const ad_transfer *transfer, int64_t rank, int64_t size, ad_call *out) AD_CHECKED;
 void ad_call_release(ad_call *call);  // frees the memory that *call keeps for further use
 
-AD_INTERNAL const char *ad_op_name(ad_collective_op op);
 const char *ad_reduction_name(ad_reduction reduction);  // "sum", "bit_and", ...; "unknown" for other values
-static inline int ad_op_reduces(ad_collective_op op) { return op == AD_ALL_REDUCE || op == AD_REDUCE_SCATTER; }
-static inline int ad_op_is_transfer(ad_collective_op op) { return (int)op >= AD_OP_SEND; }
 /* Returns the element at which block `i` starts in an input (or output) that consists of blocks; i == members gives the
  * end of the last block. */
 static inline size_t ad_call_in_start(const ad_call *call, uint32_t i) {
@@ -88,6 +85,15 @@ static inline size_t ad_call_parts(const ad_call *call) { return call->segment_c
 /* Returns how many elements of a member's block, from element `at` on, are contiguous in the full value too; 0 at the
  * end of the block and beyond. *whole is set to where this run starts in the full value. */
 size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whole);
+/* What one member gets from another in an operation that copies: `count` elements, which begin with element `in` of the
+ * sender's input and with element `out` of the receiver's output. */
+typedef struct ad_comm_piece {
+  size_t in, out, count;
+} ad_comm_piece;
+/* Returns what member `to` gets from member `from`: of segment `s` of the full value, or of all if there are no
+ * segments. `count` is 0 if it gets nothing. Not for messages. Of the counts of pairs this rank knows its own only: it
+ * must then be `from` or `to`, and the piece's place in the other member's buffer is meaningless. */
+ad_comm_piece ad_call_piece(const ad_call *call, uint32_t from, uint32_t to, size_t s);
 /* Functions on groups that are given by their shape: the number of members; the world rank of member number `index`; 1
  * if two groups have the same ranks in the same order. */
 int64_t ad_shape_members(const ad_group_shape *shape);

@@ -115,7 +115,7 @@ static void write_outputs(const hostile_call *c, ad_call *call) {
 
 // Poisons the receive buffers of an exchange; no other message of the exchange uses their memory.
 static void poison_receives(const ad_call *call) {
-  for (size_t i = 0; call->op == AD_EXCHANGE && i < call->message_count; i++)
+  for (size_t i = 0; i < call->message_count; i++)
     if (call->messages[i].receive) memset(call->messages[i].receive, POISON, call->messages[i].count * call->element);
 }
 
@@ -145,7 +145,7 @@ static ad_status hostile_post(void *world, ad_call *call) {
   AD_TRY(ad_new(1, &c));
   c->inner = *call;
   c->refusals_left = (int)draw_below(w, 3);
-  int moves = call->op != AD_EXCHANGE && draw_below(w, 2), apart = !overlap(call) && !call->reducing.adds;
+  int moves = !ad_is_of_messages(call->operation) && draw_below(w, 2), apart = !overlap(call) && !call->reducing.adds;
   ad_status status = moves ? move_buffers(c, call) : AD_OK;
   if (!status && apart && call->out_bytes) memset(call->out, POISON, call->out_bytes);
   poison_receives(call);

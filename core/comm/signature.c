@@ -13,12 +13,12 @@ void ad_site_write(char to[AD_SITE_MAX], const char *site) {
   memcpy(to, site + skipped, length - skipped + 1);
 }
 
-/* Returns the upper 32 bits of `what`: a transfer's peer, a broadcast's root or, in operations that reduce, how results
- * are written. */
+/* Returns the upper 32 bits of `what`: a transfer's peer, the root or, in operations that reduce, how results are
+ * written. */
 static uint64_t pack_outputs(const ad_call *call) {
   const ad_reducing *how = &call->reducing;
   if (ad_op_is_transfer(call->op)) return (uint32_t)call->peer;
-  if (!ad_op_reduces(call->op)) return call->root;
+  if (!call->operation->reduces) return call->root;
   return (uint64_t)how->out_dtype | (uint64_t)(uint8_t)call->in_scale << 8 | (uint64_t)(uint8_t)call->out_scale << 16 |
          (uint64_t)how->adds << 24;
 }
@@ -30,18 +30,19 @@ static uint64_t pack(const ad_call *call) {
 
 ad_signature ad_signature_of(const ad_call *call) {
   // In an exchange, dtype and counts are compared for each message, since members without messages need not know them.
-  if (call->op == AD_EXCHANGE || call->op == AD_BARRIER) return (ad_signature){.what = (uint64_t)call->op};
+  if (!ad_op_is_transfer(call->op) && ad_has_no_value(call->operation))
+    return (ad_signature){.what = (uint64_t)call->op};
   ad_signature signature = {.what = pack(call), .count = call->count};
   if (ad_op_is_transfer(call->op)) signature.counts = (uint64_t)call->tag;
   // Bit 0 is set, since 0 means: no counts. Bit 1 is flipped, so that segments never match counts with the same hash.
   if (call->segment_count) signature.counts = (call->segments_hash | 1) ^ 2;
   if (!call->in_starts) return signature;
-  // All members know the counts of reduce_scatter and all_gather. The counts of an all_to_all are compared later, for
-  // each pair of members.
+  // All members know the counts of blocks. The counts of pairs are compared later, for each pair of members.
   signature.counts = 1;
-  if (call->op != AD_ALL_TO_ALL)
-    signature.counts = XXH3_64bits(call->in_starts, (call->members + 1) * sizeof *call->in_starts) | 1;
-  signature.count = call->op == AD_ALL_TO_ALL ? 0 : call->in_starts[call->members];
+  signature.count = 0;
+  if (ad_is_of_pairs(call->operation)) return signature;
+  signature.counts = XXH3_64bits(call->in_starts, (call->members + 1) * sizeof *call->in_starts) | 1;
+  signature.count = call->in_starts[call->members];
   return signature;
 }
 
@@ -80,20 +81,22 @@ void ad_signature_print(ad_text *text, const ad_signature *signature) {
   }
   ad_dtype dtype = (ad_dtype)(signature->what >> 8 & 0xff), accumulate = (ad_dtype)(signature->what >> 16 & 0xff);
   ad_reduction reduction = (ad_reduction)(signature->what >> 24 & 0xff);
+  const ad_comm_operation *operation = ad_comm_operation_of(op);
   ad_text_add(text, "%s", ad_op_name(op));
-  if (op == AD_BARRIER || op == AD_EXCHANGE) return;
-  if (ad_op_reduces(op)) ad_text_add(text, "(%s)", ad_reduction_name(reduction));
-  if (op == AD_ALL_TO_ALL && signature->counts)
+  if (!operation || ad_has_no_value(operation)) return;
+  if (operation->reduces) ad_text_add(text, "(%s)", ad_reduction_name(reduction));
+  if (ad_is_of_pairs(operation) && signature->counts)
     ad_text_add(text, " of %s with counts", ad_dtype_name(dtype));
   else
     ad_text_add(text, " of %" PRIu64 " %s", signature->count, ad_dtype_name(dtype));
-  if (op != AD_ALL_TO_ALL && signature->counts)
+  if (!ad_is_of_pairs(operation) && signature->counts)
     ad_text_add(text, " in all, with counts (hash %08" PRIx64 ")", signature->counts >> 32);
-  else if (op != AD_ALL_REDUCE && op != AD_BROADCAST && !signature->counts)
+  else if (ad_takes_counts(operation) && !signature->counts)
     ad_text_add(text, " per block");
   if (accumulate && accumulate != dtype) ad_text_add(text, " summed in %s", ad_dtype_name(accumulate));
-  if (ad_op_reduces(op)) print_outputs(text, signature, dtype);
-  if (op == AD_BROADCAST) ad_text_add(text, " from member %" PRIu64, signature->what >> 32);
+  if (operation->reduces) print_outputs(text, signature, dtype);
+  if (ad_has_root(operation))
+    ad_text_add(text, " %s member %" PRIu64, operation->in_on_root ? "from" : "to", signature->what >> 32);
 }
 
 void ad_group_words(ad_text *text, ad_axes axes, const ad_group_shape *shape) {

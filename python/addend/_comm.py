@@ -70,10 +70,6 @@ _group_index = function("ad_group_index", ctypes.c_int64, ctypes.POINTER(CGroup)
 _REDUCTIONS = {
     name: constant(f"AD_{name.upper()}") for name in ("sum", "max", "min", "product", "bit_and", "bit_or", "bit_xor")
 }
-_OPS = {
-    name: constant(name)
-    for name in ("AD_ALL_REDUCE", "AD_REDUCE_SCATTER", "AD_ALL_GATHER", "AD_BROADCAST", "AD_BARRIER")
-}
 
 
 class Comm:
@@ -246,7 +242,7 @@ class Comm:
     ) -> None:
         call = _Collective(
             size=ctypes.sizeof(_Collective),
-            op=_OPS[op],
+            op=constant(op),
             group=self._group(axes),
             source=source.address,
             out=out.address,

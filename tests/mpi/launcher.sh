@@ -168,10 +168,10 @@ done
 echo "deaths: the launcher's status, nothing left; stops: named"
 
 # The test suites of backend shm, on one node and on two.
-every=2 take_turns "suites under $implementation" 4 {1,2}" "{comm_protocol,comm_conformance,comm_dtypes,comm_transfer,comm_ranks,reduce_store,reduce_slots,bridge_identical}
+every=2 take_turns "suites under $implementation" 4 {1,2}" "{comm_protocol,comm_conformance,comm_operations,comm_dtypes,comm_transfer,comm_ranks,reduce_store,reduce_slots,bridge_identical}
 for case in "${drawn[@]}"; do
   read -r nodes suite <<<"$case"
   must env ADDEND_TEST_MPIRUN="${launch[*]}" ADDEND_TEST_NODES=$nodes "$build/test_$suite"
   grep ' are taken, ' "$work/out"
 done
-echo "suites: protocol, conformance, dtypes, transfers, lists, the store and slots, bridges between identical meshes"
+echo "suites: protocol, conformance, added operations, dtypes, transfers, lists, the store and slots, bridges between identical meshes"

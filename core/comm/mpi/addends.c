@@ -57,7 +57,7 @@ ad_status ad_mpi_reserve_addends(mpi_call *c) {
   size_t bytes = 0;
   uint32_t members = c->channel->members, partials = 0;
   c->partial_count = 0;
-  if (!ad_op_reduces(c->call->op) || ad_mpi_is_small(c->call)) return AD_OK;
+  if (!c->call->operation->reduces || ad_mpi_is_small(c->call)) return AD_OK;
   for (uint32_t k = 0; k < members; k++) {
     if (k != c->channel->index) bytes += own_bytes(c, k);
     if (!forms_partial(c, k)) continue;
@@ -93,12 +93,12 @@ static void give_addends(mpi_world *world, mpi_call *c, uint32_t i) {
   }
 }
 
-/* Returns where slice k is in *input, the input of the call. In a broadcast, where only the root has an input, the
- * slice's place in the output is used. */
+/* Returns where slice k is in *input, the input of the call. Where only the root has an input, the slice's place in the
+ * output is used. */
 static mpi_span slice_in_input(const ad_call *call, uint32_t k, const char **input) {
-  int casts = call->op == AD_BROADCAST;
-  *input = casts ? call->out : call->in;
-  return casts ? ad_mpi_out_part(call, k) : ad_mpi_in_part(call, k);
+  int from_root = call->operation->in_on_root;
+  *input = from_root ? call->out : call->in;
+  return from_root ? ad_mpi_out_part(call, k) : ad_mpi_in_part(call, k);
 }
 
 /* Returns member i's addends of slice k in the file, or NULL if they are not in the file. */
@@ -135,7 +135,7 @@ static void get_own(mpi_world *world, mpi_call *c, uint32_t i) {
   member->addends = in_file(world, c, i, own);
   if (member->addends) return;
   if (gives_sum(c, i)) to.bytes = sum_bytes(call, own);
-  if (call->op != AD_BROADCAST) to.at = take_space(c, to.bytes);
+  if (!call->operation->in_on_root) to.at = take_space(c, to.bytes);
   member->addends = to.at;
   member->receiving = ad_mpi_receive(world, c, i, PHASE_ADDENDS, to);
 }

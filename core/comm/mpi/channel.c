@@ -219,9 +219,9 @@ static void match(mpi_world *world, mpi_call *c, uint32_t k, const mail_call *re
   if (!ad_signature_equal(&reported->signature, &c->members[c->channel->index].reported->signature)) {
     c->mismatched = 1;
     raise_mismatch(world, c);
-  } else if (call->op == AD_EXCHANGE) {
+  } else if (ad_is_of_messages(call->operation)) {
     match_messages(world, c, k, reported);
-  } else if (call->op == AD_ALL_TO_ALL) {
+  } else if (ad_is_of_pairs(call->operation)) {
     match_elements(world, c, k, reported);
   }
 }
@@ -273,20 +273,20 @@ static void report_messages(mpi_world *world, const mpi_call *c, uint32_t k, mai
 static void report_member(mpi_world *world, const mpi_call *c, uint32_t k, mail_call *reported) {
   const ad_call *call = c->call;
   mpi_span values = {0};
-  if (call->op == AD_EXCHANGE) {
+  if (ad_is_of_messages(call->operation)) {
     report_messages(world, c, k, reported);
     return;
   }
   if (ad_mpi_is_small(call))
     values = ad_mpi_addends_for(call, k);
-  else if (call->op == AD_ALL_GATHER || call->op == AD_ALL_TO_ALL)
+  else if (!ad_mpi_has_parts(call))
     values = ad_mpi_result_for(call, k);
   if (values.bytes > MAIL_INLINE) values.bytes = 0;
-  mpi_span output =
-      call->op == AD_ALL_TO_ALL ? ad_mpi_result_from(call, k) : ad_mpi_span(call->out, 1, 0, call->out_bytes);
+  mpi_span output = ad_gives_all_the_same(call->operation) ? ad_mpi_span(call->out, 1, 0, call->out_bytes)
+                                                           : ad_mpi_result_from(call, k);
   reported->in = ad_mpi_has_parts(call) ? ad_shm_offset(world->shm, call->in, call->in_bytes) : 0;
   reported->out = ad_shm_offset(world->shm, output.at, output.bytes);
-  if (call->op == AD_ALL_TO_ALL) {
+  if (ad_is_of_pairs(call->operation)) {
     reported->elements = ad_call_in_start(call, k + 1) - ad_call_in_start(call, k);
     reported->expects = ad_call_out_start(call, k + 1) - ad_call_out_start(call, k);
   }

@@ -113,27 +113,27 @@ static void finish_small(const mpi_call *c) {
   const ad_call *call = c->call;
   for (uint32_t k = 0; k < call->members; k++)
     c->members[k].addends = k == call->index ? ad_mpi_addends_for(call, k).at : values_of(c->members[k].reported);
-  if (call->op == AD_BROADCAST)
-    copy(call->out, c->members[call->root].addends, call->out_bytes);
-  else if (call->op != AD_BARRIER)
+  if (call->operation->reduces)
     ad_mpi_add_up(c, call->out, call->out_bytes);
+  else
+    copy(call->out, c->members[call->root].addends, call->out_bytes);
 }
 
 // Computes the slice that this rank sends to all members.
 static void make_slice(const mpi_call *c) {
   const ad_call *call = c->call;
-  mpi_span own = call->op == AD_REDUCE_SCATTER ? ad_mpi_span(call->out, 1, 0, call->out_bytes)
-                                               : ad_mpi_out_part(call, c->channel->index);
-  if (call->op == AD_BROADCAST)
-    copy(own.at, c->members[call->root].addends, own.bytes);
-  else
+  mpi_span own = ad_is_sliced(call->operation) ? ad_mpi_out_part(call, c->channel->index)
+                                               : ad_mpi_span(call->out, 1, 0, call->out_bytes);
+  if (call->operation->reduces)
     ad_mpi_add_up(c, own.at, own.bytes);
+  else
+    copy(own.at, c->members[call->root].addends, own.bytes);
 }
 
 static void begin_call(mpi_world *world, mpi_call *c) {
   int sums = ad_mpi_has_parts(c->call);
   c->stage = sums ? STAGE_PARTIALS : STAGE_DISTRIBUTING;
-  if (c->call->op == AD_EXCHANGE)
+  if (ad_is_of_messages(c->call->operation))
     begin_exchange(world, c);
   else if (sums)
     ad_mpi_begin_collecting(world, c);

@@ -26,7 +26,7 @@ static void describe_blocks(mpi_call *c, size_t *starts) {
   for (uint32_t k = 0; k < packed->members; k++) starts[k + 1] = starts[k] + ad_call_block(c->asked, k);
   packed->segment_count = 0;
   packed->segment_starts = packed->part_starts = NULL;
-  if (packed->op == AD_REDUCE_SCATTER) {
+  if (packed->operation->in == AD_BUFFER_BLOCKS) {
     packed->in_starts = starts;
     packed->in = starts + packed->members + 1;
   } else {
@@ -38,17 +38,17 @@ static void describe_blocks(mpi_call *c, size_t *starts) {
 ad_status ad_mpi_pack(mpi_call *c) {
   const ad_call *call = c->asked;
   if (!call->segment_count) return AD_OK;
-  int scatters = call->op == AD_REDUCE_SCATTER;
+  int scatters = call->operation->in == AD_BUFFER_BLOCKS;
   AD_TRY(ad_make_room(&c->pack, &c->pack_bytes, starts_bytes(call) + (scatters ? call->in_bytes : call->out_bytes)));
   c->packed = *call;
   c->call = &c->packed;
   describe_blocks(c, (size_t *)(void *)c->pack);
-  if (scatters) copy_runs(call, (char *)(uintptr_t)call->in, c->pack + starts_bytes(call), 1);
+  if (scatters && call->in_bytes) copy_runs(call, (char *)(uintptr_t)call->in, c->pack + starts_bytes(call), 1);
   return AD_OK;
 }
 
 void ad_mpi_unpack(mpi_call *c) {
   const ad_call *call = c->asked;
-  if (!call->segment_count || call->op == AD_REDUCE_SCATTER) return;
+  if (!call->segment_count || call->operation->in == AD_BUFFER_BLOCKS || !call->out_bytes) return;
   copy_runs(call, call->out, c->pack + starts_bytes(call), 0);
 }

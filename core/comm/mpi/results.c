@@ -28,14 +28,14 @@ static char *place_in_file(const mpi_world *world, const mpi_call *c, uint32_t i
   uint64_t out = c->members[i].reported->out;
   if (!is_near(c, i) || !out) return NULL;
   char *start = ad_shm_at(world->shm, out);
-  if (c->call->op == AD_ALL_TO_ALL) return start;
+  if (!ad_gives_all_the_same(c->call->operation)) return start;
   return start + (ad_mpi_result_of(c->call, k).at - (char *)c->call->out);
 }
 
 /* Returns the block or slice that member i needs from member k, in this rank's buffers. */
 static mpi_span result_for(const ad_call *call, uint32_t i, uint32_t k) {
   if (k == call->index) return ad_mpi_result_for(call, i);
-  if (call->op == AD_BROADCAST && i == call->root) return (mpi_span){0};  // the root has the full value already
+  if (ad_mpi_has_value(call, i)) return (mpi_span){0};
   return ad_mpi_result_of(call, k);
 }
 
@@ -130,8 +130,8 @@ void ad_mpi_ask_for_results(mpi_world *world, mpi_call *c) {
 /* Copies this rank's own block into its output. */
 static void keep_own(const ad_call *call) {
   mpi_span from = ad_mpi_result_for(call, call->index), to = ad_mpi_result_from(call, call->index);
-  if (call->op == AD_ALL_GATHER || call->op == AD_ALL_TO_ALL) copy(to.at, from.at, from.bytes);
-  if (call->op == AD_BROADCAST && call->index == call->root) copy(call->out, call->in, call->out_bytes);
+  if (!ad_mpi_has_parts(call)) copy(to.at, from.at, from.bytes);
+  if (ad_mpi_has_value(call, call->index)) copy(call->out, call->in, call->out_bytes);
 }
 
 void ad_mpi_begin_distributing(mpi_world *world, mpi_call *c) {

@@ -15,13 +15,15 @@ mpi_span ad_mpi_span(const void *memory, size_t element, size_t start, size_t co
 /* Return member k's part of this rank's input, or of its output. */
 mpi_span ad_mpi_in_part(const ad_call *call, uint32_t k);
 mpi_span ad_mpi_out_part(const ad_call *call, uint32_t k);
-/* Returns 1 if the call is a sum: its value is divided into parts, and each member sums one part. A broadcast counts as
- * a sum with one addend. */
+/* Returns 1 if the call is a sum: its value is divided into parts, and each member sums one part. A full value that all
+ * members get from the root counts as a sum with one addend. */
 int ad_mpi_has_parts(const ad_call *call);
-/* Returns 1 if member k has addends in the sum (in a broadcast: if k is the root). */
+/* Returns 1 if member k has addends in the sum. */
 int ad_mpi_contributes(const ad_call *call, uint32_t k);
 /* Returns this rank's addends of the part that member k sums. */
 mpi_span ad_mpi_addends_for(const ad_call *call, uint32_t k);
+/* Returns 1 if member k needs no result, since the full value that all members get is its input. */
+int ad_mpi_has_value(const ad_call *call, uint32_t k);
 /* Return the block or slice that this rank sends to member k; and where, in this rank's output, the block or slice
  * belongs that member k sends. */
 mpi_span ad_mpi_result_for(const ad_call *call, uint32_t k);

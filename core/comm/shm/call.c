@@ -21,7 +21,7 @@ enum {
 
 // Returns how many bytes this member sends to others.
 static size_t sent_bytes(const ad_call *call) {
-  if (call->op != AD_EXCHANGE) return call->in_bytes;
+  if (!ad_is_of_messages(call->operation)) return call->in_bytes;
   size_t bytes = 0;
   for (size_t i = 0; i < call->message_count; i++)
     if (call->messages[i].send) bytes += call->messages[i].count * call->element;
@@ -40,33 +40,34 @@ static int messages_in_file(const shm_world *world, const ad_call *call, int sen
 }
 
 static int input_in_file(const shm_world *world, const ad_call *call) {
-  if (call->op == AD_EXCHANGE) return messages_in_file(world, call, 1);
+  if (ad_is_of_messages(call->operation)) return messages_in_file(world, call, 1);
   return !call->in_bytes || ad_shm_offset(world, call->in, call->in_bytes) != 0;
 }
 
 // Returns the offset of the output, or 0 if it is not in the file. An empty output counts as in the file, since nothing
 // has to be written outside the file.
 static uint64_t place_output(const shm_world *world, const ad_call *call) {
-  if (call->op == AD_EXCHANGE) return messages_in_file(world, call, 0) ? world->control->regions_start : 0;
+  if (ad_is_of_messages(call->operation)) return messages_in_file(world, call, 0) ? world->control->regions_start : 0;
   return call->out_bytes ? ad_shm_offset(world, call->out, call->out_bytes) : world->control->regions_start;
 }
 
 // Returns into how many pieces the readers of an input divide it. A member reads a piece with one system call.
 static size_t pieces(const ad_call *call) {
-  if (call->op == AD_BROADCAST) return 1;
-  if (call->op == AD_ALL_GATHER) return ad_call_parts(call);
-  if (call->op == AD_EXCHANGE) return call->message_count;
-  return call->members * ad_call_parts(call);
+  const ad_comm_operation *operation = call->operation;
+  if (ad_is_of_messages(operation)) return call->message_count;
+  int is_for_one = operation->in == AD_BUFFER_BLOCKS || operation->in == AD_BUFFER_PAIRS;
+  return (operation->reduces || is_for_one ? call->members : 1) * ad_call_parts(call);
 }
 
 // Returns 1 if reading an input of `bytes` bytes from its process is faster than passing it through staging, as
 // measured with 2 to 8 ranks on 2 cores. If several ranks share a core, staging costs less, since the rank that stages
-// and the rank that fetches share a cache. An all_reduce is never pulled. It would have to pull twice, the second time
+// and the rank that fetches share a cache. The addends of a sum that all members get are never pulled. They would have to pull twice, the second time
 // into cache lines that a peer has just read; in place, that was slower than staging up to 1 MiB, and at every size if
 // several ranks share a core.
 static int is_worth_pulling(const shm_world *world, const ad_call *call, size_t bytes) {
-  size_t least = !world->crowded ? 1 : ad_op_reduces(call->op) ? 16 : 8;
-  return call->op != AD_ALL_REDUCE && bytes / pieces(call) >= least * SHM_PULL_MIN;
+  size_t least = !world->crowded ? 1 : call->operation->reduces ? 16 : 8;
+  int sums_for_all = call->operation->reduces && ad_is_sliced(call->operation);
+  return !sums_for_all && bytes / pieces(call) >= least * SHM_PULL_MIN;
 }
 
 // Decides where the other members find this member's input. If all inputs are in the slots, the call is complete as
@@ -82,7 +83,7 @@ static shm_place place_input(const shm_world *world, const ad_call *call, const 
 
 // Returns 1 if the call needs a staging buffer. A reduction of pulled inputs reads them into a staging buffer first.
 static int needs_staging(const ad_call *call, const shm_offer *offer) {
-  return offer->place == SHM_STAGED || (offer->place == SHM_PULLED && ad_op_reduces(call->op));
+  return offer->place == SHM_STAGED || (offer->place == SHM_PULLED && call->operation->reduces);
 }
 
 // Returns the offer's `in`: the input's offset in the file or, if the input is pulled, its address. `copy` is the copy
@@ -98,7 +99,7 @@ static uint64_t input_at(const shm_world *world, const shm_call *c, shm_place pl
 // publishes the call, so the readers need not wait for rounds.
 static ad_status stage_at_once(shm_world *world, const shm_call *c, size_t bytes, shm_offer *offer, void **out) {
   *out = NULL;
-  if (ad_op_reduces(c->call->op) || offer->place != SHM_STAGED || bytes > SHM_STAGING) return AD_OK;
+  if (c->call->operation->reduces || offer->place != SHM_STAGED || bytes > SHM_STAGING) return AD_OK;
   AD_TRY(ad_shm_keep_staging(world, c, out));
   if (*out) offer->place = SHM_INLINE;
   return AD_OK;
@@ -118,7 +119,7 @@ static ad_status place_table(shm_world *world, shm_call *c, shm_slot *slot, size
 }
 
 static void fill_inline(const shm_call *c, size_t bytes, unsigned char *to) {
-  if (c->call->op == AD_EXCHANGE)
+  if (ad_is_of_messages(c->call->operation))
     ad_shm_copy_stream(c, 0, bytes, (char *)to);
   else if (bytes)
     ad_copy_shared(to, c->call->in, bytes);
@@ -146,10 +147,10 @@ static void record_last(shm_world *world, const shm_call *c) {
   atomic_store_explicit(&record->calls, atomic_load_explicit(&record->calls, relaxed) + 1, memory_order_release);
 }
 
-// Returns how many bytes pass through this member's staging buffer if the input is staged. In an all_to_all that
+// Returns how many bytes pass through this member's staging buffer if the input is staged. In pairs that
 // excludes the member's block for itself.
 static size_t stream_bytes(const ad_call *call, size_t sent) {
-  if (call->op != AD_ALL_TO_ALL) return sent;
+  if (!ad_is_of_pairs(call->operation)) return sent;
   return sent - (ad_call_in_start(call, call->index + 1) - ad_call_in_start(call, call->index)) * call->element;
 }
 

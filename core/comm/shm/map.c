@@ -51,10 +51,10 @@ static void map_buffer(shm_world *world, uint64_t start, uint64_t bytes) {
 
 void ad_shm_map_buffers(shm_world *world, const shm_call *c) {
   const ad_call *call = c->call;
-  if (!ad_op_reduces(call->op) || call->in_bytes < granule) return;
+  if (!call->operation->reduces || call->in_bytes < granule) return;
   for (uint32_t i = 0; i < c->channel->members; i++) {
     const shm_slot *slot = ad_shm_slot(c, i);
-    size_t outputs = call->op == AD_ALL_REDUCE ? call->count : ad_shm_part(call, i);
+    size_t outputs = ad_is_sliced(call->operation) ? call->count : ad_shm_part(call, i);
     map_buffer(world, slot->offer.in, call->in_bytes);
     map_buffer(world, slot->offer.out, outputs * call->out_element);
   }

@@ -25,7 +25,7 @@ static void reduce_alone(const shm_world *world, const shm_call *c) {
   const ad_call *call = c->call;
   const void *sources[SHM_RANKS_MAX];
   uint32_t own = c->channel->index;
-  int scatters = call->op == AD_REDUCE_SCATTER;
+  int scatters = !ad_is_sliced(call->operation);
   size_t count = scatters ? ad_call_block(call, own) : call->count, start, n;
   for (size_t at = 0; at < count; at += n) {
     start = at;
@@ -64,7 +64,7 @@ static int copy_unstaged(shm_world *world, shm_call *c) {
 }
 
 int ad_shm_work_alone(shm_world *world, shm_call *c) {
-  if (ad_op_reduces(c->call->op))
+  if (c->call->operation->reduces)
     reduce_alone(world, c);
   else
     copy_unstaged(world, c);
@@ -217,7 +217,7 @@ static const void *run_of(const shm_world *world, const shm_call *c, uint32_t me
 static size_t find_outs(const shm_world *world, const shm_call *c, size_t at, size_t whole, void **outs) {
   const ad_call *call = c->call;
   size_t count = 0, element = call->out_element;
-  int scatters = call->op == AD_REDUCE_SCATTER;
+  int scatters = !ad_is_sliced(call->operation);
   outs[count++] = (char *)call->out + (scatters ? at : whole) * element;
   if (scatters) return count;
   for (uint32_t i = 0; i < c->channel->members; i++) {
@@ -231,7 +231,7 @@ static size_t find_outs(const shm_world *world, const shm_call *c, size_t at, si
 static void stage_sum(const shm_world *world, const shm_call *c, uint32_t round, size_t inside, const void *sum,
                       size_t n) {
   size_t element = c->call->out_element;
-  if (c->any_elsewhere && c->call->op == AD_ALL_REDUCE)
+  if (c->any_elsewhere && ad_is_sliced(c->call->operation))
     ad_copy_shared(ad_shm_at(world, own_slot(c)->result + half(round) + inside * element), sum, n * element);
 }
 
@@ -332,7 +332,7 @@ static ad_status start_reduction(shm_world *world, shm_call *c) {
     if (rounds > c->rounds) c->rounds = rounds;
   }
   c->own_rounds = slot->offer.place == SHM_STAGED ? c->rounds : 0;
-  if (c->call->op != AD_ALL_REDUCE || !c->any_elsewhere) return AD_OK;
+  if (!ad_is_sliced(c->call->operation) || !c->any_elsewhere) return AD_OK;
   // Some output is outside the file: every member also copies its sums into staging.
   c->out_rounds = slot->offer.out ? 0 : c->rounds;
   if (!c->staging) AD_TRY(ad_shm_take_staging(world, &c->staging));
@@ -345,7 +345,7 @@ static ad_status start_reduction(shm_world *world, shm_call *c) {
 // Prepares this member's part. If there is no memory, returns 0 and sets the world's error.
 static int start(shm_world *world, shm_call *c) {
   ad_status status = AD_OK;
-  if (ad_op_reduces(c->call->op))
+  if (c->call->operation->reduces)
     status = start_reduction(world, c);
   else
     start_copies(c);
@@ -356,12 +356,12 @@ static int start(shm_world *world, shm_call *c) {
   c->started = 1;
   shm_slot *slot = own_slot(c);
   if (!c->own_rounds) advance(world, c, &slot->staged, 0, 0);
-  if (ad_op_reduces(c->call->op) && !c->out_rounds) advance(world, c, &slot->copied, 0, 0);
+  if (c->call->operation->reduces && !c->out_rounds) advance(world, c, &slot->copied, 0, 0);
   return 1;
 }
 
 static int move_own(shm_world *world, shm_call *c) {
-  if (!ad_op_reduces(c->call->op)) return copy_in_rounds(world, c);
+  if (!c->call->operation->reduces) return copy_in_rounds(world, c);
   return c->any_pulled ? reduce_pulled(world, c) : reduce_in_rounds(world, c);
 }
 

@@ -3,8 +3,8 @@
 
 #include "comm/shm/control.h"
 
-// Sets *start and *end: member k reduces elements [start, end) in an all_reduce.
-static void all_reduce_part(const ad_call *call, uint32_t k, size_t *start, size_t *end) {
+// Sets *start and *end: member k makes elements [start, end) of a value that all members get.
+static void slice(const ad_call *call, uint32_t k, size_t *start, size_t *end) {
   // Parts begin at cache lines, so that no two members write to the same line.
   size_t element = call->element < call->out_element ? call->element : call->out_element;
   size_t unit = SHM_LINE / element, units = (call->count + unit - 1) / unit;
@@ -15,15 +15,15 @@ static void all_reduce_part(const ad_call *call, uint32_t k, size_t *start, size
 
 size_t ad_shm_part(const ad_call *call, uint32_t k) {
   size_t start, end;
-  if (call->op == AD_REDUCE_SCATTER) return ad_call_block(call, k);
-  all_reduce_part(call, k, &start, &end);
+  if (!ad_is_sliced(call->operation)) return ad_call_block(call, k);
+  slice(call, k, &start, &end);
   return end - start;
 }
 
 size_t ad_shm_run(const ad_call *call, uint32_t k, size_t at, size_t *whole) {
   size_t start, end;
-  if (call->op == AD_REDUCE_SCATTER) return ad_call_run(call, k, at, whole);
-  all_reduce_part(call, k, &start, &end);
+  if (!ad_is_sliced(call->operation)) return ad_call_run(call, k, at, whole);
+  slice(call, k, &start, &end);
   *whole = start + at;
   return end - start - at;
 }

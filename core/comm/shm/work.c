@@ -29,13 +29,13 @@ static void reduce_run(const shm_world *world, const shm_call *c, uint32_t k, si
   const void *sources[SHM_RANKS_MAX];
   void *outs[SHM_RANKS_MAX];
   uint32_t members = c->channel->members, out_count = 0;
+  int for_all = ad_is_sliced(call->operation);
   for (uint32_t i = 0; i < members; i++) {
     const shm_slot *slot = ad_shm_slot(c, i);
     sources[i] = ad_shm_at(world, slot->offer.in + whole * call->element);
-    if (call->op == AD_ALL_REDUCE) outs[out_count++] = ad_shm_at(world, slot->offer.out + whole * call->out_element);
+    if (for_all) outs[out_count++] = ad_shm_at(world, slot->offer.out + whole * call->out_element);
   }
-  if (call->op == AD_REDUCE_SCATTER)
-    outs[out_count++] = ad_shm_at(world, ad_shm_slot(c, k)->offer.out + at * call->out_element);
+  if (!for_all) outs[out_count++] = ad_shm_at(world, ad_shm_slot(c, k)->offer.out + at * call->out_element);
   ad_reducing how = call->reducing;
   how.past = c->past;
   ad_reduce(outs, out_count, sources, members, &how, n);
@@ -81,20 +81,16 @@ static uint32_t reduce_chunks(const ad_call *call) {
 // Returns the number of chunks of what this member receives.
 static uint32_t copy_chunks(const ad_call *call) {
   uint32_t chunks = 0;
-  if (call->op == AD_BROADCAST) return segment_chunks(call->out_bytes);
-  for (uint32_t i = 0; i < call->members && call->op == AD_ALL_TO_ALL; i++)
-    chunks += segment_chunks((ad_call_out_start(call, i + 1) - ad_call_out_start(call, i)) * call->element);
-  for (uint32_t i = 0; i < call->members && call->op == AD_ALL_GATHER; i++) {
-    size_t whole, n;
-    for (size_t at = 0; (n = ad_call_run(call, i, at, &whole)); at += n) chunks += segment_chunks(n * call->element);
-  }
+  uint32_t pieces = ad_is_of_messages(call->operation) ? 0 : ad_shm_pieces(call, call->index);
+  for (uint32_t n = 0; n < pieces; n++)
+    chunks += segment_chunks(ad_shm_piece(call, call->index, n).count * call->element);
   for (size_t i = 0; i < call->message_count; i++)
     if (!call->messages[i].send) chunks += segment_chunks(call->messages[i].count * call->element);
   return chunks;
 }
 
 uint32_t ad_shm_chunks(const ad_call *call) {
-  return ad_op_reduces(call->op) ? reduce_chunks(call) : copy_chunks(call);
+  return call->operation->reduces ? reduce_chunks(call) : copy_chunks(call);
 }
 
 /* ---- working on chunks until none is left ---- */
@@ -105,7 +101,7 @@ static void work_on(shm_world *world, shm_call *c, uint32_t k) {
   uint32_t chunks = slot->chunks, number, finished = 0;
   while (atomic_load_explicit(&slot->claimed, memory_order_relaxed) < chunks &&
          (number = atomic_fetch_add_explicit(&slot->claimed, 1, memory_order_relaxed)) < chunks) {
-    if (ad_op_reduces(c->call->op))
+    if (c->call->operation->reduces)
       run_reduce_chunk(world, c, k, number);
     else
       run_copy_chunk(world, c, k, number);

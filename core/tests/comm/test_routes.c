@@ -48,7 +48,8 @@ static void on_every_placement(void (*check)(const placed *)) {
 }
 
 static ad_call call_of(ad_collective_op op, uint32_t members, ad_dtype dtype, ad_dtype accumulate) {
-  ad_call call = {.op = op, .dtype = dtype, .members = members, .count = 1 << 20};
+  ad_call call = {
+      .op = op, .operation = ad_comm_operation_of(op), .dtype = dtype, .members = members, .count = 1 << 20};
   call.reducing = (ad_reducing){.dtype = dtype, .accumulate = accumulate};
   call.element = call.out_element = ad_dtype_size(dtype);
   return call;

@@ -29,7 +29,7 @@ static int make_world(void **state) {
   ad_group group = ad_mesh_group(mesh, AD_AXES(AD_DP_SHARD), 1);
   w.shape = ad_group_canonical(&group);
   ad_mesh_destroy(mesh);
-  ad_call call = {.op = AD_ALL_REDUCE, .dtype = AD_F32, .count = 4};
+  ad_call call = {.op = AD_ALL_REDUCE, .operation = ad_comm_operation_of(AD_ALL_REDUCE), .dtype = AD_F32, .count = 4};
   call.reducing.out_dtype = AD_F32;
   w.sum = ad_signature_of(&call);
   call.count = 5;
