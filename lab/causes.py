@@ -25,7 +25,7 @@ OF_AN_AXIS = {'more_axes', 'fewer_axes', 'other_group'}
 VAGUE = re.compile(
     r'[\d.e+-]+ times (what is expected|the reference): a factor that is no group'
     r'|microbatch .* times what is expected$'
-    r'|all replicas agree and are wrong: addends are missing, counted with other weights, or of other data$'
+    r'|all replicas are the same and wrong: addends are missing, counted with other weights, or computed from other data$'
     r'|addends count differently|the addends of each rank carry a factor of their own|a value is not a finite number'
 )
 
@@ -87,7 +87,7 @@ KNOWN = {
     'bucket-by-wide-gradient': ({'rounding'}, NARROW, ''),
     'bucket-reused-early': (
         {'missing', 'partial', 'replicas_differ'},
-        r'sum is zero, and no rank|addends are missing|only the last microbatch|or of other gradients|'
+        r'sum is zero, and no rank|addends are missing|only the last microbatch|or from other gradients|'
         r'not summed over',
         '',
     ),
@@ -96,8 +96,8 @@ KNOWN = {
     'divided-by-microbatches-too': ({'averaged', 'unknown'}, rf'number of microbatches|{BACKWARD}|{FORWARD}', ''),
     'divided-by-one-microbatch': ({'averaged', 'unknown'}, rf'each divided by its own count|{FORWARD}|count that', ''),
     'embedding-twice-in-norm': ({'doubled'}, NORM, 'pp'),
-    'experts-averaged-over-replicas': ({'doubled'}, r'not divided|too few ranks', ''),
-    'experts-divided-by-own-group': ({'doubled'}, r'not divided|too few ranks', ''),
+    'experts-averaged-over-replicas': ({'doubled'}, r'not divided', ''),
+    'experts-divided-by-own-group': ({'doubled'}, r'not divided', ''),
     'factor-wrong-width': ({'missing', 'unknown'}, r'sum is zero, and no rank|factor|not finite', ''),
     'first-step-unsynchronised': ({'partial'}, r'own addend only: not summed over|not reduced over', 'sum'),
     'last-microbatch-only': ({'missing'}, r'only the last microbatch', ''),
@@ -110,13 +110,13 @@ KNOWN = {
     'overflow-per-rank': ({'unknown', 'replicas_differ'}, UPDATE, ''),
     'perturbed-replica': (
         {'replicas_differ'},
-        r'copy differs from all others|is wrong on rank \d+ and right|although the first is right|changed afterwards',
+        r'differs from all others|is wrong on rank \d+ and right|the first rank is right|changed afterwards',
         '',
     ),
     'product-sums-in-bf16': ({'rounding'}, NARROW, ''),
     'residual-in-bf16': ({'rounding'}, NARROW, ''),
     'shifted-slice': ({'unknown'}, rf'{FORWARD}|read other rows', ''),
-    'slot-filled-again': ({'missing'}, r'only the last microbatch|or of other data', ''),
+    'slot-filled-again': ({'missing'}, r'only the last microbatch|or computed from other data', ''),
     'sources-summed-over-samples': ({'unknown'}, rf'{FORWARD}|{BACKWARD}', ''),
     'statistics-in-bf16': ({'rounding'}, NARROW, ''),
 }

@@ -10,18 +10,18 @@
  * the words that model.bias accepts. Keys of the vocabulary and of text are in macros of their own. */
 #define AD_DECODER_KEYS(options, member, biases)                                                                       \
   AD_DECODER_KEY("layers", AD_KEY_INTEGER, .offset = offsetof(options, member.layers), .least = 1, .most = 4096,       \
-                 .help = "blocks of attention and MLP"),                                                               \
+                 .help = "number of blocks of attention and MLP"),                                                     \
       AD_DECODER_KEY("d_model", AD_KEY_INTEGER, .offset = offsetof(options, member.d_model), .least = 1,               \
                      .most = 1 << 20, .help = "width of a token"),                                                     \
       AD_DECODER_KEY("heads", AD_KEY_INTEGER, .offset = offsetof(options, member.heads), .least = 1, .most = 1 << 20,  \
-                     .help = "attention heads; without head_dim they divide d_model into even parts"),                 \
+                     .help = "number of attention heads; without head_dim it divides d_model into even parts"),        \
       AD_DECODER_KEY("tied", AD_KEY_BOOLEAN, .offset = offsetof(options, member.tied), .fallback = "true",             \
                      .help = "the head is the embedding"),                                                             \
       AD_DECODER_KEY("rotary_base", AD_KEY_NUMBER, .offset = offsetof(options, member.rotary_base), .least = 1,        \
                      .most = 1e12, .open_least = 1, .fallback = "10000", .help = "slowest rotation of the positions"), \
       AD_DECODER_KEY("kv_heads", AD_KEY_INTEGER, .offset = offsetof(options, member.kv_heads), .least = 0,             \
                      .most = 1 << 20, .fallback = "0",                                                                 \
-                     .help = "heads of keys and values, a divisor of heads; 0: as many as heads"),                     \
+                     .help = "number of heads of keys and values, a divisor of heads; 0: as many as heads"),           \
       AD_DECODER_KEY("qk_norm", AD_KEY_BOOLEAN, .offset = offsetof(options, member.qk_norm), .fallback = "false",      \
                      .help = "queries and keys are normalised head by head"),                                          \
       AD_DECODER_KEY("bias", AD_KEY_BOOLEAN, .offset = offsetof(options, member.bias), .words = (biases),              \

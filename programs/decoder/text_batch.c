@@ -142,7 +142,7 @@ static int64_t set_of(const ad_text_batch *batch) {
 
 ad_status ad_text_batch_read(ad_text_batch *batch, int64_t step, ad_data_split validation, int64_t *counted) {
   if (validation && !(batch->text->validation > 0))
-    return ad_fail(AD_INVALID, "the text has no validation part; set data.validation above 0");
+    return ad_fail(AD_INVALID, "the training data has no validation part; set data.validation above 0");
   batch->options.validation = validation != AD_TRAINED_ON;
   batch->options.set = validation == AD_VALIDATION_SET ? set_of(batch) : 0;
   for (size_t m = 0; m < batch->count; m++) {

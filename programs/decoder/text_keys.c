@@ -7,13 +7,18 @@
 void ad_text_check(const ad_text_options *text, const ad_complaints *to) {
   if (!text->text_count && !text->token_count)
     ad_complain(to, "data.text",
-                "no training data is given: give files or folders of text, or data.tokens (.npy files of token ids)");
+                "there is no training data; set data.text to files or folders of text, or data.tokens to .npy files of "
+                "token ids");
   if (text->text_count && text->token_count)
-    ad_complain(to, "data.tokens", "data.text is given too, but a run is trained on one of the two: leave one out");
+    ad_complain(to, "data.tokens",
+                "a run trains on data.text or on data.tokens, but both keys are set; leave one of the two out");
   if (text->mask_count && !text->token_count)
-    ad_complain(to, "data.mask", "needs data.tokens, which is not given: all bytes of data.text count");
+    ad_complain(
+        to, "data.mask",
+        "needs data.tokens, which is not set; leave data.mask out, since all bytes of data.text count in the loss");
   if (text->mask_count && text->token_count && text->mask_count != text->token_count)
-    ad_complain(to, "data.mask", "must have one file for each file of data.tokens, but has %zu for %zu",
+    ad_complain(to, "data.mask",
+                "must have one file for each file of data.tokens, but has %zu files for %zu files of tokens",
                 text->mask_count, text->token_count);
 }
 

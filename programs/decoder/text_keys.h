@@ -18,7 +18,7 @@
                   .second = offsetof(options, member.mask_count), .fallback = "",                                     \
                   .help = "a .npy file of uint8 or bool for each of data.tokens: 0 where a token is no target"),      \
       AD_TEXT_KEY("seq", AD_KEY_INTEGER, .offset = offsetof(options, member.seq), .least = 1, .most = 1 << 24,        \
-                  .help = "tokens of a sample"),                                                                      \
+                  .help = "number of tokens in a sample"),                                                            \
       AD_TEXT_KEY("valid", AD_KEY_NUMBER, .list = 1, .offset = offsetof(options, member.valid),                       \
                   .second = offsetof(options, member.valid_count), .least = 0, .most = 1, .fallback = "",             \
                   .help = "fraction of each sample's tokens that count, cyclic by sample; empty: all"),               \

@@ -289,10 +289,13 @@ static ad_status add_phases(ad_decomposition *d, ad_program *to) {
 
 static ad_status check_sizes(const ad_decomposition *d) {
   if (d->site_count > AD_SITES_MAX)
-    return ad_fail(AD_INVALID, "%zu matrices are to be decomposed; at most %d are allowed", d->site_count,
-                   AD_SITES_MAX);
+    return ad_fail(AD_INVALID,
+                   "`sites` matches %zu matrices of the target, but at most %d can be decomposed; match fewer",
+                   d->site_count, AD_SITES_MAX);
   if (d->block_count > AD_BLOCKS_MAX)
-    return ad_fail(AD_INVALID, "there are %zu blocks; at most %d are allowed", d->block_count, AD_BLOCKS_MAX);
+    return ad_fail(AD_INVALID,
+                   "the axis `block` of mesh.blocks has %zu blocks, but at most %d are allowed; set a smaller block=N",
+                   d->block_count, AD_BLOCKS_MAX);
   return AD_OK;
 }
 

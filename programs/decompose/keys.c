@@ -24,43 +24,44 @@ const ad_key ad_decompose_keys[AD_DECOMPOSE_KEY_COUNT] = {
     {"target.weights", AD_KEY_TEXT, .offset = AT(weights), .fallback = "",
      .help = "a safetensors file of the decoder that is decomposed; left out: trained first, or drawn from the seed"},
     {"target.steps", AD_KEY_INTEGER, .offset = AT(target_steps), .least = 0, .most = 4294967296.0, .fallback = "0",
-     .help = "that the decoder is trained for first, into the folder `target` of the run; 0: it is not"},
+     .help = "steps that the decoder is first trained for, into the folder `target` of the run; 0: it is not trained"},
     {"target.global_batch", AD_KEY_INTEGER, .offset = AT(target_batch), .least = 1, .most = 1 << 24, .fallback = "16",
-     .help = "samples of such a step, over all ranks"},
+     .help = "samples in a step of that training, over all ranks"},
     {"target.lr", AD_KEY_NUMBER, .offset = AT(target_lr), .least = 0, .most = 1e6, .fallback = "3e-3",
-     .help = "its learning rate after warm-up"},
+     .help = "learning rate of that training after warm-up"},
     {"target.warmup", AD_KEY_INTEGER, .offset = AT(target_warmup), .least = 0, .most = 4294967296.0, .fallback = "0",
-     .help = "steps in which its rate rises to lr"},
+     .help = "steps in which the rate of that training rises to lr"},
     {"target.weight_decay", AD_KEY_NUMBER, .offset = AT(target_weight_decay), .least = 0, .most = 1e3, .fallback = "0",
-     .help = "of its matrices, but not of the embedding"},
+     .help = "weight decay of its matrices, but not of the embedding"},
     {"importance.layers", AD_KEY_INTEGER, .offset = AT(importance_layers), .least = 1, .most = 4096,
      .help = "blocks of the importance network"},
     {"importance.d_model", AD_KEY_INTEGER, .offset = AT(importance_d_model), .least = 1, .most = 1 << 20,
      .help = "its width"},
     {"importance.heads", AD_KEY_INTEGER, .offset = AT(importance_heads), .least = 1, .most = 1 << 20,
-     .help = "its attention heads; they divide its width into even parts"},
+     .help = "attention heads of the importance network; they divide its width into even parts"},
     {"sites[].match", AD_KEY_TEXT, .list = 1, .offset = AT(matches), .second = AT(match_count),
      .help = "a pattern of names of the target's matrices, such as \"blocks.*.attn.wq\""},
     {"sites[].components", AD_KEY_INTEGER, .list = 1, .offset = AT(components), .second = AT(components_count),
-     .least = 1, .most = 1 << 20, .help = "rank-one components that each of them is written as"},
-    COEFFICIENT(faithfulness, "of how far components are from the weights; 0: measured alone"),
-    COEFFICIENT(stochastic, "of the divergence with masks at random; 0: measured alone"),
+     .least = 1, .most = 1 << 20, .help = "number of rank-one components that each of these matrices is written as"},
+    COEFFICIENT(faithfulness, "coefficient of how far components are from the weights; 0: only measured"),
+    COEFFICIENT(stochastic, "coefficient of the divergence with random masks; 0: only measured"),
     {"losses.stochastic.divergence", AD_KEY_TEXT, .offset = AT(divergence), .fallback = "mse",
-     .help = "of logits: mse (the sum of squares over the vocabulary) or kl"},
-    COEFFICIENT(sparsity, "of how much importance there is; 0: measured alone"),
+     .help = "divergence of logits: mse (the sum of squares over the vocabulary) or kl"},
+    COEFFICIENT(sparsity, "coefficient of how much importance there is; 0: only measured"),
     {"losses.sparsity.power", AD_KEY_NUMBER, .offset = AT(power), .least = 0, .most = 16, .open_least = 1,
      .fallback = "1", .help = "of each importance"},
     {"losses.sparsity.last_power", AD_KEY_NUMBER, .offset = AT(last_power), .least = 0, .most = 16, .open_least = 1,
-     .word = "power", .fallback = "power", .help = "that it goes to in a straight line: power (it stays) or a number"},
+     .word = "power", .fallback = "power",
+     .help = "power at the end, reached in a straight line: power (unchanged) or a number"},
     {"losses.sparsity.anneal_from", AD_KEY_NUMBER, .offset = AT(anneal_from), .least = 0, .most = 1, .fallback = "0",
-     .help = "fraction of train.steps after which it starts to"},
+     .help = "fraction of train.steps after which the power begins to change"},
     {"losses.sparsity.anneal_to", AD_KEY_NUMBER, .offset = AT(anneal_to), .least = 0, .most = 1, .fallback = "1",
-     .help = "fraction of train.steps after which it has arrived"},
+     .help = "fraction of train.steps after which the power no longer changes"},
     {"losses.sparsity.beta", AD_KEY_NUMBER, .offset = AT(beta), .least = 0, .most = 1e6, .fallback = "0",
      .help = "weight of the logarithm, which favours components that are used seldom"},
     {"losses.sparsity.epsilon", AD_KEY_NUMBER, .offset = AT(epsilon), .least = 0, .most = 1, .open_least = 1,
      .fallback = "1e-6", .help = "added to each importance"},
-    COEFFICIENT(adversarial, "of the divergence with masks that an adversary chose; 0: measured alone"),
+    COEFFICIENT(adversarial, "coefficient of the divergence with masks that an adversary chose; 0: only measured"),
     {"ascent.steps", AD_KEY_INTEGER, .offset = AT(ascent_steps), .least = 0, .most = 1000, .fallback = "1",
      .help = "steps up of the adversary's sources before each forward pass"},
     {"ascent.rule", AD_KEY_TEXT, .offset = AT(ascent_rule), .fallback = "adam", .help = "adam or sign"},
@@ -73,11 +74,11 @@ const ad_key ad_decompose_keys[AD_DECOMPOSE_KEY_COUNT] = {
     {"ascent.eps", AD_KEY_NUMBER, .offset = AT(ascent_epsilon), .least = 0, .most = 1, .open_least = 1,
      .fallback = "1e-8", .help = "Adam's guard against division by zero"},
     {"comm_dtype.values", AD_KEY_DTYPE, .offset = AT(comm_dtype_values), .word = "compute", .fallback = "compute",
-     .help = "in which importances travel: compute (as they are) or a dtype"},
+     .help = "dtype in which importances go to other ranks: compute (as they are) or a dtype"},
     {"comm_dtype.gradients", AD_KEY_DTYPE, .offset = AT(comm_dtype_gradients), .word = "compute", .fallback = "compute",
-     .help = "in which gradients travel"},
+     .help = "dtype in which gradients go to other ranks"},
     {"comm_dtype.weights", AD_KEY_DTYPE, .offset = AT(comm_dtype_weights), .word = "compute", .fallback = "compute",
-     .help = "in which components travel to the adversary"}};
+     .help = "dtype in which components go to the adversary"}};
 
 /* ---- reading and checking the sites ---- */
 
@@ -118,13 +119,15 @@ static void check_pattern(const ad_decompose_options *options, size_t pattern, c
                           const ad_complaints *to) {
   const char *match = options->matches[pattern];
   if (!matched_by(match, sites, count))
-    ad_complain(to, "sites", "%s matches no matrix of the target; its matrices are %s to %s", match, sites[0].name,
-                sites[count - 1].name);
+    ad_complain(to, "sites",
+                "the pattern \"%s\" matches no matrix of the target, whose matrices are %s to %s; correct its `match`",
+                match, sites[0].name, sites[count - 1].name);
   for (size_t i = 0; i < count; i++) {
     const char *other = first_to_match(options, pattern, sites[i].name);
     if (fnmatch(match, sites[i].name, 0) || !other) continue;
-    ad_complain(to, "sites", "%s is matched by %s and by %s; each matrix may be matched once", sites[i].name, other,
-                match);
+    ad_complain(to, "sites",
+                "the matrix %s is matched by two patterns, \"%s\" and \"%s\"; let only one match each matrix",
+                sites[i].name, other, match);
     return;
   }
 }
@@ -135,7 +138,7 @@ static void check_axes(const char *key, const ad_mesh *mesh, int may_have_blocks
   ad_axes others = ad_mesh_named(mesh) & ~(AD_AXES_DP | (may_have_blocks ? AD_AXES(AD_BLOCK) : 0u));
   char axes[128];
   if (others)
-    ad_complain(to, key, "decompose can be distributed over dp%s only; leave out %s",
+    ad_complain(to, key, "a mesh of decompose may have only the axes dp%s; leave out %s",
                 may_have_blocks ? " and block" : "", ad_axes_print(others, axes, sizeof axes));
 }
 
@@ -148,18 +151,24 @@ static void check_blocks(const ad_mesh *mesh, size_t sites, const ad_complaints 
   else
     ad_mesh_destroy(block);
   if (sites && (int64_t)sites < blocks)
-    ad_complain(to, "mesh.blocks", "has %lld blocks, but only %zu %s decomposed; each block needs at least one",
-                (long long)blocks, sites, sites == 1 ? "matrix is" : "matrices are");
+    ad_complain(
+        to, "mesh.blocks",
+        "has %lld blocks for %zu decomposed %s, but each block needs at least one matrix; set a smaller block=N",
+        (long long)blocks, sites, sites == 1 ? "matrix" : "matrices");
 }
 
 static void check_heads(const ad_decompose_options *options, const ad_complaints *to) {
   long long width = options->importance_d_model, heads = options->importance_heads;
   if (width > 0 && heads > 0 && (width % heads || width / heads % 2))
-    ad_complain(to, "importance.heads", "%lld heads do not divide the width %lld into even parts", heads, width);
+    ad_complain(
+        to, "importance.heads",
+        "%lld heads must divide importance.d_model, %lld, into parts of an even width; change one of the two keys",
+        heads, width);
 }
 
 static void check_word(const char *key, const char *word, const char *a, const char *b, const ad_complaints *to) {
-  if (word && strcmp(word, a) != 0 && strcmp(word, b) != 0) ad_complain(to, key, "must be %s or %s, is %s", a, b, word);
+  if (word && strcmp(word, a) != 0 && strcmp(word, b) != 0)
+    ad_complain(to, key, "must be %s or %s, but is '%s'", a, b, word);
 }
 
 static void check_words(const ad_decompose_options *options, const ad_complaints *to) {
@@ -173,12 +182,12 @@ static void check_target(const ad_decompose_options *options, const ad_complaint
   if (options->target_steps <= 0) return;
   if (options->weights)
     ad_complain(to, "target.weights",
-                "the target is either read from these weights or trained for target.steps; give one of the two keys");
+                "the target is read from target.weights or trained for target.steps, but both keys are set; leave one "
+                "of the two out");
   if (options->target_warmup > options->target_steps)
     ad_complain(to, "target.warmup",
-                "must be at most target.steps, but is %lld, with target.steps %lld; set target.warmup to %lld or less, "
-                "or target.steps to "
-                "%lld or more",
+                "is %lld, but must be at most target.steps, which is %lld; set target.warmup to %lld or less, or "
+                "target.steps to %lld or more",
                 (long long)options->target_warmup, (long long)options->target_steps, (long long)options->target_steps,
                 (long long)options->target_warmup);
 }
@@ -189,16 +198,17 @@ static void check_annealing(const ad_decompose_options *options, const ad_compla
   double from = options->anneal_from, arrived = options->anneal_to;
   if (from < arrived || (from == arrived && options->last_power <= 0)) return;
   if (arrived < 1)
-    ad_complain(to, "losses.sparsity.anneal_to", "must be above anneal_from, but is %g, with anneal_from %g", arrived,
-                from);
+    ad_complain(to, "losses.sparsity.anneal_to", "is %g, but must be above losses.sparsity.anneal_from, which is %g",
+                arrived, from);
   else
-    ad_complain(to, "losses.sparsity.anneal_from", "must be below anneal_to, but is %g, with anneal_to %g", from,
-                arrived);
+    ad_complain(to, "losses.sparsity.anneal_from", "is %g, but must be below losses.sparsity.anneal_to, which is %g",
+                from, arrived);
 }
 
 static void check_coefficients(const ad_decompose_options *options, const ad_complaints *to) {
   double sum = options->faithfulness + options->stochastic + options->sparsity + options->adversarial;
-  if (sum == 0) ad_complain(to, "losses", "all coefficients are 0, so nothing would be trained");
+  if (sum == 0)
+    ad_complain(to, "losses", "all coefficients are 0, so nothing would be trained; set at least one above 0");
 }
 
 static int has_sizes(const ad_decompose_options *options) {
@@ -213,12 +223,13 @@ static void check_sites(const ad_decompose_options *options, const ad_mesh *bloc
   size_t all = 0, kept = 0;
   if (!has_sizes(options)) return;
   if (options->match_count != options->components_count) {
-    ad_complain(to, "sites", "%zu sites have `match`, %zu have `components`; each site needs both",
+    ad_complain(to, "sites", "%zu sites have `match` and %zu have `components`, but each site needs these two keys",
                 options->match_count, options->components_count);
     return;
   }
   if (!options->match_count)
-    ad_complain(to, "sites", "no site is given; at least one matrix of the target is to be decomposed");
+    ad_complain(to, "sites",
+                "there is no site; give at least one, such as {match: \"blocks.*.attn.wq\", components: 8}");
   ad_status status = ad_mesh_create("", &one);
   if (!status) status = ad_target_list(&options->target, one, &sites, &all);
   if (status == AD_MEMORY) ad_complain_of(to, "sites", status);

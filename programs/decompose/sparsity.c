@@ -71,8 +71,8 @@ static ad_status sparsity_describe(ad_tape *tape, ad_tensor *out) {
   ad_axes partial = ad_layout_axes_of(sums, AD_P) & ad_mesh_named(sums->mesh);
   if (!partial) return ad_operation_describe(tape, out);
   return ad_fail(AD_TYPE,
-                 "%s: sparsity: the sums are P on `%s`, and the logarithm of a sum is not the sum of its addends' "
-                 "logarithms; possible repair: all_reduce P->I",
+                 "%s: the sums of `sparsity` are P on `%s`, but must be complete, because the logarithm of a sum is "
+                 "not the sum of the logarithms of its addends; this may repair it: all_reduce P->I",
                  ad_tensor_site(out), ad_axis_name((ad_axis)__builtin_ctz(partial)));
 }
 

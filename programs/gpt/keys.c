@@ -23,8 +23,9 @@ int64_t ad_gpt_usual(const void *options, const char *key) {
 static void check_hidden(const ad_gpt_options *options, long long tp, const ad_complaints *to) {
   long long hidden = ad_gpt_hidden(options);
   if (hidden < tp)
-    ad_complain(to, "model.d_hidden", "tp=%lld shards the width of the MLP, which is %lld; it must be at least %lld",
-                tp, hidden, tp);
+    ad_complain(to, "model.d_hidden",
+                "tp=%lld shards the width of the MLP, which is only %lld; set model.d_hidden to at least %lld", tp,
+                hidden, tp);
 }
 
 void ad_gpt_check(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,

@@ -59,11 +59,10 @@ ad_status ad_moe_view(const ad_moe_options *options, const ad_mesh *mesh, ad_mes
 static void check_names(const ad_mesh *view, const ad_complaints *to) {
   ad_axes wanted = AD_AXES(AD_EFSDP) | AD_AXES(AD_EP) | AD_AXES(AD_ETP), named = ad_mesh_named(view);
   if ((named & wanted) != wanted || named & ~(wanted | AD_AXES(AD_DP_REPLICATE)))
-    ad_complain(
-        to, "views.sparse",
-        "may name efsdp, ep, etp and dp_replicate (an axis that is not named has size 1; efsdp, left out, has the "
-        "ranks that are left), but is \"%s\"",
-        ad_mesh_text(view));
+    ad_complain(to, "views.sparse",
+                "may have only the axes efsdp, ep, etp and dp_replicate, but is \"%s\"; efsdp, if it is left out, gets "
+                "the ranks that the other axes leave",
+                ad_mesh_text(view));
 }
 
 /* Returns 1 if the ranks of each group of etp are those of a group of tp. */
@@ -79,29 +78,30 @@ static void check_tensor_axes(const ad_mesh *view, const ad_mesh *mesh, const ad
   long long tp = ad_mesh_axis_size(mesh, AD_TP), etp = ad_mesh_axis_size(view, AD_ETP);
   ad_axes splits = AD_AXES_DP | AD_AXES(AD_CP) | (etp == 1 ? AD_AXES(AD_TP) : 0); /* axes that shard tokens */
   if (etp != 1 && etp != tp)
-    ad_complain(
-        to, "views.sparse",
-        "etp=%lld is neither 1 (experts full, tokens split over tp) nor tp=%lld (experts sharded as the MLP is)", etp,
-        tp);
+    ad_complain(to, "views.sparse",
+                "etp=%lld must be 1 (experts full, tokens split over tp) or tp=%lld (experts sharded as the MLP is)",
+                etp, tp);
   else if (etp != 1 && !has_groups_of_tp(view, mesh))
     ad_complain(to, "views.sparse",
-                "etp=%lld must have the same ranks as tp in the mesh \"%s\": put etp at the place among the axes of "
-                "the view that tp has in the mesh",
+                "etp=%lld must have the same ranks as tp in the mesh \"%s\"; give etp the same position among the axes "
+                "of the view as tp has in the mesh",
                 etp, ad_mesh_text(mesh));
   else if (!(ad_mesh_named(mesh) & splits))
-    ad_complain(to, "mesh", "must name dp_shard (dp_shard=1 will do), since the view has axes besides etp");
+    ad_complain(to, "mesh", "must have the axis dp_shard, since views.sparse has axes besides etp; add dp_shard=1");
 }
 
 static void check_experts(const ad_moe_options *options, const ad_mesh *view, const ad_complaints *to) {
   long long experts = options->experts, ep = ad_mesh_axis_size(view, AD_EP), etp = ad_mesh_axis_size(view, AD_ETP);
   if (experts >= 1 && experts < ep)
     ad_complain(to, "model.experts",
-                "ep=%lld distributes the experts, but %lld expert%s ranks without any; at least %lld are needed", ep,
-                experts, experts == 1 ? " leaves" : "s leave", ep);
+                "ep=%lld distributes the experts, but %lld expert%s some ranks without an expert; set model.experts to "
+                "at least %lld",
+                ep, experts, experts == 1 ? " leaves" : "s leave", ep);
   if (options->expert_hidden >= 1 && options->expert_hidden < etp)
-    ad_complain(to, "model.expert_hidden",
-                "etp=%lld shards the width of the experts, which is %lld; it must be at least %lld", etp,
-                (long long)options->expert_hidden, etp);
+    ad_complain(
+        to, "model.expert_hidden",
+        "etp=%lld shards the width of the experts, which is only %lld; set model.expert_hidden to at least %lld", etp,
+        (long long)options->expert_hidden, etp);
 }
 
 /* Returns 1 if a view with these sizes of ep and etp would be accepted, and writes the view to `text`. */
@@ -130,7 +130,7 @@ static void name_views(const ad_moe_options *options, const ad_mesh *mesh, const
     for (int64_t ep = options->experts; ep >= 1 && count < NAMED_MAX; ep--)
       if (would_do(options, mesh, ep, etps[i], to, one))
         used += (size_t)snprintf(named + used, sizeof named - used, "%s\"%s\"", count++ ? ", " : "", one);
-  if (count) ad_complain(to, "views.sparse", "views that fit this mesh: %s", named);
+  if (count) ad_complain(to, "views.sparse", "these views fit this mesh: %s", named);
 }
 
 static void check_view(const ad_moe_options *options, const ad_mesh *mesh, const ad_complaints *to) {
@@ -151,11 +151,12 @@ void ad_moe_check(const void *options, const ad_program_setting *setting, const 
   long long tp = ad_mesh_axis_size(meshes[0], AD_TP), shared = moe->shared_experts;
   ad_text_decoder_check("moe", options, setting, meshes[0], to);
   if (moe->experts >= 1 && moe->top_k > moe->experts)
-    ad_complain(to, "model.top_k", "must be at most model.experts, but is %lld of %lld", (long long)moe->top_k,
+    ad_complain(to, "model.top_k", "is %lld, but must be at most model.experts, which is %lld", (long long)moe->top_k,
                 (long long)moe->experts);
   if (shared > 0 && shared < tp)
-    ad_complain(to, "model.shared_experts",
-                "tp=%lld shards the width of the shared expert, which is %lld; it must be at least %lld", tp, shared,
-                tp);
+    ad_complain(
+        to, "model.shared_experts",
+        "tp=%lld shards the width of the shared expert, which is only %lld; set model.shared_experts to at least %lld",
+        tp, shared, tp);
   check_view(moe, meshes[0], to);
 }

@@ -90,16 +90,20 @@ static void check_encoder(const ad_ocr_options *ocr, const ad_mesh *mesh, const 
   long long cp = ad_mesh_axis_size(mesh, AD_CP), patches = ad_ocr_patches(ocr);
   if (d < 1 || heads < 1) return;
   if (d % heads || d / heads % 2)
-    ad_complain(to, "model.encoder_heads", "must divide encoder_d_model into even parts: %lld / %lld is %.4g", d, heads,
-                (double)d / (double)heads);
+    ad_complain(to, "model.encoder_heads",
+                "must divide model.encoder_d_model into parts of an even width, but %lld / %lld is %.4g; change one of "
+                "the two keys",
+                d, heads, (double)d / (double)heads);
   if (heads % tp)
     ad_complain(to, "model.encoder_heads",
-                "the encoder's tp=%lld shards its heads evenly, but %lld is not a multiple of tp; %lld would do", tp,
-                heads, (heads / tp + 1) * tp);
+                "tp=%lld of the encoder shards its heads evenly, but %lld heads are not a multiple of tp; set "
+                "model.encoder_heads to %lld",
+                tp, heads, (heads / tp + 1) * tp);
   if (patches >= 1 && patches < cp)
     ad_complain(to, "model.patch",
-                "the encoder's cp=%lld shards the patches, but there are %lld; at least %lld are needed", cp, patches,
-                cp);
+                "cp=%lld of the encoder shards the patches, but there are only %lld patches; make at least %lld, with "
+                "a smaller model.patch or a larger data.width",
+                cp, patches, cp);
 }
 
 static void check_picture(const ad_ocr_options *ocr, const ad_complaints *to) {
@@ -107,14 +111,14 @@ static void check_picture(const ad_ocr_options *ocr, const ad_complaints *to) {
   if (width >= 1 && patch >= 1 && width % patch) {
     long long below = width / patch * patch, above = below + patch;
     ad_complain(to, "model.patch",
-                "must divide data.width: %lld is not a multiple of %lld; widths of %lld or %lld would do", width, patch,
-                below ? below : above, below ? above : above + patch);
+                "must divide data.width, but %lld is not a multiple of %lld; set data.width to %lld or %lld", width,
+                patch, below ? below : above, below ? above : above + patch);
   }
   if (ocr->lines.size_count != 2 && ocr->lines.size_count)
-    ad_complain(to, "data.sizes", "must be two numbers, the least and the most, but there are %zu",
+    ad_complain(to, "data.sizes", "must be two numbers, the least and the most, but has %zu numbers",
                 ocr->lines.size_count);
   if (ocr->lines.weight_count && ocr->lines.weight_count != 2)
-    ad_complain(to, "data.weights", "must be two numbers, the least and the most, but there are %zu",
+    ad_complain(to, "data.weights", "must be two numbers, the least and the most, but has %zu numbers",
                 ocr->lines.weight_count);
 }
 
@@ -126,8 +130,8 @@ static void check_sequence(const ad_ocr_options *ocr, const ad_mesh *mesh, const
   if (cp == 1 || chars < 1 || patches < 1 || !over) return;
   long long below = chars - over, above = below + 2 * cp;
   ad_complain(to, "data.chars",
-              "cp=%lld shards the sequence into %lld chunks, but the sum of %lld patches and %lld characters is not a "
-              "multiple of that; %lld or %lld characters would do",
+              "cp=%lld shards the sequence into %lld chunks, but its %lld patches and %lld characters together are not "
+              "a multiple of the number of chunks; set data.chars to %lld or %lld",
               cp, 2 * cp, patches, chars, below >= 1 ? below : above, below >= 1 ? above : above + 2 * cp);
 }
 
@@ -135,8 +139,8 @@ static void check_short_sequence(const ad_ocr_options *ocr, const ad_mesh *mesh,
   long long tp = ad_mesh_axis_size(mesh, AD_TP), patches = ad_ocr_patches(ocr), chars = ocr->lines.chars;
   if (ocr->decoder.sequence_parallel && patches >= 1 && chars >= 1 && patches + chars < tp)
     ad_complain(to, "data.chars",
-                "tp=%lld shards the sequence with sequence_parallel, but the sequence has %lld patches and %lld "
-                "characters; at least %lld together are needed",
+                "tp=%lld shards the sequence with sequence_parallel, but the sequence has only %lld patches and %lld "
+                "characters; raise data.chars until both together are at least %lld",
                 tp, patches, chars, tp);
 }
 
@@ -148,9 +152,8 @@ static void check_rows(const ad_program_setting *setting, int64_t multiple, cons
     long long rows = ad_cut(setting->global_batch, m, setting->microbatches).count;
     if (rows % multiple == 0) continue;
     ad_complain(to, "train.global_batch",
-                "of %lld samples, microbatch %lld of %lld has %lld, but the bridge shards each microbatch into %lld "
-                "equal parts; "
-                "%lld or %lld samples would do, or model.ragged: true",
+                "is %lld samples, of which microbatch %lld of %lld has %lld, but the bridge shards each microbatch "
+                "into %lld equal parts; set train.global_batch to %lld or %lld, or model.ragged to true",
                 batch, (long long)m + 1, (long long)setting->microbatches, rows, (long long)multiple,
                 below ? below : fits, below ? below + fits : 2 * fits);
     return;

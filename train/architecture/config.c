@@ -20,7 +20,9 @@ enum { WORDS = 512, SHOWN = 120, KEY_SIZE = 128 };
 
 ad_status ad_config_give(ad_config *to, const char *key, const char *from, const char *text) {
   if (to->count == AD_CONFIG_VALUES_MAX)
-    return ad_fail(AD_INVALID, "config.json has more than %d keys that addend uses", AD_CONFIG_VALUES_MAX);
+    return ad_fail(AD_INVALID,
+                   "config.json has more than %d keys that addend uses; name the config.json of another model",
+                   AD_CONFIG_VALUES_MAX);
   ad_config_value *value = &to->values[to->count];
   AD_TRY(ad_copy_string(text, &value->text));
   value->key = key;
@@ -50,7 +52,7 @@ const char *ad_config_print(const json_t *value, char *buffer, size_t size) {
 
 ad_status ad_config_refuse_value(ad_config *to, const char *key, const char *must, const json_t *is) {
   char shown[SHOWN];
-  return ad_config_refuse(to, key, "must be %s, is %s: addend computes nothing else", must,
+  return ad_config_refuse(to, key, "must be %s, but is %s, which addend does not compute; choose another model", must,
                           ad_config_print(is, shown, sizeof shown));
 }
 
@@ -105,11 +107,11 @@ static ad_status give(const json_t *config, const ad_config_row *row, ad_config 
   const json_t *value;
   find_key(config, row, &value);
   if (!value || json_is_null(value)) {
-    if (!row->absent) return ad_config_refuse(to, row->key, "is missing");
+    if (!row->absent) return ad_config_refuse(to, row->key, "is missing; add this key");
     return ad_config_give(to, row->gives, row->key, row->absent);
   }
   if (!json_is_number(value) && !json_is_boolean(value))
-    return ad_config_refuse(to, row->key, "must be a number or true or false, is %s",
+    return ad_config_refuse(to, row->key, "must be a number, true or false, but is %s",
                             ad_config_print(value, text, sizeof text));
   return ad_config_give(to, row->gives, row->key, print_value(value, text, sizeof text));
 }
@@ -199,9 +201,9 @@ static ad_status refuse_unknown(const json_t *config, ad_config *to) {
       AD_TRY(note_unread(to, key));
       continue;
     }
-    AD_TRY(ad_config_refuse(to, key,
-                            "is %s, and addend does not know what that changes; remove it if it changes no number",
-                            ad_config_print(value, shown, sizeof shown)));
+    AD_TRY(ad_config_refuse(
+        to, key, "is %s, but addend does not know this key; remove the key if it changes no number of the model",
+        ad_config_print(value, shown, sizeof shown)));
   }
   return AD_OK;
 }
@@ -215,11 +217,11 @@ static ad_status find_architecture(const json_t *config, const char *path, const
   const char *name = json_string_value(json_array_get(list, 0));
   *out = name && json_array_size(list) == 1 ? ad_architecture_find(name) : NULL;
   if (!*out)
-    return ad_fail(AD_INVALID, "%s: architectures: must be [\"...\"] with %s, is %s", path,
+    return ad_fail(AD_INVALID, "%s: `architectures` must be a list of one name, %s, but is %s", path,
                    ad_architectures_known(known, sizeof known), ad_config_print(list, shown, sizeof shown));
   const json_t *type = json_object_get(config, "model_type");
   if (!type || (json_is_string(type) && !strcmp(json_string_value(type), (*out)->model_type))) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: model_type: must be \"%s\" as architectures is [\"%s\"], is %s", path,
+  return ad_fail(AD_INVALID, "%s: `model_type` must be \"%s\", because `architectures` is [\"%s\"], but is %s", path,
                  (*out)->model_type, name, ad_config_print(type, shown, sizeof shown));
 }
 
@@ -235,7 +237,8 @@ static ad_status take_all(const json_t *config, ad_config *to) {
 
 static ad_status take_document(const json_t *config, const char *path, ad_config *out) {
   ad_config made = {0};
-  if (!json_is_object(config)) return ad_fail(AD_INVALID, "%s: is not a JSON object", path);
+  if (!json_is_object(config))
+    return ad_fail(AD_INVALID, "%s: the file is not a JSON object {...}; name the config.json of a model", path);
   AD_TRY(find_architecture(config, path, &made.architecture));
   ad_status status = take_all(config, &made);
   if (status)
@@ -249,7 +252,7 @@ ad_status ad_config_parse(const char *text, size_t size, const char *path, ad_co
   json_error_t error;
   json_t *config;
   AD_TRY(ad_json_parse(text, size, JSON_REJECT_DUPLICATES, &config, &error));
-  if (!config) return ad_fail(AD_INVALID, "%s: is not valid JSON: line %d: %s", path, error.line, error.text);
+  if (!config) return ad_fail(AD_INVALID, "%s:%d: this is not valid JSON (%s)", path, error.line, error.text);
   ad_status status = take_document(config, path, out);
   json_decref(config);
   return status;
@@ -269,7 +272,8 @@ void ad_config_report_unread(const ad_config *config, const char *path) {
   ad_text text = ad_text_on(names, sizeof names);
   for (size_t i = 0; i < config->unread_count; i++) ad_text_add(&text, "%s%s", i ? ", " : "", config->unread[i]);
   if (config->unread_count)
-    ad_log(AD_LOG_INFO, "%s: not read, since no number of the model depends on it: %s", path, names);
+    ad_log(AD_LOG_INFO, "%s: addend did not read these keys, since no number of the model depends on them: %s", path,
+           names);
 }
 
 void ad_config_release(ad_config *config) {

@@ -49,13 +49,14 @@ static ad_status refuse_config(const char *folder) {
   char name[256];
   find_one(folder, is_metas, name, sizeof name);
   if (*name || has_file(folder, "params.json"))
-    return ad_fail(
-        AD_INVALID,
-        "%s: holds Meta's own files (%s), in which attention heads are stored in another order: take the model as "
-        "Transformers saves it, with a config.json, or convert these with Transformers' convert_llama_weights_to_hf.py",
-        folder, *name ? name : "params.json");
+    return ad_fail(AD_INVALID,
+                   "%s: this folder has Meta's own files (%s), which store attention heads in another order than "
+                   "Transformers. Name the folder of the model as Transformers saves it, with a config.json, or "
+                   "convert the files with Transformers' convert_llama_weights_to_hf.py",
+                   folder, *name ? name : "params.json");
   if (access(folder, F_OK)) return ad_fail(AD_IO, "%s: %s", folder, strerror(errno));
-  return ad_fail(AD_IO, "%s: has no config.json: name the folder of a model as Transformers saves it", folder);
+  return ad_fail(AD_IO, "%s: this folder has no config.json; name the folder of a model as Transformers saves it",
+                 folder);
 }
 
 ad_status ad_pretrained_config(const char *folder, char **path, ad_config *out) {
@@ -70,10 +71,13 @@ static ad_status refuse_weights(const char *folder) {
   find_one(folder, is_pickled, name, sizeof name);
   if (*name)
     return ad_fail(AD_INVALID,
-                   "%s: holds pickled weights (%s), and reading a pickle can run any code that is in it: load them "
-                   "once in Python and write them with save_pretrained, which makes safetensors",
+                   "%s: this folder has pickled weights (%s), which addend does not read, because a pickle can run any "
+                   "code. Load the model once in Python and write it with save_pretrained, which makes safetensors",
                    folder, name);
-  return ad_fail(AD_IO, "%s: has neither model.safetensors nor model.safetensors.index.json", folder);
+  return ad_fail(AD_IO,
+                 "%s: this folder has neither model.safetensors nor model.safetensors.index.json; name the folder of a "
+                 "model as Transformers saves it",
+                 folder);
 }
 
 ad_status ad_pretrained_weights(const char *folder, ad_weights **out) {

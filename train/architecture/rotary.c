@@ -16,7 +16,7 @@ static const char *type_of(const json_t *object) {
   const json_t *type = json_object_get(object, "rope_type");
   if (!type) type = json_object_get(object, "type");
   if (!type || json_is_null(type)) return "default";
-  return json_is_string(type) ? json_string_value(type) : "something else than a text";
+  return json_is_string(type) ? json_string_value(type) : "a value that is not a text";
 }
 
 static int is_in(const char *const *names, const char *name) {
@@ -34,8 +34,9 @@ static ad_status refuse_others(const char *where, const json_t *object, int stre
     if (is_in(always, key) || (stretches && is_in(llama3, key)) || json_is_null(value)) continue;
     if (!strcmp(key, "partial_rotary_factor") && json_number_value(value) == 1) continue;
     snprintf(path, sizeof path, "%s.%.60s", where, key);
-    AD_TRY(ad_config_refuse(to, path, "is %s, which addend does not compute with rope_type \"%.40s\"",
-                            ad_config_print(value, shown, sizeof shown), type_of(object)));
+    AD_TRY(ad_config_refuse(
+        to, path, "is %s, but addend does not compute this key with rope_type \"%.40s\"; choose another model",
+        ad_config_print(value, shown, sizeof shown), type_of(object)));
   }
   return AD_OK;
 }
@@ -59,11 +60,11 @@ static ad_status take_scaling(const char *where, const json_t *object, ad_config
 static ad_status take_object(const char *where, const json_t *object, ad_config *to) {
   const char *type = type_of(object);
   int stretches = !strcmp(type, "llama3");
-  if (!json_is_object(object)) return ad_config_refuse(to, where, "must be an object");
+  if (!json_is_object(object)) return ad_config_refuse(to, where, "must be a JSON object {...}");
   if (!stretches && strcmp(type, "default") != 0)
     return ad_config_refuse(to, where,
-                            "rope_type must be \"default\" or \"llama3\", is \"%.40s\": addend computes "
-                            "nothing else",
+                            "rope_type must be \"default\" or \"llama3\", but is \"%.40s\", which addend does not "
+                            "compute; choose another model",
                             type);
   AD_TRY(refuse_others(where, object, stretches, to));
   return stretches ? take_scaling(where, object, to) : ad_config_give(to, "model.rotary_scaling", where, "[]");
@@ -88,7 +89,7 @@ ad_status ad_config_take_rotary(const json_t *config, ad_config *to) {
   const json_t *parameters = json_object_get(config, "rope_parameters"), *base = json_object_get(config, "rope_theta"),
                *scaling = json_object_get(config, "rope_scaling");
   if (is_given(parameters) && (is_given(base) || is_given(scaling)))
-    return ad_config_refuse(to, "rope_parameters", "is given together with %s; keep one of them",
+    return ad_config_refuse(to, "rope_parameters", "is given together with %s; keep one of the two keys",
                             is_given(base) ? "rope_theta" : "rope_scaling");
   if (is_given(parameters)) return take_both(parameters, to);
   AD_TRY(take_base("rope_theta", base, to));

@@ -15,7 +15,8 @@ static ad_status judge_layers(const json_t *list, int windows, ad_config *to) {
     others |= strcmp(kind, "full_attention") != 0 && !(windows && !strcmp(kind, "sliding_attention"));
   }
   if (!others) return AD_OK;
-  return ad_config_refuse(to, "layer_types", "each of its elements must be \"full_attention\"%s",
+  return ad_config_refuse(to, "layer_types",
+                          "every element must be \"full_attention\"%s, since addend computes no other layers",
                           windows ? " or \"sliding_attention\"" : "");
 }
 
@@ -24,7 +25,7 @@ static ad_status take_width(const json_t *value, int64_t absent, int64_t *out, a
   char shown[SHOWN];
   *out = value ? (json_is_integer(value) ? json_integer_value(value) : 0) : absent;
   if (!value || json_is_null(value) || (json_is_integer(value) && *out > 0)) return AD_OK;
-  return ad_config_refuse(to, "sliding_window", "must be null or a number of tokens, is %s",
+  return ad_config_refuse(to, "sliding_window", "must be null or a number of tokens of at least 1, but is %s",
                           ad_config_print(value, shown, sizeof shown));
 }
 

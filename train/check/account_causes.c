@@ -116,8 +116,8 @@ static void report_own_count(const ad_reported_counts *counts, ad_causes *causes
                   ad_axes_print(counts->within, names, sizeof names));
   else
     ad_causes_add(causes, AD_CAUSE_UNKNOWN, counts->beside, NAN,
-                  "ranks along %s have the same rows to count, and divided their losses by different counts: they read "
-                  "other rows, or counted them otherwise",
+                  "ranks along %s have the same rows, but divided their losses by different counts: some of these "
+                  "ranks read other rows, or counted the rows otherwise",
                   ad_axes_print(counts->beside, names, sizeof names));
 }
 

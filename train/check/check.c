@@ -133,32 +133,33 @@ static ad_status check_with(const ad_recipe *recipe, const ad_check_options *opt
 static ad_status check_options(const ad_check_options *options) {
   if (ad_environment_text("ADDEND_DUMP"))
     return ad_fail(AD_INVALID,
-                   "ADDEND_DUMP is set, but a check takes each step several times: unset ADDEND_DUMP; addend "
-                   "check --dump writes the gradients of a check, addend train --dump-step dumps a step");
+                   "ADDEND_DUMP is set, but a check takes each step several times; unset ADDEND_DUMP. `addend check "
+                   "--dump FOLDER` writes the gradients of a check, `addend train --dump-step N` dumps a step");
   if (options->steps < 0)
-    return ad_fail(AD_INVALID, "a check takes at least 1 step, not %lld", (long long)options->steps);
+    return ad_fail(AD_INVALID, "a check needs at least 1 step, but --steps is %lld", (long long)options->steps);
   if (options->mutant_count < 0)
-    return ad_fail(AD_INVALID, "the number of mutants to draw (--mutate=N) is %lld: it must be 0 (all) or more",
+    return ad_fail(AD_INVALID,
+                   "--mutate=N is the number of mutants to draw and must be at least 0 (0: all), but is %lld",
                    (long long)options->mutant_count);
   if (options->directional && options->dump)
     return ad_fail(
         AD_INVALID,
-        "--directional does not compare gradients with a reference, so there is nothing to dump: leave out --dump");
+        "--directional does not compare gradients with a reference, so there is nothing to dump; leave out --dump");
   if (options->directional &&
       (options->mutate || options->steps > 1 || options->recipe_dtype || options->dtype == AD_F32))
     return ad_fail(
         AD_INVALID,
-        "--directional always takes one step in f64, without mutants: leave out --mutate, --steps and --dtype");
+        "--directional always checks one step in f64, without mutants; leave out --mutate, --steps and --dtype");
   return AD_OK;
 }
 
 static ad_status check_slope(const ad_recipe *recipe) {
   const char *what = not_smooth(recipe);
-  return what
-             ? ad_fail(AD_INVALID,
-                       "--directional compares the slope of the loss with its gradients, which needs a smooth loss: %s",
-                       what)
-             : AD_OK;
+  return what ? ad_fail(AD_INVALID,
+                        "--directional compares the slope of the loss with its gradients, so the loss must be smooth, "
+                        "but %s",
+                        what)
+              : AD_OK;
 }
 
 /* Completes and checks the options. Makes the dump's folder before any rank starts, so that an error is reported
@@ -246,14 +247,14 @@ static ad_status check_world(const ad_comm *comm, const ad_recipe *recipe, const
   AD_TRY(ad_recipe_world(recipe, &needed));
   if (needed != ad_comm_size(comm))
     return ad_fail(AD_INVALID,
-                   "the recipe's mesh \"%s\" has %lld rank%s, but %lld %s started: start as many as the mesh has, or "
-                   "change the mesh",
+                   "the recipe's mesh \"%s\" has %lld rank%s, but %lld %s started; start as many ranks as the mesh "
+                   "has, or change `mesh`",
                    ad_recipe_mesh_text(recipe, mesh, sizeof mesh), (long long)needed, ad_plural(needed),
                    (long long)ad_comm_size(comm), ad_comm_size(comm) == 1 ? "was" : "were");
   if (options->mutate)
     return ad_fail(AD_INVALID,
-                   "--mutate starts new ranks for every mutant, so it does not run under mpirun or srun: "
-                   "run addend check --mutate without them, on one machine");
+                   "--mutate starts new ranks for every mutant, which is not possible under mpirun or srun; run "
+                   "`addend check --mutate` on one machine, without mpirun or srun");
   return AD_OK;
 }
 

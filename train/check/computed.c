@@ -147,8 +147,9 @@ static size_t add_candidates(const search *s, double factor, ad_causes *causes) 
 static void find_causes(const search *s, ad_causes *causes) {
   if (isnan(s->factor) || !add_candidates(s, s->factor, causes)) add_candidates(s, NAN, causes);
   ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, s->factor,
-                s->forward ? "a formula or the data of the forward pass: the loss is wrong as well"
-                           : "a formula of the backward pass, in what comes back to `%s`: the loss is right",
+                s->forward
+                    ? "a formula or the data of the forward pass is wrong, since the loss is wrong as well"
+                    : "a formula of the backward pass is wrong, in the gradient that reaches `%s`; the loss is right",
                 s->by)
       ->no_axis = AD_NO_AXIS_FORMULA;
 }

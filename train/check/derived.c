@@ -275,10 +275,11 @@ static const char *why_same_program(const ad_mutation *mutation) {
   const ad_place *place = &mutation->place;
   int is_axis = mutation->operator_ == AD_OPERATOR_MORE_AXES || mutation->operator_ == AD_OPERATOR_FEWER_AXES;
   int of_one = is_axis ? !(AD_AXES(mutation->axis) & place->large) : place->ranks == 1;
-  if (of_one) return "the types allow it over one rank, where it is the same program";
-  if (place->move == AD_MOVE_DECLARE) return "a declaration moves no bytes, and all other types hold without this one";
+  if (of_one) return "over a group of one rank the types allow the mutation, which there is the same program";
+  if (place->move == AD_MOVE_DECLARE)
+    return "a declaration moves no bytes, and all other types are right without this declaration";
   if (mutation->of_constant && is_same_on_all(place->from) && is_same_on_all(place->to))
-    return "no gradient comes back through it, and without one R and I are the same";
+    return "no gradient comes back through this transition, and without a gradient R and I are the same";
   return NULL;
 }
 
@@ -364,17 +365,18 @@ void ad_derived_report_no_effect(ad_mutant *mutant) {
   mutant->killed_by = AD_KILLED_BY_NO_EFFECT;
   if (mutation->place.ranks == 1)
     snprintf(mutant->message, sizeof mutant->message,
-             "the transition goes over one rank, so there is nothing to sum or to gather");
+             "the transition is over a group of one rank, so there is nothing to sum or to gather");
   else if (mutation->operator_ == AD_OPERATOR_FEWER_AXES && !(mutation->place.large & AD_AXES(mutation->axis)))
-    snprintf(mutant->message, sizeof mutant->message, "`%s` has one rank", axis);
+    snprintf(mutant->message, sizeof mutant->message, "the axis `%s` has one rank", axis);
   else if (mutation->operator_ == AD_OPERATOR_OTHER_GROUP && (mutation->place.same & AD_AXES(mutation->axis)))
     snprintf(mutant->message, sizeof mutant->message, "all ranks along `%s` submit the same values", axis);
   else if (ad_place_is_count(&mutation->place))
     snprintf(mutant->message, sizeof mutant->message,
-             "every judged number has the clean run's bits in two steps: each loss of this count takes its "
-             "microbatch's share of it (per_microbatch), in which the mutation cancels, or it is the count of no loss");
+             "in two steps every compared number has the same bits as without the mutation: each loss that this count "
+             "divides takes its microbatch's share of the count (per_microbatch), in which the mutation cancels, or "
+             "the count divides no loss");
   else
     snprintf(mutant->message, sizeof mutant->message,
-             "every judged number has the clean run's bits in two steps: the values that the mutation adds or leaves "
-             "out are zero, or the same on other ranks");
+             "in two steps every compared number has the same bits as without the mutation: the values that the "
+             "mutation adds or leaves out are zero, or the same on other ranks");
 }

@@ -29,10 +29,10 @@ static void add_axes(ad_axes axes, ad_axes reduced, double ratio, ad_causes *cau
   if (ratio < 1)
     ad_causes_add(causes, AD_CAUSE_AVERAGED, axes, ratio,
                   "averaged, or divided by a count that was summed twice, over %s%s", names,
-                  summed ? "" : ", over which it is not all summed");
+                  summed ? "" : ", although its sum is not over all of these axes");
   else
     ad_causes_add(causes, AD_CAUSE_DOUBLED, axes, ratio, "%s over %s",
-                  summed ? "summed twice, or divided by a local count," : "divided by too few ranks: by none", names);
+                  summed ? "summed twice, or divided by a local count," : "not divided by the number of ranks", names);
 }
 
 /* Adds a cause for every set of axes whose number of ranks is `ratio` or its inverse. Sets of few axes come first, and
@@ -55,25 +55,24 @@ static void add_factor(const ad_mesh *mesh, ad_axes reduced, double ratio, ad_ca
 
 void ad_diagnose_parts(ad_axes differs, ad_causes *causes) {
   causes->count = 0;
-  ad_causes_add(causes, AD_CAUSE_PARTIAL, differs, NAN, "not reduced over %s: each copy holds a part of the sum",
-                print_axes(differs));
+  ad_causes_add(causes, AD_CAUSE_PARTIAL, differs, NAN,
+                "not reduced over %s: each replica holds only a part of the sum", print_axes(differs));
 }
 
 /* Adds the cause of replicas that differ. If first_holds is 1, the first rank's replica is right: the sum was made, and
  * another replica was changed. */
 static void add_replicas(ad_axes differs, int64_t odd_rank, int first_holds, ad_causes *causes) {
   if (odd_rank >= 0)
-    ad_causes_add(causes, AD_CAUSE_REPLICAS_DIFFER, differs, NAN, "rank %lld's copy differs from all others",
+    ad_causes_add(causes, AD_CAUSE_REPLICAS_DIFFER, differs, NAN, "the replica of rank %lld differs from all others",
                   (long long)odd_rank);
   else if (first_holds)
     ad_causes_add(causes, AD_CAUSE_REPLICAS_DIFFER, differs, NAN,
-                  "replicas differ along %s although the first is right", print_axes(differs));
+                  "replicas differ along %s, although the replica of the first rank is right", print_axes(differs));
   else
-    ad_causes_add(
-        causes, AD_CAUSE_REPLICAS_DIFFER, differs, NAN,
-        "replicas differ along %s, and are no parts of one sum: reduced over other ranks, in part, or of other "
-        "gradients, or changed afterwards",
-        print_axes(differs));
+    ad_causes_add(causes, AD_CAUSE_REPLICAS_DIFFER, differs, NAN,
+                  "replicas differ along %s and are not parts of one sum: they were reduced over other ranks, or only "
+                  "in part, or from other gradients, or were changed afterwards",
+                  print_axes(differs));
 }
 
 static int is_of_factor(const ad_causes *causes) {
@@ -122,17 +121,17 @@ void ad_diagnose_stages(ad_check_result *result, int64_t stages) {
   for (size_t i = 0; i < result->param_count; i++) {
     ad_check_param *param = &result->params[i];
     if (!param->reached || names_stages(&param->causes)) continue;
-    ad_causes_add(
-        &param->causes, AD_CAUSE_AVERAGED, AD_AXES(AD_PP), param->ratio,
-        "averaged over the stages (pp) as well, each of which has other parameters: every gradient is divided "
-        "by %lld",
-        (long long)stages);
+    ad_causes_add(&param->causes, AD_CAUSE_AVERAGED, AD_AXES(AD_PP), param->ratio,
+                  "every gradient is divided by %lld: averaged over the stages (pp) as well, although each stage has "
+                  "other parameters",
+                  (long long)stages);
   }
 }
 
 void ad_diagnose_update(ad_causes *causes) {
   causes->count = 0;
-  ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, NAN, "the gradient is right, its update is not that of one process")
+  ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, NAN,
+                "the gradient is right, but its update is not the update of one process")
       ->no_axis = AD_NO_AXIS_REPLICAS_AGREE;
 }
 
@@ -145,19 +144,21 @@ void ad_diagnose_shards(ad_axes axes, ad_causes *causes) {
 void ad_diagnose_updates(ad_axes differs, int64_t odd_rank, ad_causes *causes) {
   char where[96];
   if (odd_rank >= 0)
-    snprintf(where, sizeof where, "that of rank %lld differs from all others", (long long)odd_rank);
+    snprintf(where, sizeof where, "the update of rank %lld differs from all others", (long long)odd_rank);
   else
-    snprintf(where, sizeof where, "it differs along %s", print_axes(differs));
+    snprintf(where, sizeof where, "the update differs along %s", print_axes(differs));
   causes->count = 0;
   ad_causes_add(causes, AD_CAUSE_REPLICAS_DIFFER, differs, NAN,
-                "the gradient is right on every rank, and of its update %s: by the norm, a rate or a state", where);
+                "the gradient is right on every rank, but %s: the norm, a learning rate or an optimizer state differs",
+                where);
 }
 
 /* Adds causes of a sum that is wrong in the same way on all ranks: wrong addends or, if the error is small, rounding to
  * 16 bits. */
 static void add_wrong_sum(const ad_check_param *param, ad_causes *causes) {
   ad_causes_add(causes, AD_CAUSE_MISSING, 0, param->ratio,
-                "all replicas agree and are wrong: addends are missing, counted with other weights, or of other data")
+                "all replicas are the same and wrong: addends are missing, counted with other weights, or computed "
+                "from other data")
       ->no_axis = AD_NO_AXIS_REPLICAS_AGREE;
   if (param->max_rel_err < coarse_rounding)
     ad_causes_add(causes, AD_CAUSE_ROUNDING, 0, NAN, "rounded to 16 bits, or summed in them");

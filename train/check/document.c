@@ -259,15 +259,16 @@ static json_t *own_document(const ad_check_result *result) {
 
 const char *ad_findings_reason(const ad_findings *findings) {
   if (!findings->result->counted)
-    return "nothing was counted: every gradient is zero in both, which shows nothing about sums; "
-           "data.valid or the text leaves no token";
+    return "no token counts in the loss, so every gradient is zero, here and in one process, which shows nothing about "
+           "sums; change data.valid, data.mask or the text";
   if (findings->result->complete && ad_check_result_passes(findings->result, findings->options->directional) &&
       !ad_check_result_reached(findings->result, findings->options->directional))
-    return "no gradient reached any parameter: every gradient is zero in both, which shows nothing about sums; the "
-           "loss depends on no parameter, is multiplied by 0, or has no label that counts";
+    return "no gradient reached any parameter: every gradient is zero, here and in one process, which shows nothing "
+           "about sums; the loss depends on no parameter, is multiplied by 0, or has no label that counts";
   const ad_mutants *mutants = findings->mutants;
   if (mutants && !ad_mutants_effective(mutants) && !ad_mutants_untried(mutants, 0))
-    return "no mutant changes a number, which shows nothing about what the check notices";
+    return "no mutant changes a number, so nothing shows what the check notices; use a mesh with more ranks or more "
+           "microbatches";
   return NULL;
 }
 

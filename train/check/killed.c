@@ -36,13 +36,13 @@ static void report_what_failed(const ad_check_result *result, ad_mutant *mutant)
   char *text = mutant->message;
   size_t size = sizeof mutant->message;
   if (!(result->norm_err <= result->norm_bound))
-    snprintf(text, size, "all gradients are right, and their norm is off by %.2g", result->norm_err);
+    snprintf(text, size, "all gradients are right, but their norm is off by %.2g", result->norm_err);
   else if (*result->reports)
-    snprintf(text, size, "all gradients are right; %s", result->reports);
+    snprintf(text, size, "all gradients are right, but %s", result->reports);
   else if (!(result->loss_err <= result->loss_bound))
-    snprintf(text, size, "all gradients are right, and a loss is off by %.2g", result->loss_err);
+    snprintf(text, size, "all gradients are right, but a loss is off by %.2g", result->loss_err);
   else if (*result->calls)
-    snprintf(text, size, "all gradients are right, and the step's collectives are not those of its plan: %s",
+    snprintf(text, size, "all gradients are right, but the collectives of the step are not those of its plan: %s",
              result->calls);
 }
 
@@ -86,9 +86,9 @@ void ad_mutant_moved_by_rounding(const ad_check_result *result, const ad_computi
   for (size_t i = 0; i < result->param_count; i++) share = fmax(share, ad_param_share(&result->params[i]));
   mutant->moved = moved_over_roundings(computing, moved);
   if (mutant->moved < within) mutant->killed_by = AD_KILLED_BY_NO_EFFECT;
-  snprintf(
-      mutant->message, sizeof mutant->message,
-      "it only rounds, and moves gradients by %.2g of what the program's own roundings move them (from %g on it must "
-      "show); gradients reach %.2g of their bounds, and all together %.2g",
-      mutant->moved, within, share, result->process_share);
+  snprintf(mutant->message, sizeof mutant->message,
+           "the mutation only rounds: it changes gradients by %.2g times what the program's own rounding does, and "
+           "must be seen from %g times on; the largest error of a gradient is %.2g of its bound, that of all gradients "
+           "together %.2g",
+           mutant->moved, within, share, result->process_share);
 }

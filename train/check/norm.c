@@ -115,7 +115,7 @@ static void report_common(const parts *p, const part *of, ad_causes *causes) {
   double factor = doubled ? of->times : 1 / of->times;
   ad_cause cause = {doubled ? AD_CAUSE_DOUBLED : AD_CAUSE_AVERAGED, .factor = of->times};
   int added = add_sets(mesh, ad_mesh_large(mesh), factor, cause, "the sum of squares over ",
-                       doubled ? " was made twice, or each rank's copy of it was counted" : " was averaged", causes);
+                       doubled ? " was made twice, or the replica of each rank was counted" : " was averaged", causes);
   added += add_sums_of_all(p, of, factor, cause, doubled ? "was made twice" : "was averaged", causes);
   if (!added)
     ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, of->times,
@@ -130,7 +130,7 @@ static void report_more(const parts *p, const part *of, const char *name, ad_cau
   char text[120];
   snprintf(text, sizeof text, "replicas of `%.80s` along ", name);
   int added = add_sets(storage->mesh, replicated, of->times, (ad_cause){AD_CAUSE_DOUBLED, .factor = of->times}, text,
-                       " were counted each", causes);
+                       " were each counted", causes);
   size_t given = ad_program_gives_param(ad_run_program(p->checker->run), of->at.spec->name);
   if (given && is_times(of->times, 1 + (double)given))
     ad_causes_add(causes, AD_CAUSE_DOUBLED, stages(p), of->times,
@@ -156,24 +156,23 @@ static void report_less(const part *of, const char *name, ad_causes *causes) {
   if (replicated)
     ad_causes_add(
         causes, AD_CAUSE_UNKNOWN, replicated, of->times,
-        "in the norm: of the replicas of `%.80s` along %s another number than one was counted; %.3g of its squares "
-        "are",
-        name, axes_text(replicated), of->times);
+        "in the norm: not exactly one replica of `%.80s` along %s was counted; %.3g of its squares are counted", name,
+        axes_text(replicated), of->times);
 }
 
 /* Adds the causes for a parameter that is not counted although the first rank has it: the parameter is missing, or the
  * shards of other ranks are. */
 static void report_none(const part *of, const char *name, ad_causes *causes) {
   report_less(of, name, causes);
-  ad_causes_add(causes, AD_CAUSE_MISSING, 0, 0, "in the norm: `%.80s` is not counted", name);
+  ad_causes_add(causes, AD_CAUSE_MISSING, 0, 0, "in the norm: `%.80s` was not counted", name);
 }
 
 /* Adds the cause for a parameter that is not counted and that the first rank does not have: the sum over stages or
  * pools is missing. */
 static void report_elsewhere(const parts *p, const char *name, ad_causes *causes) {
   ad_causes_add(causes, AD_CAUSE_MISSING, stages(p), 0,
-                "in the norm of the first rank: `%.80s` and what else other ranks hold is not counted: the sum over "
-                "%s was left out",
+                "in the norm of the first rank: `%.80s` and all other parameters of other ranks are not counted, since "
+                "the sum over %s was left out",
                 name, stages(p) ? "the stages (pp)" : "the pools")
       ->no_axis = AD_NO_AXIS_POOLS;
 }

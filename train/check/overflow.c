@@ -57,13 +57,14 @@ static ad_status fail_all(const ad_overflow *overflow, int scale, int found) {
   const char *where = overflow->param[0] ? overflow->param : "norm";
   if (!found)
     return ad_fail(AD_INVALID,
-                   "nothing is checked in the recipe's own dtypes: %s overflow f16 at loss scale 2^%d in `%s`, and "
-                   "also at 2^%d, the smallest loss scale: choose a dtype with a wider range, such as bf16 (precision)",
+                   "nothing was checked in the recipe's own dtypes, because %s overflow f16 at loss scale 2^%d in "
+                   "`%s`, and also at 2^%d, the smallest loss scale; in precision.grad or precision.reduce, choose a "
+                   "dtype with a wider range, such as bf16",
                    what, overflow->scale, where, scale);
   return ad_fail(
       AD_INVALID,
-      "nothing is checked in the recipe's own dtypes: %s overflow f16 at loss scale 2^%d in `%s`, but not at 2^%d: set "
-      "precision.loss_scale to %d, or check more --steps, in which the scale falls as in training",
+      "nothing was checked in the recipe's own dtypes, because %s overflow f16 at loss scale 2^%d in `%s`, but not at "
+      "2^%d; set precision.loss_scale to %d, or check more steps (--steps N), in which the scale falls as in training",
       what, overflow->scale, where, scale, scale);
 }
 

@@ -277,7 +277,7 @@ static void report_cancelled(const trials *t, ad_mutant *mutant) {
     if (!t->checker.cancels[i] || strcmp(place->what, t->job->result.result->params[i].name) != 0) continue;
     mutant->killed_by = AD_KILLED_BY_NO_EFFECT;
     snprintf(mutant->message, sizeof mutant->message,
-             "the gradient is zero but for rounding, with the mutation and without");
+             "the gradient is zero except for rounding, with the mutation and without it");
   }
 }
 
@@ -321,7 +321,7 @@ static ad_status judge_mutant(trials *t, ad_mutant *mutant) {
 static void report_not_fired(const trials *t, ad_mutant *mutant) {
   if (mutant->known && ad_program_kind_is_custom(ad_program_kind_of(t->checker.run->program))) {
     mutant->killed_by = AD_KILLED_BY_NOT_APPLICABLE;
-    snprintf(mutant->message, sizeof mutant->message, "no step of this program reaches what it changes");
+    snprintf(mutant->message, sizeof mutant->message, "no step of this program reaches what the mutation changes");
     return;
   }
   snprintf(mutant->message, sizeof mutant->message,
@@ -337,8 +337,8 @@ static void report_no_effect(const trials *t, ad_mutant *mutant) {
   }
   if (!why && ad_program_kind_is_custom(ad_program_kind_of(t->checker.run->program)))
     why =
-        "every judged number has the clean run's bits in two steps: what the mutation changes is zero, or counts for "
-        "nothing, in this program";
+        "in two steps every compared number has the same bits as without the mutation: what the mutation changes is "
+        "zero in this program, or has no effect";
   if (!why) return;
   mutant->killed_by = AD_KILLED_BY_NO_EFFECT;
   snprintf(mutant->message, sizeof mutant->message, "%s", why);
@@ -399,9 +399,9 @@ static ad_status try_nothing(trials *t) {
   ad_mutant mutant = {.known = &nothing};
   AD_TRY(judge_mutant(t, &mutant));
   if (mutant.killed_by == AD_KILLED_BY_NONE) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "the check fails when it is repeated without a mutation, so its failure with a mutant would mean nothing");
+  return ad_fail(AD_INVALID,
+                 "the check passed once, but fails when it is repeated without a mutation, so mutants were not tried; "
+                 "the program must compute the same in every run");
 }
 
 /* ---- trying all mutants ---- */

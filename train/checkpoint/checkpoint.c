@@ -158,7 +158,7 @@ static ad_status give_up(ad_checkpointer *c, ad_status status) {
   end_work(c);
   if (ad_agree(c->comm, &c->group, remove_incomplete(c), AD_HERE))
     copy_message(removal, sizeof removal, "its unfinished files could not be removed: ");
-  return ad_fail(status, "the checkpoint of step %lld was not completed: %s; %s; nothing else in %s was changed",
+  return ad_fail(status, "the checkpoint of step %lld was not written (%s); %s. Nothing else in %s was changed",
                  (long long)c->step, message, removal, c->folder);
 }
 
@@ -277,7 +277,7 @@ ad_status ad_checkpointer_create(ad_comm *comm, const ad_mesh *mesh, const char 
   AD_NEED(comm, mesh, folder, out);
   ad_checkpointer *c;
   if (keep < 1 || keep >= AD_CHECKPOINTS_LISTED)
-    return ad_fail(AD_INVALID, "cannot keep %lld checkpoints; the number must be from 1 to %d", (long long)keep,
+    return ad_fail(AD_INVALID, "the number of checkpoints to keep is %lld, but must be from 1 to %d", (long long)keep,
                    AD_CHECKPOINTS_LISTED - 1);
   AD_TRY(ad_new(1, &c));
   c->comm = comm;

@@ -166,7 +166,7 @@ static ad_status move_in(const char *folder, const char *written, const char *co
   AD_TRY(move_folder(written, complete));
   ad_status status = ad_folder_sync(folder);
   if (status && rename(complete, written))
-    return ad_fail_in(status, "%s was given its final name, but this is not yet on disk", complete);
+    return ad_fail_in(status, "%s has its final name, but the new name is not yet on disk", complete);
   return status;
 }
 

@@ -21,12 +21,13 @@ static ad_status check_text(const char *path, const char *text, int64_t size) {
   char first[AD_CHECKPOINT_FIRST_BYTES + 1];
   size_t head = AD_CHECKPOINT_FIRST_BYTES;
   if (size < AD_CHECKPOINT_FIRST_BYTES)
-    return ad_fail(AD_IO, "%s: is cut short: it has only %lld bytes", path, (long long)size);
+    return ad_fail(AD_IO, "%s: the file is cut short, it has only %lld bytes", path, (long long)size);
   snprintf(first, sizeof first, AD_CHECKPOINT_FIRST,
            (unsigned long long)ad_checksum(text + head, (size_t)size - head, 0));
   if (!memcmp(first, text, head)) return AD_OK;
   return ad_fail(
-      AD_IO, "%s: its checksum does not match its content: the file is cut short, or bytes in it have changed", path);
+      AD_IO, "%s: the checksum in the file does not match its content, so the file is cut short or bytes have changed",
+      path);
 }
 
 /* Checks the checksum and parses the text. Returns AD_IO if it is not an index of this version's format. */
@@ -42,9 +43,10 @@ static ad_status parse_text(const char *path, const char *text, int64_t size, js
     *out = index;
     return AD_OK;
   }
-  ad_status status = index ? ad_fail(AD_IO, "%s: its format is \"%.40s\", but this version of addend reads \"%s\"",
-                                     path, format ? format : "", AD_CHECKPOINT_FORMAT)
-                           : ad_fail(AD_IO, "%s: is not the index of a checkpoint: %s", path, error.text);
+  ad_status status =
+      index ? ad_fail(AD_IO, "%s: this file has the format \"%.40s\", but this version of addend reads \"%s\"", path,
+                      format ? format : "", AD_CHECKPOINT_FORMAT)
+            : ad_fail(AD_IO, "%s: this file is not the index of a checkpoint (%s)", path, error.text);
   json_decref(index);
   return status;
 }
@@ -67,7 +69,7 @@ ad_status ad_index_file(const json_t *index, size_t i, const char **name, ad_fil
   const char *its_name = json_string_value(json_object_get(file, "name"));
   const char *checksum = json_string_value(json_object_get(file, "xxh64"));
   if (!its_name || !checksum || !ad_name_is_plain(its_name))
-    return ad_fail(AD_IO, "index.json: file %zu of the list has no usable name or checksum", i);
+    return ad_fail(AD_IO, "index.json: file %zu of `files` has no usable name or checksum", i);
   *name = its_name;
   *out = (ad_file_sum){json_integer_value(json_object_get(file, "bytes")), strtoull(checksum, NULL, 16)};
   return AD_OK;
@@ -105,7 +107,7 @@ static void name_extra(const json_t *index, const ad_checkpoint_state *state, ad
   json_t *value;
   size_t count = 0;
   json_object_foreach(json_object_get(index, "values"), name, value) {
-    if (!is_wanted(state, name)) ad_text_list(text, &count, "; it has in addition ", "%s", name);
+    if (!is_wanted(state, name)) ad_text_list(text, &count, "; only the checkpoint has ", "%s", name);
   }
 }
 
@@ -115,7 +117,7 @@ static void name_other_shapes(const json_t *index, const ad_checkpoint_state *st
     const json_t *value = index_value(index, state->values[i].name);
     char shape[96];
     if (!value || has_shape(value, &state->values[i].array->shape)) continue;
-    ad_text_list(text, &count, "; it has in another shape ", "%s (here %s)", state->values[i].name,
+    ad_text_list(text, &count, "; the checkpoint has in another shape ", "%s (in this run %s)", state->values[i].name,
                  ad_shape_print(&state->values[i].array->shape, shape, sizeof shape));
   }
 }
@@ -127,7 +129,7 @@ ad_status ad_index_match(const json_t *index, const ad_checkpoint_state *state) 
   if (!state->some) name_extra(index, state, &text);
   name_other_shapes(index, state, &text);
   if (!text.used) return AD_OK;
-  return ad_fail(AD_INVALID, "the checkpoint does not have the values of this run%s", words);
+  return ad_fail(AD_INVALID, "the checkpoint is of another model than this run%s", words);
 }
 
 static size_t list_facts(const json_t *object, ad_checkpoint_fact *facts) {
@@ -155,7 +157,7 @@ ad_status ad_index_numbers(const json_t *index, ad_checkpoint_state *state) {
   for (size_t i = 0; i < state->number_count; i++) {
     const json_t *number = json_object_get(numbers, state->numbers[i].name);
     if (!json_is_integer(number))
-      return ad_fail(AD_INVALID, "the checkpoint has no number `%s`", state->numbers[i].name);
+      return ad_fail(AD_INVALID, "the number `%s` is missing in index.json of the checkpoint", state->numbers[i].name);
     state->numbers[i].value = json_integer_value(number);
   }
   state->step = json_integer_value(json_object_get(index, "step"));
@@ -166,7 +168,7 @@ ad_status ad_index_check_step(const json_t *index, int64_t step) {
   const json_t *stated = json_object_get(index, "step");
   if (json_is_integer(stated) && json_integer_value(stated) == step) return AD_OK;
   char *words = stated ? json_dumps(stated, JSON_ENCODE_ANY) : NULL;
-  ad_status status = ad_fail(AD_IO, "index.json: says step %.40s, but its folder says step %lld",
+  ad_status status = ad_fail(AD_IO, "index.json: `step` is %.40s, but the folder is named after step %lld",
                              words ? words : "nothing", (long long)step);
   free(words);
   return status;
@@ -177,15 +179,14 @@ ad_status ad_index_check_ranks(const json_t *index) {
   const json_t *stated = json_object_get(index, "ranks");
   ad_mesh *mesh;
   if (!text || !json_is_integer(stated))
-    return ad_fail(AD_IO, "index.json: the mesh or the number of ranks is missing");
+    return ad_fail(AD_IO, "index.json: `mesh` or `ranks`, the number of ranks, is missing");
   ad_status status = ad_mesh_create(text, &mesh);
   /* Out of memory does not mean that the file is damaged. */
   if (status) return ad_fail_in(status == AD_MEMORY ? AD_MEMORY : AD_IO, "index.json");
   int64_t ranks = ad_mesh_size(mesh);
   ad_mesh_destroy(mesh);
   if (json_integer_value(stated) == ranks) return AD_OK;
-  return ad_fail(AD_IO,
-                 "index.json: says that %lld rank%s wrote the checkpoint, but its mesh \"%.80s\" has %lld rank%s",
+  return ad_fail(AD_IO, "index.json: `ranks` is %lld rank%s, but `mesh`, \"%.80s\", has %lld rank%s",
                  (long long)json_integer_value(stated), ad_plural(json_integer_value(stated)), text, (long long)ranks,
                  ad_plural(ranks));
 }
@@ -193,8 +194,8 @@ ad_status ad_index_check_ranks(const json_t *index) {
 ad_status ad_index_check_dtype(const json_t *index, const char *name, ad_dtype dtype) {
   const char *stated = json_string_value(json_object_get(index_value(index, name), "dtype"));
   if (stated && !strcmp(stated, ad_dtype_name(dtype))) return AD_OK;
-  return ad_fail(AD_IO, "index.json: says that %s is %.40s, but its file has it as %s", name,
-                 stated ? stated : "of no dtype", ad_dtype_name(dtype));
+  return ad_fail(AD_IO, "index.json: the dtype of `%s` is %.40s in index.json, but %s in its file", name,
+                 stated ? stated : "missing", ad_dtype_name(dtype));
 }
 
 /* ---- pieces: which region of a value a file holds ---- */
@@ -227,5 +228,5 @@ ad_status ad_index_piece(const json_t *index, const json_t *piece, const ad_shap
     good = read_spans(json_array_get(dims, (size_t)dim), shape->dim[dim], part, dim);
   *file = (size_t)json_integer_value(number);
   if (good && *file < ad_index_file_count(index)) return AD_OK;
-  return ad_fail(AD_IO, "index.json: a piece of a value lies outside the value, or in a file that is not listed");
+  return ad_fail(AD_IO, "index.json: a piece of a value has elements outside the value, or its file is not in `files`");
 }

@@ -95,12 +95,12 @@ static ad_status convert_region(ad_array *array, const ad_part *mine, const ad_s
 static ad_status check_tensor(const loading *l, const char *name, const ad_safetensor *tensor, const ad_part *piece,
                               const ad_array *array) {
   if (!tensor || (size_t)ad_shape_numel(&tensor->shape) != ad_part_numel(piece))
-    return ad_fail(AD_IO, "%s: the file that index.json names for a piece of %s does not have that piece", l->folder,
+    return ad_fail(AD_IO, "%s: a piece of `%s` is missing in the file that index.json names for the piece", l->folder,
                    name);
   if (tensor->dtype == array->dtype || (ad_dtype_is_float(tensor->dtype) && ad_dtype_is_float(array->dtype)))
     return AD_OK;
-  return ad_fail(AD_INVALID, "%s: the checkpoint has %s as %s, this run as %s", l->folder, name,
-                 ad_dtype_name(tensor->dtype), ad_dtype_name(array->dtype));
+  return ad_fail(AD_INVALID, "%s: `%s` is %s in the checkpoint, but %s in this run; these dtypes cannot be converted",
+                 l->folder, name, ad_dtype_name(tensor->dtype), ad_dtype_name(array->dtype));
 }
 
 /* How much of this rank's part of a value has been read. */
@@ -116,8 +116,8 @@ static ad_status take_region(const loading *l, const char *name, filling *f, con
     ad_part common;
     ad_part_intersect(&f->taken[i], region, &common);
     if (ad_part_numel(&common))
-      return ad_fail(AD_IO, "%s: the checkpoint has some elements of %s for rank %lld twice", l->folder, name,
-                     (long long)ad_comm_rank(l->comm));
+      return ad_fail(AD_IO, "%s: the checkpoint has some elements of `%s` twice, of those that rank %lld reads",
+                     l->folder, name, (long long)ad_comm_rank(l->comm));
   }
   f->taken[f->count++] = *region;
   f->numel += ad_part_numel(region);
@@ -147,8 +147,9 @@ static ad_status read_piece(loading *l, const ad_checkpoint_value *value, const 
 static ad_status read_pieces(loading *l, const ad_checkpoint_value *value, const json_t *pieces, filling *f) {
   for (size_t i = 0; i < json_array_size(pieces); i++) AD_TRY(read_piece(l, value, json_array_get(pieces, i), f));
   if (f->numel == ad_part_numel(&f->mine)) return AD_OK;
-  return ad_fail(AD_IO, "%s: the checkpoint's %s is incomplete: it has only %zu of the %zu elements of rank %lld",
-                 l->folder, value->name, f->numel, ad_part_numel(&f->mine), (long long)ad_comm_rank(l->comm));
+  return ad_fail(
+      AD_IO, "%s: `%s` is incomplete in the checkpoint, which has only %zu of the %zu elements that rank %lld reads",
+      l->folder, value->name, f->numel, ad_part_numel(&f->mine), (long long)ad_comm_rank(l->comm));
 }
 
 // Reads this rank's part of a value; reads nothing if the rank has no part.
@@ -204,8 +205,8 @@ static int is_first(const loading *l) { return ad_group_index(&l->group, ad_comm
 static void pass_over(const loading *l, int is_last, ad_text *reasons) {
   ad_text_add(reasons, "; step %lld: %s", (long long)l->step, ad_last_error());
   if (is_first(l))
-    ad_log(AD_LOG_WARNING, "the checkpoint of step %lld is not usable%s: %s", (long long)l->step,
-           is_last ? "" : ", so the one before it is tried", ad_last_error());
+    ad_log(AD_LOG_WARNING, "the checkpoint of step %lld is not usable%s (%s)", (long long)l->step,
+           is_last ? "" : ", so the checkpoint before it is tried", ad_last_error());
 }
 
 // Tries the checkpoints in order until one can be read, or until one fails for a reason other than damage.
@@ -220,8 +221,8 @@ static ad_status try_steps(loading *l, const char *folder, const int64_t *steps,
     if (status != AD_IO) return status;
     pass_over(l, i + 1 == count, &text);
   }
-  return ad_fail_on_all_ranks(AD_IO, "%s has no usable checkpoint%s", folder,
-                              count ? reasons : ": it has no checkpoint at all");
+  return ad_fail_on_all_ranks(AD_IO, "%s has no usable checkpoint%s; name a folder that has a complete checkpoint",
+                              folder, count ? reasons : ", as it has no checkpoint at all");
 }
 
 // Lists the checkpoints of the folder on the first rank, and sends the list to the other ranks.
@@ -242,7 +243,9 @@ ad_status ad_checkpoint_load(ad_comm *comm, const ad_mesh *mesh, const char *fol
   int64_t steps[AD_CHECKPOINTS_LISTED], count = 0;
   loading l = {.comm = comm, .group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm)), .state = state};
   if (ad_comm_is_dry(comm))
-    return ad_fail(AD_INVALID, "a checkpoint cannot be loaded with backend dry, where arrays have no values");
+    return ad_fail(AD_INVALID,
+                   "a checkpoint cannot be loaded with the backend dry, in which arrays have no values; use the "
+                   "backend shm or mpi");
   AD_TRY(find_steps(&l, folder, steps, &count));
   AD_TRY(try_steps(&l, folder, steps, count));
   out->step = own.step;

@@ -33,7 +33,7 @@ static ad_status take_tokens(const json_t *list, int32_t **tokens, int64_t *coun
 ad_status ad_cli_encode(void *context, const char *tokenizer, const char *text, int32_t **tokens, int64_t *count) {
   if (!is_there(tokenizer))
     return ad_fail(AD_INVALID,
-                   "is text, and the tokenizer %s cannot be used: write token numbers, such as \"17 4 250\"",
+                   "is text, but the tokenizer %s cannot be used; write token numbers, such as \"17 4 250\"",
                    tokenizer);
   json_t *list = ad_cli_tokenizer_ask(&own, json_string(text));
   ad_status status =

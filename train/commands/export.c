@@ -39,13 +39,13 @@ static void parse_dtype(const char *argument, export_input *input, struct argp_s
 
 static void take_word(export_input *input, const char *word, struct argp_state *state) {
   if (!*word)
-    ad_cli_wrong(state, "the name of a folder must not be empty");
+    ad_cli_wrong(state, "the names RUN and FOLDER must not be empty");
   else if (!input->run)
     input->run = word;
   else if (!input->folder)
     input->folder = word;
   else
-    ad_cli_wrong(state, "one run is exported to one folder; '%s' is one too many", word);
+    ad_cli_wrong(state, "the command takes RUN and FOLDER, but '%s' follows them; leave it out", word);
 }
 
 static error_t parse_option(int key, char *argument, struct argp_state *state) {

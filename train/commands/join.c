@@ -11,8 +11,8 @@ static int fits(ad_comm *comm, const ad_recipe *recipe) {
   if (status) return ad_cli_failed(status);
   if (needed == started) return CLI_HOLDS;
   fprintf(stderr,
-          "addend: the launcher started %" PRId64 " rank(s), the mesh \"%s\" of %s has %" PRId64 ": start %" PRId64
-          " (-n %" PRId64 ") or change the mesh\n",
+          "addend: the launcher started %" PRId64 " rank(s), but the mesh \"%s\" of %s has %" PRId64
+          " ranks; start %" PRId64 " ranks (-n %" PRId64 ") or change `mesh`\n",
           started, ad_recipe_mesh_text(recipe, mesh, sizeof mesh), recipe->name, needed, needed, needed);
   return CLI_WRONG_CALL;
 }

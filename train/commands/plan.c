@@ -43,10 +43,11 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
       return input->options.trace = argument, 0;
     case KEY_COMPARE:
       if (!strchr(argument, '=') || *argument == '=')
-        ad_cli_wrong(state, "--compare takes a key and its values, like shard.zero=0,1,2,3, not '%s'", argument);
+        ad_cli_wrong(state, "--compare takes a key and its values, such as shard.zero=0,1,2,3, not '%s'", argument);
       return input->compared = argument, 0;
     case ARGP_KEY_END:
-      if (input->compared && input->picture) ad_cli_wrong(state, "--picture draws one plan: leave out --compare");
+      if (input->compared && input->picture)
+        ad_cli_wrong(state, "--picture draws only one plan; leave out --compare or --picture");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
@@ -196,7 +197,7 @@ static int read_all(const plan_input *input, plans *to) {
   int failed = CLI_HOLDS;
   for (const char *at = strchr(input->compared, '='); *at && !failed; at = end_of_value(at + 1)) {
     if (to->count == PLANS_MAX) {
-      fprintf(stderr, "addend: --compare takes %d values at most\n", PLANS_MAX);
+      fprintf(stderr, "addend: --compare takes at most %d values; leave some out\n", PLANS_MAX);
       return CLI_WRONG_CALL;
     }
     failed = read_one(input, at + 1, to);

@@ -34,15 +34,17 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
     case KEY_SET:
       return add_set(input, argument, state);
     case KEY_PROGRAM:
-      if (input->program) ad_cli_wrong(state, "--program is given twice: one shared object must have all programs");
+      if (input->program)
+        ad_cli_wrong(state, "--program is given twice, but may be given once; put all programs into one shared object");
       return input->program = argument, 0;
     case KEY_JSON:
       return input->json = 1, 0;
     case ARGP_KEY_ARG:
-      if (input->recipe) ad_cli_wrong(state, "one recipe at a time: '%s' is the second", argument);
+      if (input->recipe)
+        ad_cli_wrong(state, "the command takes one recipe, but '%s' is a second one; leave it out", argument);
       return input->recipe = argument, 0;
     case ARGP_KEY_NO_ARGS:
-      ad_cli_wrong(state, "RECIPE is needed, for example recipes/gpt-text.yaml");
+      ad_cli_wrong(state, "the argument RECIPE is missing; name a file, for example recipes/gpt-text.yaml");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
@@ -78,7 +80,8 @@ int ad_cli_read_recipe(const ad_cli_recipe_options *input, ad_recipe **out) {
 void ad_cli_report_what_is_drawn(const ad_recipe *recipe) {
   ad_recipe *first;
   if (ad_recipe_pretraining(recipe, &first) || !first) return;
-  fprintf(stderr, "addend: this command draws the weights of the %s from the seed; `addend train` trains them first\n",
-          recipe->program->course.pretraining->name);
+  fprintf(stderr,
+          "addend: this command draws the weights of the %s from train.seed, but `addend train` first trains the %s\n",
+          recipe->program->course.pretraining->name, recipe->program->course.pretraining->name);
   ad_recipe_destroy(first);
 }

@@ -36,7 +36,7 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_ARG:
       return add_run(input, argument, state);
     case ARGP_KEY_NO_ARGS:
-      ad_cli_wrong(state, "name the folder of a run, for example runs/gpt-text");
+      ad_cli_wrong(state, "the argument RUN is missing; name the folder of a run, for example runs/gpt-text");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
@@ -57,7 +57,10 @@ static const struct argp report_argp = {
 static int write_report(const report_input *input) {
   char path[PATH_SIZE];
   if (snprintf(path, sizeof path, "%s/report.html", input->runs[0]) >= (int)sizeof path && !input->out)
-    return fprintf(stderr, "addend: the folder's name is too long: it has more than %d bytes\n", PATH_SIZE),
+    return fprintf(stderr,
+                   "addend: the path of the report, in the folder of the run, has more than %d bytes; name another "
+                   "place with --out\n",
+                   PATH_SIZE),
            CLI_WRONG_CALL;
   const char *out = input->out ? input->out : path;
   ad_status status = ad_report_write(input->runs, input->count, out);

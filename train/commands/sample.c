@@ -66,7 +66,7 @@ static void take_word(sample_input *input, const char *word, struct argp_state *
   else if (!input->prompt)
     input->prompt = word;
   else
-    ad_cli_wrong(state, "a model continues one prompt; '%s' is one too many: put a prompt of several words in quotes",
+    ad_cli_wrong(state, "the command takes one PROMPT, but '%s' follows it; put a prompt of several words in quotes",
                  word);
 }
 
@@ -89,7 +89,7 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
       return take_word(input, argument, state), 0;
     case ARGP_KEY_END:
       if (!input->prompt || !*input->prompt)
-        ad_cli_wrong(state, "name the folder of a run or of a model, and PROMPT: addend sample runs/t \"Once upon\"");
+        ad_cli_wrong(state, "RUN or FOLDER, and PROMPT, are needed, for example `addend sample runs/t \"Once upon\"`");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
@@ -141,8 +141,7 @@ static int add_numbers(sequence *s, const char *text) {
     char *end;
     long long token = strtoll(text, &end, 10);
     if (end == text) {
-      fprintf(stderr, "addend sample: PROMPT must be token numbers, such as \"17 4 250\", but contains '%.20s'\n",
-              text);
+      fprintf(stderr, "addend sample: PROMPT must be token numbers, such as \"17 4 250\", but has '%.20s'\n", text);
       return 0;
     }
     if (!add_token(s, token)) return 0;
@@ -161,12 +160,12 @@ static int add_encoded(sequence *s, const char *text) {
   size_t i;
   json_t *token, *question = json_string(text), *tokens;
   if (!question) {
-    fprintf(stderr, "addend sample: PROMPT is not UTF-8, which the tokenizer needs\n");
+    fprintf(stderr, "addend sample: PROMPT is not UTF-8; the tokenizer needs text in UTF-8\n");
     return 0;
   }
   tokens = ad_cli_tokenizer_ask(&s->tokenizer, question);
   int whole = json_is_array(tokens) && json_array_size(tokens) > 0;
-  if (!whole) fprintf(stderr, "addend sample: the tokenizer returned no tokens for PROMPT\n");
+  if (!whole) fprintf(stderr, "addend sample: the tokenizer returned no tokens for PROMPT; give another text\n");
   json_array_foreach(tokens, i, token) whole = whole && add_token(s, json_integer_value(token));
   json_decref(tokens);
   return whole;
@@ -284,7 +283,10 @@ static json_t *text_of(sequence *s) {
 }
 
 static int is_mute(const sequence *s) {
-  if (s->is_mute) fprintf(stderr, "addend sample: the tokenizer's process ended before it returned the text\n");
+  if (s->is_mute)
+    fprintf(stderr,
+            "addend sample: the process of the tokenizer (Python) ended before it returned the text; print numbers "
+            "with --numbers\n");
   return s->is_mute;
 }
 

@@ -82,7 +82,7 @@ int ad_cli_tokenizer_start(const char *file, ad_cli_tokenizer *out) {
   int is_there = json_is_null(first);
   if (!is_there)
     fprintf(stderr,
-            "addend: the prompt and the answer are token numbers, not text, since no tokenizer can be used: %s\n",
+            "addend: no tokenizer can be used (%s), so the prompt and the answer must be token numbers, not text\n",
             json_is_string(first) ? json_string_value(first) : "Python could not be started");
   json_decref(first);
   if (!is_there) ad_cli_tokenizer_end(out);

@@ -47,7 +47,7 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
     case ARGP_KEY_INIT:
       return state->child_inputs[0] = &input->recipe, 0;
     case 'o':
-      if (!*argument) ad_cli_wrong(state, "--out takes the name of a folder");
+      if (!*argument) ad_cli_wrong(state, "--out takes the name of a folder, which must not be empty");
       return input->folder = argument, 0;
     case KEY_RESUME:
       return input->resume = 1, 0;
@@ -59,7 +59,7 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
       return input->dumps = 1, input->dump_step = ad_cli_parse_number(argument, "--dump-step", 0, state), 0;
     case ARGP_KEY_END:
       if (input->overwrite && input->resume)
-        ad_cli_wrong(state, "--resume continues a run, --overwrite replaces it: give one of them");
+        ad_cli_wrong(state, "--resume continues a run and --overwrite replaces it; give only one of the two");
       if (input->force && !input->resume) ad_cli_wrong(state, "--force is allowed only with --resume");
       return 0;
     default:
@@ -126,7 +126,7 @@ static void begin_story(train_story *story, const ad_step_report *report) {
   story->first_step = report->step;
   story->first_loss = report->loss;
   if (report->step)
-    fprintf(stderr, "addend: the run continues after %lld step%s\n", (long long)report->step,
+    fprintf(stderr, "addend: the run continues from its checkpoint after %lld step%s\n", (long long)report->step,
             report->step == 1 ? "" : "s");
 }
 
@@ -311,7 +311,7 @@ static const char *folder_shown(const train_job *job, char buffer[FOLDER_SHOWN])
 static int print_nothing_left(const train_job *job) {
   char text[1024], folder[FOLDER_SHOWN];
   int64_t steps = job->recipe->train.steps;
-  snprintf(text, sizeof text, "all %lld step%s taken before: nothing was left but to write the results; see %s\n",
+  snprintf(text, sizeof text, "all %lld step%s taken in an earlier call, so only the results were written; see %s\n",
            (long long)steps, steps == 1 ? " was" : "s were", folder_shown(job, folder));
   return ad_cli_print(text);
 }
@@ -321,9 +321,9 @@ static int print_change(const ad_validation_change *change, const char *kind) {
   char text[200], when[48] = "before the first step";
   int64_t taken = change->since + 1;
   if (taken) snprintf(when, sizeof when, "after %lld step%s", (long long)taken, taken == 1 ? "" : "s");
-  snprintf(text, sizeof text, "it is %.4f +- %.4f %s than %s%s (sample by sample)\n", fabs(change->change),
-           change->standard_error, change->change < 0 ? "lower" : "higher", when,
-           change->verdict ? kind : ": no change beyond noise");
+  snprintf(text, sizeof text, "the validation loss is %.4f +- %.4f %s than %s%s (compared sample by sample)\n",
+           fabs(change->change), change->standard_error, change->change < 0 ? "lower" : "higher", when,
+           change->verdict ? kind : ", which is no change beyond noise");
   return ad_cli_print(text);
 }
 
@@ -337,7 +337,7 @@ static int print_changes(const train_story *story) {
  * printed, because no change can be judged. */
 static int print_before(const train_story *story) {
   char text[80];
-  snprintf(text, sizeof text, "before the first step it was %.4f\n", story->before.loss);
+  snprintf(text, sizeof text, "before the first step the validation loss was %.4f\n", story->before.loss);
   return story->before.samples ? ad_cli_print(text) : CLI_HOLDS;
 }
 
@@ -383,8 +383,8 @@ static int print_stop(const train_job *job) {
   char text[2 * FOLDER_SHOWN + 160], folder[FOLDER_SHOWN];
   ad_printable(story->folder, folder, sizeof folder);
   snprintf(text, sizeof text,
-           "interrupted: stopped on request after %lld of %lld steps; see %s/report.html\n"
-           "addend: its checkpoint is in %s/checkpoints; --resume continues from it",
+           "interrupted: stopped on request after %lld of %lld steps; see %s/report.html\naddend: the checkpoint is in "
+           "%s/checkpoints; --resume continues from there",
            (long long)story->steps, (long long)story->all_steps, folder, folder);
   if (!ad_cli_return_text(AD_INTERRUPTED, text)) fprintf(stderr, "addend: %s\n", text);
   return CLI_UNFINISHED;

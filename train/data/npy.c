@@ -22,7 +22,9 @@ typedef struct header {
 } header;
 
 static ad_status no_npy(const char *path, const char *what) {
-  return ad_fail(AD_INVALID, "%s: is not a .npy file: %s; write it with numpy.save or addend_train.tokens", path, what);
+  return ad_fail(AD_INVALID,
+                 "%s: this is not a .npy file, since %s; write the file with numpy.save or addend_train.tokens", path,
+                 what);
 }
 
 /* ---- the header, a Python literal: {'descr': '<u2', 'fortran_order': False, 'shape': (3,), } ---- */
@@ -114,15 +116,14 @@ static const char *types_of(int widths) {
 static const char *advice(const char *type, int widths) {
   int is_whole = *type && strchr("iub", *type), bytes = is_whole ? type[1] - '0' : 0;
   if (widths == 1)
-    return "a mask has 1 where a token counts and 0 where not: write array == 1, or, if these are labels, "
-           "array != -100";
-  if (bytes >= 4) return "write array.astype(numpy.uint32)";
+    return "a mask has 1 where a token counts and 0 where not. Save the array `array == 1`, or, if the array has "
+           "labels, `array != -100`";
+  if (bytes >= 4) return "save array.astype(numpy.uint32)";
   if (bytes > 0)
-    return "write array.astype(numpy.uint16) if no id was too large for the present type, else the tokenizer's ids "
+    return "save array.astype(numpy.uint16) if every id fits the present type, else save the ids of the tokenizer "
            "again, as numpy.uint32";
-  return *type == 'f' ? "an id that was kept as a float may have been rounded: write the tokenizer's ids again, as "
-                        "numpy.uint32"
-                      : "write the tokenizer's ids, as numpy.uint32";
+  return *type == 'f' ? "ids in floats may have been rounded, so save the ids of the tokenizer again, as numpy.uint32"
+                      : "save the ids of the tokenizer, as numpy.uint32";
 }
 
 /* Checks that elements are unsigned, little endian, and of a width that is allowed. A bool is a byte of 0 or 1. */
@@ -136,32 +137,35 @@ static ad_status check_type(const header *h, int widths, int *width) {
   for (size_t i = 0; i < sizeof types / sizeof *types; i++)
     if (!strcmp(type, types[i].type) && widths & types[i].width) *width = types[i].width;
   if (!*width)
-    return ad_fail(AD_INVALID, "%s: its elements are '%s', where %s is needed; %s", h->path, h->descr, types_of(widths),
-                   advice(type, widths));
+    return ad_fail(AD_INVALID, "%s: the elements have the dtype '%s', but must be %s; %s", h->path, h->descr,
+                   types_of(widths), advice(type, widths));
   if (*order == '>' && *width > 1)
-    return ad_fail(AD_INVALID, "%s: its elements are big endian ('%s'): write array.astype('<u%d')", h->path, h->descr,
+    return ad_fail(AD_INVALID, "%s: the elements are big endian ('%s'); save array.astype('<u%d')", h->path, h->descr,
                    *width);
   return AD_OK;
 }
 
 static ad_status check_shape(const header *h) {
   if (h->dim_count != 1)
-    return ad_fail(AD_INVALID, "%s: has %d dimensions, where one is needed: write array.reshape(-1)", h->path,
+    return ad_fail(AD_INVALID, "%s: the array has %d dimensions, but must have one; save array.reshape(-1)", h->path,
                    h->dim_count);
   if (h->is_fortran)
-    return ad_fail(AD_INVALID, "%s: is in Fortran order: write numpy.ascontiguousarray(array)", h->path);
-  return h->dims[0] ? AD_OK
-                    : ad_fail(AD_INVALID, "%s: the array has no elements: give a longer file or leave it out", h->path);
+    return ad_fail(AD_INVALID, "%s: the array is in Fortran order; save numpy.ascontiguousarray(array)", h->path);
+  return h->dims[0]
+             ? AD_OK
+             : ad_fail(AD_INVALID, "%s: the array has no elements; name a file with elements, or leave this file out",
+                       h->path);
 }
 
 /* Checks that the file has as many bytes of elements as its header states. */
 static ad_status check_size(const header *h, int width, size_t bytes) {
   int64_t needed;
   if (!__builtin_mul_overflow(h->dims[0], (int64_t)width, &needed) && (size_t)needed == bytes) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: its header says %lld elements of %d byte%s, but %zu bytes follow: %s; save the file again",
-                 h->path, (long long)h->dims[0], width, width == 1 ? "" : "s", bytes,
-                 bytes / (size_t)width < (size_t)h->dims[0] ? "it is cut short" : "more bytes follow the array");
+  return ad_fail(
+      AD_INVALID,
+      "%s: the header states %lld elements of %d byte%s, but %zu bytes follow the header, so %s; save the file again",
+      h->path, (long long)h->dims[0], width, width == 1 ? "" : "s", bytes,
+      bytes / (size_t)width < (size_t)h->dims[0] ? "the file is cut short" : "more bytes follow the array");
 }
 
 /* ---- opening and closing .npy files ---- */
@@ -169,18 +173,22 @@ static ad_status check_size(const header *h, int width, size_t bytes) {
 /* Finds where the text of the header begins, and how long it is. */
 static ad_status find_header(const unsigned char *bytes, size_t size, const char *path, header *out) {
   size_t first = MAGIC + VERSION, length = 0;
-  if (size < first || memcmp(bytes, "\x93NUMPY", MAGIC) != 0) return no_npy(path, "it does not begin as one");
+  if (size < first || memcmp(bytes, "\x93NUMPY", MAGIC) != 0)
+    return no_npy(path, "the file does not begin as .npy files do");
   size_t number = bytes[MAGIC] == 1 ? 2 : 4;
   if (bytes[MAGIC] < 1 || bytes[MAGIC] > 3 || bytes[MAGIC + 1])
-    return ad_fail(AD_INVALID, "%s: has .npy format %d.%d; only 1.0, 2.0 and 3.0 can be read: write it with numpy.save",
+    return ad_fail(AD_INVALID,
+                   "%s: the .npy format of the file is %d.%d, but only 1.0, 2.0 and 3.0 can be read; write the file "
+                   "with numpy.save",
                    path, bytes[MAGIC], bytes[MAGIC + 1]);
-  if (size < first + number) return no_npy(path, "it is cut short in its header");
+  if (size < first + number) return no_npy(path, "the file is cut short in its header");
   for (size_t i = number; i-- > 0;) length = length << 8 | bytes[first + i];
   if (length > HEADER_MAX)
-    return ad_fail(AD_INVALID,
-                   "%s: is not a .npy file: the length of its header is given as %zu bytes; at most %d are allowed",
-                   path, length, HEADER_MAX);
-  if (length > size - first - number) return no_npy(path, "it is cut short in its header");
+    return ad_fail(
+        AD_INVALID,
+        "%s: this is not a .npy file that can be read, since its header has %zu bytes; at most %d are allowed", path,
+        length, HEADER_MAX);
+  if (length > size - first - number) return no_npy(path, "the file is cut short in its header");
   const char *text = (const char *)bytes + first + number;
   *out = (header){.path = path, .at = text, .end = text + length};
   return AD_OK;

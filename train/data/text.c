@@ -9,10 +9,10 @@
 
 static ad_status check_part(const char *what, int64_t size, int64_t seq) {
   if (size > seq) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "%s holds %lld bytes, but a sample of seq %lld needs %lld bytes: give more text or a seq of at most %lld", what,
-      (long long)size, (long long)seq, (long long)seq + 1, (long long)(size > 0 ? size - 1 : 0));
+  return ad_fail(AD_INVALID,
+                 "%s has %lld bytes, but a sample of data.seq %lld needs %lld bytes; give more text, or set data.seq "
+                 "to at most %lld",
+                 what, (long long)size, (long long)seq, (long long)seq + 1, (long long)(size > 0 ? size - 1 : 0));
 }
 
 /* Returns AD_INVALID or AD_IO if the training part or the validation part is too short for a sample. */
@@ -23,7 +23,8 @@ static ad_status check_sizes(const ad_file_list *files, int64_t seq, double vali
     validation_size += kept;
     train += files->entries[i].size - kept;
   }
-  if (train + validation_size == 0) return ad_fail(AD_IO, "%s: the text is empty", files->entries[0].path);
+  if (train + validation_size == 0)
+    return ad_fail(AD_IO, "%s: the file of text is empty; name a file with text", files->entries[0].path);
   AD_TRY(check_part(validation > 0 ? "the text for training" : "the text", train, seq));
   return validation > 0 ? check_part("the text reserved for validation", validation_size, seq) : AD_OK;
 }
@@ -31,7 +32,7 @@ static ad_status check_sizes(const ad_file_list *files, int64_t seq, double vali
 /* Lists the files, and checks that each part has enough bytes. */
 static ad_status find_files(const char *const *paths, size_t count, int64_t seq, double validation,
                             ad_file_list *files) {
-  if (!count) return ad_fail(AD_INVALID, "no text is given: name a file or a folder");
+  if (!count) return ad_fail(AD_INVALID, "there is no text; name a file or a folder in data.text");
   AD_TRY(ad_text_check_numbers(seq, validation));
   for (size_t i = 0; i < count; i++) AD_TRY(ad_file_list_add(files, paths[i]));
   return check_sizes(files, seq, validation);
@@ -73,8 +74,9 @@ static ad_status load_file(const ad_file_entry *file, double validation, uint8_t
     memcpy(train, data, (size_t)(size - kept));
     memcpy(validation_size, data + size - kept, (size_t)kept);
   } else {
-    status = ad_fail(AD_IO, "%s: the file had %lld bytes, then %lld: it changed while it was read", file->path,
-                     (long long)file->size, (long long)size);
+    status = ad_fail(
+        AD_IO, "%s: the file changed while it was read, from %lld to %lld bytes; start again when it no longer changes",
+        file->path, (long long)file->size, (long long)size);
   }
   ad_release(data);
   return status;

@@ -28,8 +28,8 @@ static void log_progress(look *l, const ad_npy *npy, int64_t done) {
   double now = ad_seconds();
   if (now - l->reported < SECONDS) return;
   l->reported = now;
-  ad_log(AD_LOG_INFO, "checking every element of %s: %lld of %lld MiB", l->path, (long long)(done * npy->width >> 20),
-         (long long)(ad_npy_bytes(npy) >> 20));
+  ad_log(AD_LOG_INFO, "every element of %s is being checked, so far %lld of %lld MiB", l->path,
+         (long long)(done * npy->width >> 20), (long long)(ad_npy_bytes(npy) >> 20));
 }
 
 /* Returns the index of the first element that is `bound` or more, or the number of elements if there is none. Reads
@@ -51,9 +51,9 @@ static int64_t first_from(look *l, const ad_npy *npy, uint32_t bound) {
 static ad_status check_width(const char *path, const ad_npy *npy, int64_t vocabulary) {
   if (npy->width > 2 || vocabulary <= UINT16_MAX + 1) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: is uint16, which has no id above 65535, but the model's vocabulary is %lld: ids that were cut to "
-                 "16 bits begin again at 0 and look like right ones; write the tokenizer's ids as "
-                 "numpy.uint32, or, if none was ever above 65535, array.astype(numpy.uint32)",
+                 "%s: the tokens are uint16, which ends at 65535, but the model's vocabulary is %lld, and ids cut to "
+                 "16 bits would look right. Save the ids of the tokenizer as numpy.uint32, or, if no id was ever above "
+                 "65535, array.astype(numpy.uint32)",
                  path, (long long)vocabulary);
 }
 
@@ -74,11 +74,11 @@ static ad_status refuse_token(const look *l, const ad_npy *npy, int64_t index) {
            (long long)l->vocabulary);
   if (negative)
     snprintf(sign, sizeof sign,
-             "%lld in unsigned bits is this number: a token that does not count keeps its id, and data.mask has 0 "
-             "for it%s",
-             (long long)negative, npy->width == 2 ? "; if it is an id, " : "");
+             "this number is %lld in unsigned bits; leave each token its id, and mark tokens that do not count by 0 in "
+             "data.mask%s",
+             (long long)negative, npy->width == 2 ? "; if the number is an id, " : "");
   return ad_fail(AD_INVALID,
-                 "%s: the token at index %lld is %u, but the model's vocabulary is %lld: tokens are 0 to %lld; %s%s",
+                 "%s: the token at index %lld is %u, but the model's vocabulary is %lld, so tokens are 0 to %lld; %s%s",
                  l->path, (long long)index, token, (long long)l->vocabulary, (long long)l->vocabulary - 1, sign,
                  negative && npy->width > 2 ? "" : raise);
 }
@@ -93,9 +93,10 @@ static ad_status check_tokens(look *l, const ad_npy *npy) {
 static ad_status check_mask(look *l, const ad_npy *npy) {
   int64_t first = first_from(l, npy, 2);
   if (first == npy->count) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: the element at index %lld is %u, but an element of a mask must be 1 (the token counts) or 0",
-                 l->path, (long long)first, ad_npy_at(npy, first));
+  return ad_fail(
+      AD_INVALID,
+      "%s: the element at index %lld is %u, but an element of a mask must be 1 (the token counts) or 0 (it does not)",
+      l->path, (long long)first, ad_npy_at(npy, first));
 }
 
 static ad_status check_file(look *l) {
@@ -118,7 +119,7 @@ static ad_status check_files(const char *const *paths, size_t count, int64_t voc
 
 static ad_status check_vocabulary(int64_t vocabulary) {
   if (vocabulary > 0) return AD_OK;
-  return ad_fail(AD_INVALID, "vocabulary must be at least 1, is %lld", (long long)vocabulary);
+  return ad_fail(AD_INVALID, "model.vocabulary must be at least 1, but is %lld", (long long)vocabulary);
 }
 
 ad_status ad_token_files_check(const char *const *paths, size_t count, int64_t vocabulary, size_t *at) {
@@ -269,8 +270,8 @@ static ad_status make_parts(ad_text_data *text, double validation) {
 static ad_status check_part(const ad_text_data *text, ad_data_part of, const char *what) {
   if (text->parts[of].windows) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s do not hold a single sample: seq %lld needs %lld tokens in a row in one file; give more tokens or "
-                 "a smaller seq",
+                 "%s are too few for one sample: data.seq %lld needs %lld tokens in a row in one file; give more "
+                 "tokens, or set a smaller data.seq",
                  what, (long long)text->seq, (long long)text->seq + 1);
 }
 
@@ -283,10 +284,11 @@ static ad_status open_mask(const char *path, ad_token_file *file) {
   AD_TRY(ad_copy_string(path, &file->mask_path));
   AD_TRY(ad_npy_open(path, MASK_WIDTHS, &file->mask));
   if (file->mask.count == file->tokens.count) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: has %lld element%s, but %s has %lld token%s: a mask must have one element for each token", path,
-                 (long long)file->mask.count, ad_plural(file->mask.count), file->path, (long long)file->tokens.count,
-                 ad_plural(file->tokens.count));
+  return ad_fail(
+      AD_INVALID,
+      "%s: the mask has %lld element%s, but %s has %lld token%s; a mask must have one element for each token", path,
+      (long long)file->mask.count, ad_plural(file->mask.count), file->path, (long long)file->tokens.count,
+      ad_plural(file->tokens.count));
 }
 
 /* Maps all files of tokens and their masks, and divides the tokens into parts. */
@@ -307,7 +309,7 @@ static ad_status open_files(const ad_token_options *options, ad_text_data *text)
 
 static ad_status take_options(const ad_token_options *given, ad_token_options *out) {
   AD_TRY(ad_options_take(out, sizeof *out, given, "ad_token_options"));
-  if (!out->count) return ad_fail(AD_INVALID, "no file of tokens is given");
+  if (!out->count) return ad_fail(AD_INVALID, "there is no file of tokens; name at least one in data.tokens");
   AD_NEED_IN("ad_text_data_open_tokens", "options->tokens", out->tokens);
   AD_TRY(check_vocabulary(out->vocabulary));
   return ad_text_check_numbers(out->seq, out->validation);

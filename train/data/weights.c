@@ -40,7 +40,8 @@ static ad_status list_files(opening *o, size_t *out) {
   for (size_t i = 0; i < listed; i++)
     if (!count || strcmp(o->names[count - 1], o->names[i]) != 0) o->names[count++] = o->names[i];
   if (count > AD_WEIGHTS_FILES_MAX)
-    return ad_fail(AD_INVALID, "%s: names %zu files; at most %d are allowed", o->path, count, AD_WEIGHTS_FILES_MAX);
+    return ad_fail(AD_INVALID, "%s: the index names %zu files, but at most %d are allowed", o->path, count,
+                   AD_WEIGHTS_FILES_MAX);
   *out = count;
   return AD_OK;
 }
@@ -88,7 +89,7 @@ static void list_missing(const opening *o, ad_text *text) {
     const char *name = json_string_value(file);
     const char **at = bsearch(&name, o->names, o->weights->count, sizeof name, by_bytes);
     if (!ad_safetensors_find(o->weights->files[at - o->names], tensor))
-      ad_text_list(text, &count, "; there is no ", "%.80s in %.80s", tensor, name);
+      ad_text_list(text, &count, "; missing in its file: ", "%.80s in %.80s", tensor, name);
   }
 }
 
@@ -100,7 +101,7 @@ static void list_unlisted(const opening *o, ad_text *text) {
       const char *tensor = ad_safetensors_at(o->weights->files[i], t)->name;
       const char *listed = json_string_value(json_object_get(o->map, tensor));
       if (!listed || strcmp(listed, o->names[i]) != 0)
-        ad_text_list(text, &count, "; it does not list ", "%.80s in %.80s", tensor, o->names[i]);
+        ad_text_list(text, &count, "; not in the index: ", "%.80s in %.80s", tensor, o->names[i]);
     }
   }
 }

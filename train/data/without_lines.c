@@ -3,10 +3,9 @@
 #include "addend/data.h"
 
 static ad_status refuse_drawing(void) {
-  return ad_fail(
-      AD_INVALID,
-      "lines of text are drawn by FreeType, without which this addend was built: run script/setup in addend's "
-      "folder (Debian: libfreetype-dev) and build addend again");
+  return ad_fail(AD_INVALID,
+                 "this addend was built without FreeType, which draws lines of text; run script/setup in addend's "
+                 "folder (Debian: libfreetype-dev), and build addend again");
 }
 
 ad_status ad_line_font_check(const ad_line_options *options, const char *path) { return refuse_drawing(); }

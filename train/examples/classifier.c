@@ -152,7 +152,7 @@ static ad_status open_rows(void *own) {
   is_read = is_read && feof(file) && model->numbers % width_of(model) == 0 && rows_of(model) >= 10;
   fclose(file);
   if (is_read) return AD_OK;
-  return ad_fail(AD_IO, "%s: row %lld is not %lld numbers and a class, or there are fewer than 10 rows",
+  return ad_fail(AD_IO, "%s: row %lld must be %lld numbers and a class, and there must be at least 10 rows",
                  model->options->rows, (long long)rows_of(model), (long long)model->options->features);
 }
 

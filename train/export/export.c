@@ -41,14 +41,18 @@ typedef struct exporting {
 static ad_status read_recipe(exporting *e) {
   AD_TRY(ad_provenance_read(e->run, &e->provenance));
   const char *text = json_string_value(json_object_get(e->provenance, "recipe"));
-  if (!text) return ad_fail(AD_INVALID, "%s: is not the folder of a run: it has no run.json with a recipe", e->run);
+  if (!text)
+    return ad_fail(AD_INVALID,
+                   "%s: this is not the folder of a run, since it has no run.json with a recipe; name the folder that "
+                   "`addend train` wrote",
+                   e->run);
   const char *kind = ad_provenance_foreign_kind(e->provenance);
   char known[256];
   if (kind)
-    return ad_fail(AD_INVALID,
-                   "%s: is a run of `%s`, which is no program of addend's own: Transformers has an architecture for %s "
-                   "alone",
-                   e->run, kind, ad_program_kinds_exported(known, sizeof known));
+    return ad_fail(
+        AD_INVALID,
+        "%s: this is a run of the custom program `%s`, but Transformers has architectures only for the programs %s",
+        e->run, kind, ad_program_kinds_exported(known, sizeof known));
   return ad_recipe_parse(text, "run.json", NULL, 0, &e->recipe);
 }
 
@@ -72,7 +76,8 @@ static ad_status check_states(const exporting *e) {
   for (size_t m = 0; m < ad_program_module_count(e->paper.program); m++) {
     const ad_module_spec *module = ad_program_module(e->paper.program, m);
     if (module->state_count)
-      return ad_fail(AD_INVALID, "%s: cannot be exported: the model has the state `%s`, for which %s has no tensor",
+      return ad_fail(AD_INVALID,
+                     "%s: the model cannot be exported, because it has the state `%s`, for which %s has no tensor",
                      e->run, module->states[0].name, e->architecture->name);
   }
   return AD_OK;
@@ -112,8 +117,8 @@ static void add_tensors(exporting *e, size_t param, const ad_tensor_source *sour
 static ad_status find_source(const exporting *e, size_t param, ad_tensor_source *out) {
   const ad_param_spec *spec = &e->params.list[param];
   if (ad_tensor_source_find(e->architecture, spec->name, &spec->shape, out)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: cannot be exported: %s has no tensor for the parameter `%s`", e->run,
-                 e->architecture->name, spec->name);
+  return ad_fail(AD_INVALID, "%s: the model cannot be exported, because %s has no tensor for the parameter `%s`",
+                 e->run, e->architecture->name, spec->name);
 }
 
 /* Compares tensors by dtype, wider ones first, so that every tensor in a file is aligned; and within a dtype by their

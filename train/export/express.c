@@ -54,19 +54,19 @@ static int heads_divide(const asking *a) {
   return heads && number_of(a, "model.d_model") % heads == 0;
 }
 
-/* Writes to `other` a value in the recipe that the architecture does not compute ("model.qk_norm true"), or "" if there
+/* Writes to `other` a value in the recipe that the architecture does not compute ("model.qk_norm=true"), or "" if there
  * is none. */
 static ad_status find_other(const asking *a, const ad_architecture *architecture, char other[2 * VALUE]) {
   char value[VALUE];
   *other = 0;
   for (const ad_architecture_fact *fact = architecture->facts; fact->key && !*other; fact++) {
     AD_TRY(key_as_yaml(a, fact->key, value));
-    if (*value && strcmp(value, fact->value) != 0) snprintf(other, 2 * VALUE, "%s %s", fact->key, value);
+    if (*value && strcmp(value, fact->value) != 0) snprintf(other, 2 * VALUE, "%s=%s", fact->key, value);
   }
   if (!*other && architecture == &ad_llama && !heads_divide(a))
-    snprintf(other, 2 * VALUE, "support for a model.d_model that is not a multiple of model.heads");
+    snprintf(other, 2 * VALUE, "a model.d_model that is not a multiple of model.heads");
   AD_TRY(key_as_yaml(a, "model.bias", value));
-  if (!*other && !bias_is_expressed(architecture, value)) snprintf(other, 2 * VALUE, "model.bias %s", value);
+  if (!*other && !bias_is_expressed(architecture, value)) snprintf(other, 2 * VALUE, "model.bias=%s", value);
   return AD_OK;
 }
 
@@ -79,10 +79,10 @@ static ad_status find_architecture(const asking *a, const ad_architecture **out)
     if (!ad_program_kind_computes(a->recipe->program, (*at)->name)) continue;
     AD_TRY(find_other(a, *at, other));
     if (!*other) return *out = *at, AD_OK;
-    ad_text_add(&text, "%s%s has no %s", text.used ? ", " : ": ", (*at)->name, other);
+    ad_text_add(&text, "%s%s cannot have %s", text.used ? ", " : ": ", (*at)->name, other);
   }
   return ad_fail(AD_INVALID, "no architecture of Transformers that addend knows computes this model%s",
-                 text.used ? words : ": none of them is of this model.kind");
+                 text.used ? words : ", since none has this model.kind");
 }
 
 ad_status ad_express_find(const ad_recipe *recipe, const ad_architecture **out) {
@@ -113,7 +113,7 @@ static ad_status add_given(const asking *a, const ad_config_row *row, json_t *co
   json_t *number =
       strcmp(value, "0") ? json_loads(value, JSON_DECODE_ANY, NULL) : json_integer(usual_size(a, row->gives));
   if (number && !json_object_set_new(config, name, number)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s, which is \"%s\", cannot be written to config.json", row->gives, value);
+  return ad_fail(AD_INVALID, "%s is \"%s\", which cannot be written to config.json", row->gives, value);
 }
 
 static double element(const json_t *list, size_t i) { return json_number_value(json_array_get(list, i)); }

@@ -40,16 +40,20 @@ static ad_status check_free(const char *folder, int overwrite) {
   struct stat found;
   char name[256];
   if (lstat(folder, &found)) return AD_OK;
-  if (!S_ISDIR(found.st_mode)) return ad_fail(AD_INVALID, "%s: exists and is not a folder: name another", folder);
+  if (!S_ISDIR(found.st_mode))
+    return ad_fail(AD_INVALID, "%s: this exists already and is not a folder; name another folder", folder);
   AD_TRY(find_name(folder, 1, name, sizeof name));
   if (!*name) return AD_OK;
   if (!overwrite)
-    return ad_fail(AD_INVALID, "%s: holds files (%s): name another folder; --overwrite replaces an earlier export",
-                   folder, name);
+    return ad_fail(
+        AD_INVALID,
+        "%s: the folder is not empty (it has %s); name another folder, or replace an earlier export with --overwrite",
+        folder, name);
   AD_TRY(find_name(folder, 0, name, sizeof name));
   return *name ? ad_fail(AD_INVALID,
-                         "%s: holds %s, which is not a file of an export: move it away, or name another folder", folder,
-                         name)
+                         "%s: the folder has %s, which is not a file of an export; move the file away, or name another "
+                         "folder",
+                         folder, name)
                : AD_OK;
 }
 

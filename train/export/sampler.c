@@ -68,14 +68,14 @@ static int64_t window_of(const char *run) {
 
 static ad_status recipe_of_run(const char *run, const json_t *provenance, ad_recipe **out) {
   const char *text = json_string_value(json_object_get(provenance, "recipe"));
-  if (!text) return ad_fail(AD_INVALID, "%s: its run.json has no recipe", run);
+  if (!text) return ad_fail(AD_INVALID, "%s: the run.json of this folder has no recipe; name the folder of a run", run);
   const char *kind = ad_provenance_foreign_kind(provenance);
   char known[256];
   if (kind)
-    return ad_fail(AD_INVALID,
-                   "%s: is a run of `%s`, which is no program of addend's own: only its text decoders (%s) can be "
-                   "sampled",
-                   run, kind, ad_program_kinds_sampled(known, sizeof known));
+    return ad_fail(
+        AD_INVALID,
+        "%s: this is a run of the custom program `%s`, but only addend's own text decoders (%s) can be sampled", run,
+        kind, ad_program_kinds_sampled(known, sizeof known));
   AD_TRY(ad_recipe_parse(text, "run.json", NULL, 0, out));
   (*out)->window = window_of(run);
   return AD_OK;
@@ -99,8 +99,8 @@ static ad_status read_tensor(const ad_sample_model *model, const ad_architecture
   ad_array *array = &model->arrays[i];
   ad_part full;
   if (!ad_tensor_source_find(architecture, model->params.list[i].name, &array->shape, &source))
-    return ad_fail(AD_INVALID, "%s has no tensor for the parameter `%s`", architecture->name,
-                   model->params.list[i].name);
+    return ad_fail(AD_INVALID, "the architecture %s of Transformers has no tensor for the parameter `%s`",
+                   architecture->name, model->params.list[i].name);
   ad_part_of(&array->layout, &array->shape, 0, &full);
   return ad_tensor_source_read(&source, weights, &full, array->dtype, array->data);
 }
@@ -169,8 +169,8 @@ static ad_status find_checkpoints(const ad_sample_model *model, const char *run,
   if (ad_checkpoint_newest(*folder) >= 0) return AD_OK;
   const ad_module_spec *module = ad_program_module(model->program, 0);
   return ad_fail(AD_INVALID,
-                 "%s: has no checkpoint, but %s.%s can be read only from a checkpoint, since weights.safetensors does "
-                 "not have it: train with checkpoint.every above 0",
+                 "%s: this run has no checkpoint, but %s.%s is only in checkpoints, not in weights.safetensors; train "
+                 "with checkpoint.every above 0",
                  run, module->name, module->states[0].name);
 }
 

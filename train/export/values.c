@@ -72,7 +72,9 @@ static ad_status open_either(const char *run, const char *weights, const char *c
   int has_weights = !access(weights, F_OK), has_checkpoint = ad_checkpoint_newest(checkpoints) >= 0;
   if (has_weights && (is_finished || !has_checkpoint)) return open_weights(weights, params, count, out);
   if (has_checkpoint) return load(checkpoints, params, count, out);
-  return ad_fail(AD_IO, "%s: has neither weights.safetensors nor a checkpoint: the run ended before either was written",
+  return ad_fail(AD_IO,
+                 "%s: this run has neither weights.safetensors nor a checkpoint, since it ended before it wrote one; "
+                 "finish it with `addend train --resume`",
                  run);
 }
 

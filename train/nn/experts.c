@@ -56,10 +56,10 @@ static ad_status check_sizes(const char *path, const ad_experts_shape *shape) {
   int has_width = shape->d_model >= 1 && shape->hidden >= 1 && shape->shared_hidden >= 0;
   if (has_width && shape->top_k >= 1 && shape->top_k <= shape->experts) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "experts `%s`: d_model is %" PRId64 ", hidden %" PRId64 ", shared_hidden %" PRId64
-                 " and top_k %" PRId64 " of %" PRId64
-                 " experts; d_model, hidden and top_k must be at least 1, shared_hidden at least 0, top_k at most "
-                 "experts",
+                 "experts `%s`: d_model=%" PRId64 ", hidden=%" PRId64 ", shared_hidden=%" PRId64 ", top_k=%" PRId64
+                 " and experts=%" PRId64
+                 " do not fit; d_model, hidden and top_k must be at least 1, shared_hidden at least 0, and top_k at "
+                 "most the number of experts",
                  path, shape->d_model, shape->hidden, shape->shared_hidden, shape->top_k, shape->experts);
 }
 
@@ -74,7 +74,8 @@ static int etp_is_tp(const ad_mesh *mesh, const ad_mesh *view) {
 
 static ad_status check_view(const char *path, const ad_mesh *mesh, const ad_mesh *view) {
   if (!view)
-    return ad_fail(AD_INVALID, "experts `%s`: the experts need a view of the mesh to lie on, but NULL was given", path);
+    return ad_fail(AD_INVALID, "experts `%s`: the view of the mesh for the experts is NULL; give a view, such as ep=2",
+                   path);
   if (!ad_mesh_same_ranks(mesh, view))
     return ad_fail(AD_INVALID, "experts `%s`: the view \"%s\" must have the same ranks as the mesh \"%s\"", path,
                    ad_mesh_text(view), ad_mesh_text(mesh));
@@ -295,11 +296,10 @@ static ad_tensor *sharded_forward(pass *at) {
 static ad_status check_call(ad_tensor *const *params, const ad_experts_layer *layer, const ad_tensor *x) {
   char shape[96];
   AD_NEED_IN("ad_experts_forward", "params, layer", params, layer);
-  if (!layer->shape.view)
-    return ad_fail(AD_INVALID, "ad_experts_forward: `layer` is not one that ad_experts_declare made");
+  if (!layer->shape.view) return ad_fail(AD_INVALID, "ad_experts_forward: `layer` was not made by ad_experts_declare");
   const ad_array *array = ad_tensor_array(x);
   if (!array || (array->shape.ndim == 3 && array->shape.dim[2] == layer->shape.d_model)) return AD_OK;
-  return ad_fail(AD_INVALID, "ad_experts_forward: x is %s; it must be [batch, seq, %" PRId64 "]",
+  return ad_fail(AD_INVALID, "ad_experts_forward: x has the shape %s, but must have [batch, seq, %" PRId64 "]",
                  ad_shape_print(&array->shape, shape, sizeof shape), layer->shape.d_model);
 }
 

@@ -91,7 +91,7 @@ ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *optio
   AD_TRY(ad_options_take(&own, sizeof own, options, "ad_plan_options"));
   if (own.ranks_per_node < 0)
     return ad_fail(AD_INVALID,
-                   "the number of ranks per node is %lld; it must be at least 1, or 0 to put all ranks on one node",
+                   "the number of ranks per node is %lld, but must be at least 1, or 0 to put all ranks on one node",
                    (long long)own.ranks_per_node);
   AD_TRY(ad_recipe_world(recipe, &ranks));
   int all = !own.ranks_per_node || own.ranks_per_node > ranks;
@@ -107,9 +107,8 @@ static ad_status check_windows(const ad_run *run) {
     size_t needed = module ? ad_reducer_window_needed(ad_module_reducer(module)) : 0;
     if (!needed) continue;
     return ad_fail(AD_INVALID,
-                   "shard.window: %lld is too small for `%s`: in its backward pass %zu buckets of one kind are open at "
-                   "the same time; give "
-                   "at least %zu, or 0 to have as many as are needed",
+                   "shard.window is %lld, which is too small for the module `%s`: its backward pass needs %zu buckets "
+                   "of one kind at the same time; set shard.window to at least %zu, or to 0 for as many as needed",
                    (long long)ad_run_recipe(run)->shard.window, ad_program_module(ad_run_program(run), i)->name, needed,
                    needed);
   }

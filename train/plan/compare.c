@@ -152,7 +152,7 @@ static ad_status document_of(const char *call, const ad_plan_comparison *given, 
   ad_plan_comparison taken, *of = &taken;
   AD_TRY(ad_options_take(of, sizeof *of, given, "ad_plan_comparison"));
   AD_NEED_OF(call, of->key, of->values, of->recipes);
-  if (!of->count) return ad_fail(AD_INVALID, "there are no plans to compare: give at least one value of %s", of->key);
+  if (!of->count) return ad_fail(AD_INVALID, "there are no plans to compare; give at least one value of %s", of->key);
   json_t *plans = json_array();
   ad_status status = AD_OK;
   for (size_t i = 0; i < of->count && !status; i++) status = add_plan(of, i, plans);

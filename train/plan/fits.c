@@ -12,11 +12,12 @@
 static uint64_t mebibytes(uint64_t bytes) { return bytes >> 20; }
 
 static ad_status refuse_memory(const char *what, size_t bytes, const ad_memory_room *room) {
-  return ad_fail(
-      AD_MEMORY,
-      "%s %" PRIu64 " MiB, but the memory limit of this process's cgroup, or of a cgroup above it, allows %" PRIu64
-      " MiB (%s): raise that limit, or make model, batch or world smaller; `addend plan` shows what takes memory",
-      what, mebibytes(bytes), mebibytes(room->limit), room->limited_by);
+  return ad_fail(AD_MEMORY,
+                 "%s %" PRIu64
+                 " MiB, but the memory limit of this process's cgroup, or of a cgroup above it, allows only %" PRIu64
+                 " MiB (%s); raise this limit, or use a smaller model, batch or number of ranks. `addend plan` shows "
+                 "what takes memory",
+                 what, mebibytes(bytes), mebibytes(room->limit), room->limited_by);
 }
 
 ad_status ad_memory_fits(const char *root, const char *what, size_t bytes) {
@@ -26,7 +27,7 @@ ad_status ad_memory_fits(const char *root, const char *what, size_t bytes) {
   if (bytes > room.left && bytes - room.left > room.swap)
     ad_log(AD_LOG_WARNING,
            "%s %" PRIu64 " MiB, but the machine, or the cgroup of this process, has only %" PRIu64
-           " MiB left now: the kernel may kill ranks",
+           " MiB left now, so the kernel may kill ranks",
            what, mebibytes(bytes), mebibytes(room.left));
   return AD_OK;
 }

@@ -51,8 +51,8 @@ static ad_status add_pass(measured *to, int pass, const json_t *event) {
   json_int_t stage = ad_integer_of(of, "stage"), microbatch = ad_integer_of(of, "index");
   if (stage < 0 || stage >= to->stages || microbatch < 0 || microbatch >= to->microbatches)
     return ad_fail(AD_INVALID,
-                   "%s is the trace of another pipeline: it has stage %lld and microbatch %lld (counted from 0), but "
-                   "the recipe has only %d stages and %d microbatches",
+                   "%s is the trace of another pipeline, since it has stage %lld and microbatch %lld (from 0), but the "
+                   "recipe has only %d stages and %d microbatches; name a run of this recipe",
                    to->path, (long long)stage, (long long)microbatch, to->stages, to->microbatches);
   size_t at = pass_index(to, pass, stage, microbatch);
   to->seconds[at] += 1e-6 * time_of(event, "dur");
@@ -136,7 +136,8 @@ static ad_status take_action(const measured *of, const ad_action *action, double
   if (action->kind > AD_ACTION_W) return AD_OK;
   if (!can_tell(of, action))
     return ad_fail(AD_INVALID,
-                   "%s has no time for %s: the traced run had other stages, other microbatches or another schedule",
+                   "%s has no time for the action %s, so it is the trace of other stages, other microbatches or "
+                   "another schedule; name a run of this recipe",
                    of->path, ad_action_print(action, text, sizeof text));
   of_action[pass_index(of, (int)action->kind, action->stage, action->microbatch)] = seconds_of(of, action);
   return AD_OK;

@@ -71,8 +71,8 @@ static ad_status list_meshes(const ad_kinds *kinds, region *r) {
     if (!ad_mesh_has_rank(mesh, r->first) || has_mesh(r, mesh)) continue;
     if (ad_mesh_first_rank(mesh) != r->first || ad_mesh_size(mesh) != r->size) {
       return ad_fail(AD_INVALID,
-                     "the mesh \"%s\" of ranks %lld to %lld overlaps another mesh only in part; two meshes must have "
-                     "all ranks in common, or none",
+                     "the mesh \"%s\" of ranks %lld to %lld has some ranks of another mesh, but not all; two meshes "
+                     "must have all ranks in common, or none",
                      ad_mesh_text(mesh), (long long)ad_mesh_first_rank(mesh), (long long)end_of(mesh) - 1);
     }
     AD_TRY(ad_grow(&r->meshes, r->mesh_count, r->mesh_count + 1));
@@ -278,7 +278,8 @@ static ad_status find_blocks(const ad_kinds *kinds, region *r) {
     AD_TRY(count_classes(b));
     if ((size_t)b->positions.classes > CHOICES_MAX / r->choices) {
       return ad_fail(AD_INVALID,
-                     "the plan has more than %d kinds of ranks: values are sharded in too many different ways",
+                     "the plan has more than %d different kinds of ranks, because values are sharded in too many ways; "
+                     "choose sizes that the mesh axes divide",
                      CHOICES_MAX);
     }
     r->choices *= (size_t)b->positions.classes;
@@ -412,8 +413,8 @@ static ad_status check_shared(const ad_kinds *kinds) {
     ad_axes replicas = ad_layout_same_axes(&value->layout) & ad_mesh_large(value->layout.mesh);
     return ad_fail(
         AD_INVALID,
-        "with %lld ranks per node, some groups over %s of \"%s\" lie on one node and others on two; in a world of this "
-        "size, the number of ranks per node must divide the number of ranks of a group, or be a multiple of it",
+        "with %lld ranks per node, some groups of ranks over %s of \"%s\" are on one node and others on two; choose a "
+        "number of ranks per node that divides the size of such a group, or is a multiple of its size",
         (long long)kinds->ranks_per_node, ad_axes_print(replicas, axes, sizeof axes), ad_mesh_text(value->layout.mesh));
   }
   return AD_OK;

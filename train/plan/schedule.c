@@ -143,7 +143,8 @@ ad_status ad_plan_add_schedule(const ad_plan_pools *pools, const char *trace, js
   json_t *report;
   if (!is_pipeline(run))
     return trace ? ad_fail(AD_INVALID,
-                           "--trace takes the measured times of a pipeline's actions, but this recipe has no pipeline")
+                           "--trace takes the measured times of the actions of a pipeline, but this recipe has no "
+                           "pipeline; leave out --trace")
                  : AD_OK;
   AD_TRY(ad_plan_costs_find(run, trace, &costs));
   ad_status status = report_of(run->order.table, &costs.costs, &report);

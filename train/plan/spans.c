@@ -22,8 +22,8 @@ static int64_t cut_count(ad_cut_asked cut, int64_t i, int64_t g) {
 
 static ad_status too_many(void) {
   return ad_fail(AD_INVALID,
-                 "the plan would need more than %lld ranges of ranks whose parts have equal sizes; choose sizes that "
-                 "the mesh axes divide, so that the parts are more even",
+                 "the plan needs more than %lld ranges of ranks with parts of equal size; choose sizes that the mesh "
+                 "axes divide, so that parts are more even",
                  (long long)RUNS_MAX);
 }
 

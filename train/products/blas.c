@@ -35,7 +35,9 @@ ad_status ad_blas_prepare(int threads) {
 /* ---- starting OpenBLAS's threads ---- */
 
 static ad_status cannot_start(int threads, int reason) {
-  return ad_fail(AD_SYSTEM, "cannot start %d threads for matrix products (ADDEND_BLAS_THREADS): %s (see ulimit -u)",
+  return ad_fail(AD_SYSTEM,
+                 "the %d threads for matrix products (ADDEND_BLAS_THREADS) cannot be started: %s; set fewer threads, "
+                 "or raise ulimit -u",
                  threads, strerror(reason));
 }
 

@@ -157,8 +157,8 @@ static ad_status prepare_once(void) {
   if (!limited) return AD_OK;
   const char *names = ad_units_name(ad_products_in_use().units);
   return ad_fail(AD_SYSTEM,
-                 "oneDNN was used before the ranks joined, so it can no longer be limited to the instructions that all "
-                 "ranks have (%s): join first, or set ONEDNN_MAX_CPU_ISA on every rank",
+                 "oneDNN was used before the ranks joined, so oneDNN can no longer be limited to the instructions that "
+                 "all ranks have (%s); join first, or set ONEDNN_MAX_CPU_ISA on every rank",
                  names);
 }
 
@@ -449,7 +449,9 @@ long ad_gemm_onednn_made(const gemm_kept *kept) { return kept->onednn ? kept->on
 uint32_t ad_onednn_version(void) { return 0; }
 
 ad_status ad_gemm_onednn_repeat(gemm_kept *kept, const gemm_product *product, int times) {
-  return ad_fail(AD_INVALID, "addend was built without oneDNN, so oneDNN cannot make a matrix product");
+  return ad_fail(AD_INVALID,
+                 "addend was built without oneDNN, so oneDNN cannot compute a matrix product; use OpenBLAS, or install "
+                 "oneDNN and build addend again");
 }
 
 ad_status ad_gemm_onednn(gemm_kept *kept, const gemm_product *product) {

@@ -20,10 +20,11 @@ static ad_status check_matrix(const char *name, const ad_matrix *matrix, int64_t
 static ad_status check_product(const ad_matrix_product *p) {
   ad_matrix out = {p->out, p->out_stride, 0};
   if (p->dtype != AD_F64 && p->dtype != AD_F32)
-    return ad_fail(AD_INVALID, "%s: cannot compute a product in %s; use f64 or f32", call, ad_dtype_name(p->dtype));
+    return ad_fail(AD_INVALID, "%s: the product cannot be computed in %s; use f64 or f32", call,
+                   ad_dtype_name(p->dtype));
   if (p->m < 0 || p->n < 0 || p->k < 0)
-    return ad_fail(AD_INVALID, "%s: m is %lld, n %lld and k %lld; none may be negative", call, (long long)p->m,
-                   (long long)p->n, (long long)p->k);
+    return ad_fail(AD_INVALID, "%s: m is %lld, n is %lld and k is %lld, but none may be negative", call,
+                   (long long)p->m, (long long)p->n, (long long)p->k);
   AD_TRY(check_matrix("a", &p->a, p->m, p->k));
   AD_TRY(check_matrix("b", &p->b, p->k, p->n));
   return check_matrix("out", &out, p->m, p->n);

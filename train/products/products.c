@@ -32,7 +32,7 @@ static ad_status read_file(const char *path, ad_products *own) {
   snprintf(why, sizeof why, "%s", ad_last_error());
   return ad_fail(AD_INVALID,
                  "ADDEND_PRODUCTS must be openblas, onednn, or a file that `addend bench --op products --write FILE` "
-                 "made, but is \"%s\": %s",
+                 "made, but is \"%s\" (%s)",
                  path, why);
 }
 
@@ -42,7 +42,10 @@ static ad_status find_own(ad_products *own) {
   if (!text || !*text) return AD_OK;
   if (!strcmp(text, "openblas")) return own->library = AD_LIBRARY_OPENBLAS, AD_OK;
   if (strcmp(text, "onednn") != 0) return read_file(text, own);
-  if (!own->onednn) return ad_fail(AD_INVALID, "ADDEND_PRODUCTS is \"onednn\", but addend was built without oneDNN");
+  if (!own->onednn)
+    return ad_fail(
+        AD_INVALID,
+        "ADDEND_PRODUCTS is \"onednn\", but addend was built without oneDNN; set openblas, or unset ADDEND_PRODUCTS");
   return own->library = AD_LIBRARY_ONEDNN, AD_OK;
 }
 

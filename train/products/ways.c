@@ -79,7 +79,7 @@ static ad_status no_such_way(const char *path, const struct way_names *names, in
   char words[128];
   ad_text text = ad_text_on(words, sizeof words);
   for (size_t i = 0; i < names->count; i++) ad_text_add(&text, "%s%s", i ? ", " : "", names->ways[i].name);
-  return ad_fail(AD_INVALID, "%s: %s.%s must be one of %s, is %s", path, ad_dtype_name(names->values),
+  return ad_fail(AD_INVALID, "%s: `%s.%s` must be one of %s, but is %s", path, ad_dtype_name(names->values),
                  shape_names[shape], words, word ? word : "missing");
 }
 
@@ -100,11 +100,14 @@ static ad_status read_units(const char *path, const json_t *document, ad_units u
   int measured = AD_UNITS_PLAIN;
   while (word && measured <= AD_UNITS_AMX && strcmp(word, ad_units_name((ad_units)measured)) != 0) measured++;
   if (!word || measured > AD_UNITS_AMX)
-    return ad_fail(AD_INVALID, "%s: `instructions` is %s, which addend does not know", path, word ? word : "missing");
+    return ad_fail(AD_INVALID,
+                   "%s: `instructions` is %s, which addend does not know; measure again with `addend bench --op "
+                   "products --write FILE`",
+                   path, word ? word : "missing");
   if ((ad_units)measured <= units) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s was measured on a processor with %s, but this processor has %s: measure here with addend bench "
-                 "--op products --write FILE",
+                 "%s was measured on a processor with %s, but this processor has %s; measure here with `addend bench "
+                 "--op products --write FILE`",
                  path, word, ad_units_name(units));
 }
 
@@ -112,7 +115,7 @@ static ad_status read_ways(const char *path, const json_t *document, ad_units un
   const char *format = json_string_value(json_object_get(document, "format"));
   uint32_t ways = 0;
   if (!format || strcmp(format, FORMAT) != 0)
-    return ad_fail(AD_INVALID, "%s: is not a table of products: `format` is not \"" FORMAT "\"", path);
+    return ad_fail(AD_INVALID, "%s: this is not a table of products, since `format` is not \"" FORMAT "\"", path);
   AD_TRY(read_units(path, document, units));
   for (size_t d = 0; d < DTYPES; d++)
     for (int shape = 0; shape < SHAPES; shape++) AD_TRY(read_way(path, document, &dtypes[d], shape, &ways));
@@ -126,10 +129,10 @@ ad_status ad_ways_read(const char *path, ad_units units, uint32_t *out) {
   ad_status status = read_ways(path, document, units, out);
   json_decref(document);
   if (!status && !ad_onednn_version())
-    return ad_fail(
-        AD_INVALID,
-        "%s: addend was built without oneDNN, so OpenBLAS computes all products and a table of products has no use",
-        path);
+    return ad_fail(AD_INVALID,
+                   "%s: addend was built without oneDNN, so OpenBLAS computes all products, and a table of products "
+                   "has no use; unset ADDEND_PRODUCTS",
+                   path);
   return status;
 }
 

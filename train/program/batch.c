@@ -30,7 +30,7 @@ static ad_status create_array(const ad_batch *batch, size_t field, int64_t m) {
   const ad_batch_field *of = &batch->fields[field];
   ad_shape shape = {of->row.ndim + 1, {ad_cut(batch->setting.global_batch, m, batch->setting.microbatches).count}};
   if (shape.ndim > AD_DIMS_MAX)
-    return ad_fail(AD_INVALID, "field `%s` of a batch: a row has %d dimensions, at most %d are allowed", of->name,
+    return ad_fail(AD_INVALID, "a row of the batch field `%s` has %d dimensions, but at most %d are allowed", of->name,
                    of->row.ndim, AD_DIMS_MAX - 1);
   for (int d = 0; d < of->row.ndim; d++) shape.dim[d + 1] = of->row.dim[d];
   return ad_array_create(comm_of(batch), of->dtype, &shape, &batch->rows, array_of(batch, field, (size_t)m));
@@ -45,12 +45,13 @@ static ad_status create_arrays(ad_batch *batch) {
 
 /* Checks that fields have different names, because dumps write fields by name. */
 static ad_status check_fields(const ad_batch_field *fields, size_t count) {
-  if (!count) return ad_fail(AD_INVALID, "a batch has no fields; it must have at least one");
+  if (!count) return ad_fail(AD_INVALID, "the batch has no fields; give at least one field");
   for (size_t i = 0; i < count; i++) {
-    if (!fields[i].name) return ad_fail(AD_INVALID, "field number %zu of a batch has no name", i);
+    if (!fields[i].name) return ad_fail(AD_INVALID, "field %zu (from 0) of the batch has no name; give it one", i);
     for (size_t j = 0; j < i; j++)
       if (!strcmp(fields[i].name, fields[j].name))
-        return ad_fail(AD_INVALID, "two fields of a batch are called `%s`", fields[i].name);
+        return ad_fail(AD_INVALID, "two fields of the batch have the name `%s`; field names must be unique",
+                       fields[i].name);
   }
   return AD_OK;
 }

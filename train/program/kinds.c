@@ -84,8 +84,8 @@ const char *const *ad_program_kind_modules(const ad_program_kind *kind) {
 ad_status ad_program_kind_check(const ad_program_kind *kind) {
   if (kind->size == sizeof *kind) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "ad_program_kind: the field `size` is %zu, but must be sizeof(ad_program_kind), %zu in this library; "
-                 "set it, and build the program with the headers of this library",
+                 "ad_program_kind: the field `size` is %zu, but must be sizeof(ad_program_kind), which is %zu in this "
+                 "library; set `size`, and build the program with the headers of this library",
                  kind->size, sizeof *kind);
 }
 
@@ -96,14 +96,16 @@ static int fits(const ad_program_kind *kind, size_t offset, size_t bytes) {
 /* Checks that the key's value is inside the struct of the options. */
 static ad_status check_key(const ad_program_kind *kind, size_t i) {
   const ad_key *key = &kind->keys[i];
-  if (!key->path) return ad_fail(AD_INVALID, "program `%s`: key number %zu has no path", kind->name, i);
+  if (!key->path)
+    return ad_fail(AD_INVALID, "program `%s`: key %zu (from 0) has no path; set its `path`, such as \"model.layers\"",
+                   kind->name, i);
   size_t bytes = key->list || key->kind == AD_KEY_OVERRIDES ? sizeof(void *) : ad_key_value_size(key);
   int has_second = key->list || key->kind == AD_KEY_OVERRIDES || key->kind == AD_KEY_GRADIENT;
   size_t second = key->kind == AD_KEY_GRADIENT && !key->list ? sizeof(int) : sizeof(size_t);
   if (fits(kind, key->offset, bytes) && (!has_second || fits(kind, key->second, second))) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "program `%s`: the key %s lies beyond the options, which have %zu bytes; set options_size to the size "
-                 "of their struct",
+                 "program `%s`: the value of the key %s is outside the options, which have %zu bytes; set options_size "
+                 "to the size of the options' struct",
                  kind->name, key->path, kind->options_size);
 }
 
@@ -124,17 +126,19 @@ ad_status ad_program_register(const ad_program_kind *kind) {
   AD_NEED(kind);
   AD_TRY(ad_program_kind_check(kind));
   AD_NEED(kind->name, kind->create, kind->read);
-  if (!*kind->name) return ad_fail(AD_INVALID, "a program has an empty name; give it one");
+  if (!*kind->name) return ad_fail(AD_INVALID, "the program has an empty name; set `name` of its ad_program_kind");
   AD_TRY(check_keys(kind));
   AD_TRY(check_sampling(kind));
   if (!ad_program_kind_modules(kind)[0])
-    return ad_fail(AD_INVALID, "program `%s` has no module; it needs at least one", kind->name);
+    return ad_fail(AD_INVALID, "program `%s` has no module; list at least one in `modules`", kind->name);
   if (ad_program_kind_find(kind->name))
     return ad_fail(AD_INVALID, "a program named `%s` is already registered; give this program another name",
                    kind->name);
   if (kind_count == KINDS_MAX)
-    return ad_fail(AD_INVALID, "program `%s` cannot be registered: at most %d programs are allowed", kind->name,
-                   KINDS_MAX);
+    return ad_fail(
+        AD_INVALID,
+        "program `%s` cannot be registered, because %d programs, the most that are allowed, are registered already",
+        kind->name, KINDS_MAX);
   kinds[kind_count++] = kind;
   return AD_OK;
 }

@@ -60,14 +60,18 @@ ad_tensor *ad_phase_need(ad_phase_run *at, const char *name) {
   if (!name) name = no_name;
   size_t value = ad_program_find_value(at->program, name);
   if (value == at->program->value_count || !ad_phase_lists(phase_of(at)->needs, name)) {
-    return ad_tape_fail(at->tape, ad_fail(AD_INVALID, "phase `%s` asks for `%s`, which its `needs` does not list",
-                                          phase_of(at)->name, name));
+    return ad_tape_fail(
+        at->tape,
+        ad_fail(AD_INVALID,
+                "phase `%s` asks for the value `%s`, which its `needs` does not list; add the value to `needs`",
+                phase_of(at)->name, name));
   }
   ad_passed_value *passed = &at->values[value];
   if (!passed->output && !passed->arrived) {
-    return ad_tape_fail(at->tape,
-                        ad_fail(AD_INVALID, "phase `%s` asks for `%s`, which no phase gave in this microbatch",
-                                phase_of(at)->name, name));
+    return ad_tape_fail(at->tape, ad_fail(AD_INVALID,
+                                          "phase `%s` asks for the value `%s`, which no phase gave in this microbatch; "
+                                          "give the value (ad_phase_give) in an earlier phase",
+                                          phase_of(at)->name, name));
   }
   if (!passed->inputs[at->place]) {
     ad_status status = passed->arrived && at->wait ? at->wait(at->run, value, at->microbatch) : AD_OK;
@@ -99,8 +103,8 @@ static ad_status check_transfer(const ad_phase_run *at, const ad_transfer_spec *
            gradient = ad_transfer_dtype(at->program, transfer, 1);
   if (value->array.dtype == travelling_dtype && (value->grad_dtype == gradient || !value->carries)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "phase `%s` gives `%s`, which is %s with a gradient in %s, but its transfer is declared as %s with a "
-                 "gradient in %s",
+                 "phase `%s` gives the value `%s` in %s with a gradient in %s, but the transfer of the value is "
+                 "declared in %s with a gradient in %s; make the dtypes equal",
                  phase_of(at)->name, transfer->value, ad_dtype_name(value->array.dtype),
                  ad_dtype_name(value->grad_dtype), ad_dtype_name(travelling_dtype), ad_dtype_name(gradient));
 }
@@ -116,15 +120,19 @@ static ad_status check_transfers(const ad_phase_run *at, const char *name, const
 static ad_status check_gift(const ad_phase_run *at, size_t found, const char *name, const ad_tensor *value) {
   const char *phase = phase_of(at)->name;
   if (found == at->program->value_count || !ad_phase_lists(phase_of(at)->gives, name))
-    return ad_fail(AD_INVALID, "phase `%s` gives `%s`, which its `gives` does not list", phase, name);
+    return ad_fail(AD_INVALID,
+                   "phase `%s` gives the value `%s`, which its `gives` does not list; add the value to `gives`", phase,
+                   name);
   if (!ad_tape_owns(at->tape, value))
-    return ad_fail(AD_INVALID, "phase `%s` gives as `%s` a value that is %s", phase, name, ad_tape_foreigner(value));
+    return ad_fail(AD_INVALID, "phase `%s` gives as `%s` a tensor that is not of this tape: it is %s", phase, name,
+                   ad_tape_foreigner(value));
   if (at->values[found].output)
-    return ad_fail(AD_INVALID, "phase `%s` gives `%s` a second time in this microbatch", phase, name);
+    return ad_fail(AD_INVALID, "phase `%s` gives the value `%s` a second time in this microbatch; give it once", phase,
+                   name);
   if (!ad_is_parameter(value)) return check_transfers(at, name, value);
   return ad_fail(AD_INVALID,
-                 "phase `%s` gives a parameter itself as `%s`; a parameter's memory may be released after each use, so "
-                 "give a value computed from it (ad_scale by 1 copies it)",
+                 "phase `%s` gives as `%s` a parameter itself, whose memory may be released after each use; give a "
+                 "value computed from the parameter (ad_scale by 1 copies it)",
                  phase, name);
 }
 
@@ -145,11 +153,11 @@ static ad_status check_submitted(const ad_phase_run *at, size_t loss, const ad_t
   const ad_program *program = at->program;
   const char *phase = phase_of(at)->name;
   if (loss >= program->loss_count || at->losses[loss].numerator)
-    return ad_fail(AD_INVALID, "phase `%s` submits loss number %zu (from 0) of %zu, %s", phase, loss,
+    return ad_fail(AD_INVALID, "phase `%s` submits loss %zu (from 0) of %zu losses, %s", phase, loss,
                    program->loss_count,
                    loss < program->loss_count ? "a second time in this microbatch" : "which does not exist");
   if (!ad_tape_owns(at->tape, numerator))
-    return ad_fail(AD_INVALID, "phase `%s` submits as the loss `%s` a value that is %s", phase,
+    return ad_fail(AD_INVALID, "phase `%s` submits as the loss `%s` a tensor that is not of this tape: it is %s", phase,
                    program->losses[loss].name, ad_tape_foreigner(numerator));
   return ad_check_loss(numerator, program->losses[loss].name);
 }

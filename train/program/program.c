@@ -86,14 +86,14 @@ static void release_module(ad_planned_module *module) {
 
 /* Refuses a name that would be cut off in "MODULE.NAME". `what` and `i` name the parameter or state in the message. */
 static ad_status check_name(const ad_module_spec *module, const char *what, size_t i, const char *name) {
-  if (!name || !*name) return ad_fail(AD_INVALID, "module `%s`: %s %zu has no name", module->name, what, i);
+  if (!name || !*name)
+    return ad_fail(AD_INVALID, "module `%s`: %s %zu (from 0) has no name; give it one", module->name, what, i);
   size_t length = strlen(module->name) + 1 + strlen(name);
   if (length < AD_PROGRAM_NAME_SIZE) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "module `%.80s`: the name of %s %zu, `%.80s`, is too long: with the module's it has %zu bytes; at most "
-      "%d are allowed",
-      module->name, what, i, name, length, AD_PROGRAM_NAME_SIZE - 1);
+  return ad_fail(AD_INVALID,
+                 "module `%.80s`: the name of %s %zu, `%.80s`, has %zu bytes together with the name of the module, but "
+                 "at most %d are allowed; choose a shorter name",
+                 module->name, what, i, name, length, AD_PROGRAM_NAME_SIZE - 1);
 }
 
 /* Copies the specs of parameters. The count is increased after each copy, so that a failure releases the copies made so
@@ -181,12 +181,12 @@ ad_status ad_program_add_loss(ad_program *to, const ad_loss_spec *given) {
   AD_NEED(spec->name);
   if (spec->count >= to->count_count) {
     return ad_fail(AD_INVALID,
-                   "loss `%s` is divided by count number %zu (from 0), but the program has %zu counts so far; add that "
-                   "count first",
+                   "loss `%s` is divided by count %zu (from 0), but the program has only %zu counts so far; add the "
+                   "count before the loss",
                    spec->name, spec->count, to->count_count);
   }
   if (!isfinite(spec->coefficient) || !isfinite(spec->uniform))
-    return ad_fail(AD_INVALID, "loss `%s`: its coefficient and its uniform value must be finite, but are %g and %g",
+    return ad_fail(AD_INVALID, "loss `%s`: `coefficient` and `uniform` must be finite numbers, but are %g and %g",
                    spec->name, spec->coefficient, spec->uniform);
   AD_TRY(ad_grow(&to->losses, to->loss_count, to->loss_count + 1));
   to->losses[to->loss_count++] = *spec;
@@ -240,14 +240,16 @@ static const ad_phase *giver_of(const ad_program *program, const char *value) {
  * needs it. */
 static ad_status check_transfer(const ad_program *to, const ad_transfer_spec *spec) {
   if (ad_program_find_value(to, spec->value) == to->value_count)
-    return ad_fail(AD_INVALID, "`%s` is transferred over a bridge, but no phase gives it; add the phase first",
+    return ad_fail(AD_INVALID,
+                   "the value `%s` is transferred over a bridge, but no phase gives the value; add the phase that "
+                   "gives it before the transfer",
                    spec->value);
   const ad_mesh *from = ad_bridge_from(spec->bridge).mesh, *at = ad_bridge_to(spec->bridge).mesh;
   size_t giver = giver_of(to, spec->value)->module;
   if (spec->module < to->module_count && from == to->meshes[giver] && at == to->meshes[spec->module]) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "the bridge of the transfer of `%s` leads from \"%s\" to \"%s\"; these are not the meshes of "
-                 "the module that gives it and of the one that needs it",
+                 "the bridge of the transfer of `%s` leads from \"%s\" to \"%s\", but must lead from the mesh of the "
+                 "module that gives the value to the mesh of the module that needs it",
                  spec->value, ad_mesh_text(from), ad_mesh_text(at));
 }
 
@@ -268,7 +270,9 @@ static ad_status check_brought(const ad_program *to, const ad_phase *phase, cons
   const ad_mesh *from = to->meshes[giver->module], *at = to->meshes[phase->module];
   if (ad_mesh_same_ranks(from, at) || ad_program_transfer_of(to, ad_program_find_value(to, need), phase->module))
     return AD_OK;
-  return ad_fail(AD_INVALID, "phase `%s` needs `%s`, which phase `%s` gives on other ranks; add its transfer first",
+  return ad_fail(AD_INVALID,
+                 "phase `%s` needs the value `%s`, which phase `%s` gives on other ranks; add the transfer of the "
+                 "value (ad_program_add_transfer) before this phase",
                  phase->name, need, giver->name);
 }
 
@@ -276,9 +280,10 @@ static ad_status check_brought(const ad_program *to, const ad_phase *phase, cons
 static ad_status check_needs(const ad_program *to, const ad_phase *phase) {
   for (const char *const *need = phase->needs; need && *need; need++) {
     if (ad_program_find_value(to, *need) == to->value_count) {
-      return ad_fail(AD_INVALID,
-                     "phase `%s` needs `%s`, which no phase before it gives; add the phase that gives it first",
-                     phase->name, *need);
+      return ad_fail(
+          AD_INVALID,
+          "phase `%s` needs the value `%s`, which no earlier phase gives; first add the phase that gives the value",
+          phase->name, *need);
     }
     AD_TRY(check_brought(to, phase, *need));
   }
@@ -288,11 +293,14 @@ static ad_status check_needs(const ad_program *to, const ad_phase *phase) {
 static ad_status take_gives(ad_program *to, const ad_phase *phase) {
   for (const char *const *give = phase->gives; give && *give; give++) {
     if (ad_program_find_value(to, *give) < to->value_count) {
-      return ad_fail(AD_INVALID, "phase `%s` gives `%s`, which an earlier phase gives already; names are unique",
-                     phase->name, *give);
+      return ad_fail(
+          AD_INVALID,
+          "phase `%s` gives the value `%s`, but an earlier phase gives a value of this name; choose another name",
+          phase->name, *give);
     }
     if (to->value_count == AD_VALUES_MAX)
-      return ad_fail(AD_INVALID, "the phases give too many values; at most %d are allowed", AD_VALUES_MAX);
+      return ad_fail(AD_INVALID, "the phases of the program give more than %d values, the most that are allowed",
+                     AD_VALUES_MAX);
     AD_TRY(ad_grow(&to->values, to->value_count, to->value_count + 1));
     to->values[to->value_count++] = *give;
   }
@@ -305,8 +313,10 @@ ad_status ad_program_add_phase(ad_program *to, const ad_phase *given) {
   AD_TRY(ad_options_take(&own, sizeof own, given, "ad_phase"));
   AD_NEED(phase->name);
   if (!phase->run || phase->module >= to->module_count) {
-    return ad_fail(AD_INVALID, "phase `%s` has no function, or its module %zu is not one of the %zu that were added",
-                   phase->name, phase->module, to->module_count);
+    return ad_fail(
+        AD_INVALID,
+        "phase `%s` has no function `run`, or its module %zu (from 0) is not one of the %zu modules that were added",
+        phase->name, phase->module, to->module_count);
   }
   AD_TRY(check_needs(to, phase));
   AD_TRY(take_gives(to, phase));
@@ -336,8 +346,9 @@ ad_status ad_program_find_stages(const ad_program_setting *setting, const ad_mes
   int64_t pp = ad_mesh_axis_size(mesh, AD_PP), stages = setting->stages ? setting->stages : pp;
   if (stages < pp)
     return ad_fail(AD_INVALID,
-                   "must give each rank of pp=%lld a stage, but is %lld; set at least %lld, or 0 for one stage a rank",
-                   (long long)pp, (long long)stages, (long long)pp);
+                   "is %lld, but each of the %lld ranks along pp needs at least one stage; set schedule.stages to at "
+                   "least %lld, or to 0 for one stage on each rank",
+                   (long long)stages, (long long)pp, (long long)pp);
   *out = stages;
   return AD_OK;
 }
@@ -408,8 +419,8 @@ static ad_status check_modules(const ad_program *program) {
     const ad_module_spec *spec = i < program->module_count ? &program->modules[i].spec : NULL;
     if (name && spec && !strcmp(name, spec->name) && spec->mesh == program->meshes[i]) continue;
     return ad_fail(AD_INVALID,
-                   "program `%s`: module %zu is `%s`, but its kind lists `%s` in that place; add the modules in the "
-                   "order of the kind, each on its own mesh",
+                   "program `%s`: module %zu (from 0) is `%s`, but the program lists `%s` at this position of "
+                   "`modules`; add the modules in the listed order, each on its own mesh",
                    program->kind->name, i, spec ? spec->name : "", name ? name : "");
   }
   return AD_OK;
@@ -418,7 +429,7 @@ static ad_status check_modules(const ad_program *program) {
 static ad_status check_whole(const ad_program *program) {
   AD_TRY(check_modules(program));
   if (program->phase_count && program->loss_count) return AD_OK;
-  return ad_fail(AD_INVALID, "program `%s` has %zu phases and %zu losses; it needs at least one of each",
+  return ad_fail(AD_INVALID, "program `%s` has %zu phases and %zu losses, but needs at least one phase and one loss",
                  program->kind->name, program->phase_count, program->loss_count);
 }
 

@@ -8,13 +8,16 @@
 static ad_status check_change(ad_phase_run *at, const ad_state_change *change) {
   const ad_array *state = ad_phase_state(at, change->state);
   if (!state)
-    return ad_fail(AD_INVALID, "ad_phase_change_states: there is no state number %zu in the phase's module",
+    return ad_fail(AD_INVALID, "ad_phase_change_states: state %zu (from 0) does not exist in the module of the phase",
                    change->state);
   if (!change->gradient)
-    return ad_fail(AD_INVALID, "ad_phase_change_states: no gradient reached state number %zu", change->state);
+    return ad_fail(AD_INVALID,
+                   "ad_phase_change_states: no gradient reached state %zu (from 0); give the gradient of the state",
+                   change->state);
   if (ad_array_numel(change->gradient) == ad_array_numel(state)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "ad_phase_change_states: state number %zu has %zu elements on this rank, but its gradient has %zu",
+                 "ad_phase_change_states: state %zu (from 0) has %zu elements on this rank, but its gradient has %zu; "
+                 "the two numbers must be equal",
                  change->state, ad_array_numel(state), ad_array_numel(change->gradient));
 }
 
@@ -23,7 +26,8 @@ ad_status ad_phase_change_states(ad_phase_run *at, const ad_state_rule *given, c
   ad_state_rule rule;
   AD_NEED(at, given, changes);
   AD_TRY(ad_options_take(&rule, sizeof rule, given, "ad_state_rule"));
-  if (!rule.change) return ad_fail(AD_INVALID, "ad_phase_change_states: `change` of the ad_state_rule is NULL");
+  if (!rule.change)
+    return ad_fail(AD_INVALID, "ad_phase_change_states: `change` of the ad_state_rule is NULL; set it to a function");
   for (size_t i = 0; i < count; i++) {
     AD_TRY(check_change(at, &changes[i]));
     ad_inject(AD_INJECT_STATE, &(ad_state_passing){ad_tape_comm(ad_phase_tape(at)), changes[i].gradient});

@@ -45,7 +45,7 @@ static size_t count_tensors(const ad_architecture *architecture, const ad_param_
 static void want(judging *j, const ad_param_spec *param) {
   ad_tensor_source source;
   if (!ad_tensor_source_find(j->architecture, param->name, &param->shape, &source)) {
-    ad_text_list(&j->text, &j->foreign, "; its architecture has no ", "%s", param->name);
+    ad_text_list(&j->text, &j->foreign, "; without a tensor in the architecture of the files: ", "%s", param->name);
     return;
   }
   for (int64_t i = 0; i < source.count; i++) {
@@ -106,7 +106,7 @@ static void list_extra(judging *j, const ad_safetensors *file) {
   for (size_t i = 0; i < ad_safetensors_count(file) && j->extra <= AD_LISTED; i++) {
     const ad_safetensor *tensor = ad_safetensors_at(file, i);
     if (!is_wanted(j, tensor->name) && !ad_tensor_is_idle(j->architecture, j->weights, tensor))
-      ad_text_list(&j->text, &j->extra, "; the model has no ", "%.80s", tensor->name);
+      ad_text_list(&j->text, &j->extra, "; not in the model: ", "%.80s", tensor->name);
   }
 }
 
@@ -128,7 +128,7 @@ static ad_status check_weights(const ad_param_spec *params, size_t count, const 
   ad_release(j.wanted);
   ad_release(j.sorted);
   if (status || !j.text.used) return status;
-  return ad_fail(AD_INVALID, "%s: these are not the weights of this model%s", ad_weights_path(weights), words);
+  return ad_fail(AD_INVALID, "%s: these weights do not fit the model%s", ad_weights_path(weights), words);
 }
 
 static ad_status check_named(const ad_param_spec *params, size_t count, const ad_weights *weights) {

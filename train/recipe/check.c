@@ -39,28 +39,29 @@ static void check_name(ad_reading *r) {
   const char *name = r->recipe->name;
   if (ARE_READ(r, "name") && !ad_name_is_good(name))
     WRONG(r, "name",
-          "must be letters, digits, '.', '_' and '-', neither '.' nor '-' first, at most %d bytes (it names a folder), "
-          "is %s",
+          "names a folder, so it must have only letters, digits, '.', '_' and '-', not begin with '.' or '-', and have "
+          "at most %d bytes, but is '%s'",
           AD_NAME_BYTES, name);
 }
 
 static void check_kind(ad_reading *r) {
   char known[PATH_SIZE];
   if (ARE_READ(r, "model.kind") && !r->recipe->program)
-    WRONG(r, "model.kind", "must be %s, is %s; --program FILE brings a custom one", ad_kinds_known(known, sizeof known),
-          r->recipe->kind);
+    WRONG(r, "model.kind", "must be %s, but is '%s'; load a custom program with --program FILE",
+          ad_kinds_known(known, sizeof known), r->recipe->kind);
 }
 
 static void check_weights(ad_reading *r) {
   if (r->recipe->from && r->recipe->weights && ARE_READ(r, "model.from", "model.weights"))
-    WRONG(r, "model.weights", "is given beside model.from, which gives the initial values too; keep one of them");
+    WRONG(r, "model.weights",
+          "is set, but model.from, which gives the initial values too, is also set; leave one of the two keys out");
 }
 
 static void check_placement(ad_reading *r) {
   const char *placement = r->recipe->placement;
   if (placement && ARE_READ(r, "placement") && strcmp(placement, AD_COLOCATED) != 0 &&
       strcmp(placement, AD_DISJOINT) != 0)
-    WRONG(r, "placement", "must be " AD_COLOCATED " or " AD_DISJOINT ", is %s", placement);
+    WRONG(r, "placement", "must be " AD_COLOCATED " or " AD_DISJOINT ", but is '%s'", placement);
 }
 
 /* Returns 1 if, with schedule zb, a microbatch before the last has sync `all`. Such a microbatch may end before all
@@ -78,23 +79,24 @@ static void check_sync(ad_reading *r) {
   if (!count || !ARE_READ(r, "train.sync", "train.microbatches")) return;
   if (count != (size_t)recipe->train.microbatches)
     WRONG(r, "train.sync",
-          "must have one entry per microbatch, but has %zu, and train.microbatches is %lld; leave the key out for the "
-          "default",
+          "has %zu entries, but must have one for each microbatch, and train.microbatches is %lld; leave train.sync "
+          "out for the default",
           count, (long long)recipe->train.microbatches);
   else if (recipe->train.sync[count - 1] != AD_SYNC_ALL)
-    WRONG(r, "train.sync", "must end in all, ends in %s", ad_sync_names[recipe->train.sync[count - 1]]);
+    WRONG(r, "train.sync", "must end in 'all', but ends in '%s'", ad_sync_names[recipe->train.sync[count - 1]]);
   else if (is_all_too_early(recipe))
-    WRONG(r, "train.sync",
-          "has all before the last microbatch, and under schedule.kind zb gradients of weights come after their "
-          "microbatch ended: write shard or none there, or take 1f1b or interleaved");
+    WRONG(
+        r, "train.sync",
+        "has 'all' before the last microbatch, which schedule.kind zb does not allow, because it computes gradients of "
+        "weights after their microbatch has ended; use 'shard' or 'none' there, or schedule.kind 1f1b or interleaved");
 }
 
 static void check_warmup(ad_reading *r) {
   long long warmup = r->recipe->train.warmup, steps = r->recipe->train.steps;
   if (ARE_READ(r, "train.warmup", "train.steps") && warmup > steps)
     WRONG(r, "train.warmup",
-          "must be at most train.steps, which is %lld, but is %lld: the learning rate would never reach train.lr; set "
-          "train.warmup to %lld or less, or train.steps to %lld or more",
+          "must be at most train.steps, which is %lld, but is %lld, so the learning rate would never reach train.lr; "
+          "set train.warmup to at most %lld, or train.steps to at least %lld",
           steps, warmup, steps, warmup);
 }
 
@@ -120,7 +122,7 @@ static void check_policies(ad_reading *r) {
     const ad_recipe_override *override = &r->recipe->precision.overrides[i];
     ad_precision_policy policy = ad_precision_policy_merge(r->recipe->precision.policy, override->policy);
     if (ad_recipe_complete(r->recipe, &policy))
-      WRONG(r, "precision.overrides", "%s: %s", override->pattern, ad_last_error());
+      WRONG(r, "precision.overrides", "for the pattern \"%s\": %s", override->pattern, ad_last_error());
   }
 }
 
@@ -129,7 +131,7 @@ static void check_compute(ad_reading *r) {
   ad_dtype residual = r->recipe->precision.residual;
   if (!ARE_READ(r, "precision.compute", "precision.residual")) return;
   if (residual && residual != compute && residual != ad_dtype_wide(compute))
-    WRONG(r, "precision.residual", "must be auto%s%s where precision.compute is %s, is %s",
+    WRONG(r, "precision.residual", "must be auto%s%s where precision.compute is %s, but is %s",
           compute == AD_BF16 ? ", f32 or " : " or ", ad_dtype_name(compute), ad_dtype_name(compute),
           ad_dtype_name(residual));
 }
@@ -195,7 +197,7 @@ static void check_patterns(ad_reading *r, const ad_program *program) {
   for (size_t i = 0; i < r->recipe->precision.override_count; i++) {
     const char *pattern = r->recipe->precision.overrides[i].pattern;
     if (!some_param_matches(program, pattern))
-      WRONG(r, "precision.overrides", "%s matches no parameter; the parameters are %s", pattern,
+      WRONG(r, "precision.overrides", "the pattern \"%s\" matches no parameter; the parameters are %s", pattern,
             some_names(program, names, sizeof names));
   }
 }
@@ -223,9 +225,9 @@ static void check_evaluated(ad_reading *r, const ad_program *program) {
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
     const ad_schema_entry *entry = ad_schema_find(&r->schema, paths[i]);
     if (!entry || !asks(r, entry)) continue;
-    WRONG(r, paths[i], "there is no validation data: %s",
+    WRONG(r, paths[i], "is set, but there is no validation data; %s",
           has_key ? "set data.validation above 0, or leave this key out"
-                  : "this program cannot hold out data; leave this key out");
+                  : "this program has no validation data, so leave this key out");
   }
 }
 

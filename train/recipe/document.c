@@ -12,7 +12,7 @@ enum {
   NODES_MAX = 4000
 };  // limits of a tree; they are needed because an alias may repeat the node that it names any number of times
 
-static const char too_deep[] = "is nested too deeply or too large for a recipe";
+static const char too_deep[] = "the recipe is nested too deeply or has too many values here";
 
 typedef struct builder {
   yaml_document_t *yaml;
@@ -88,7 +88,8 @@ static ad_status build(builder *b, int index, int depth, ad_node **out);
 
 static ad_status build_scalar(builder *b, const yaml_node_t *from, ad_node *node) {
   const char *value = (const char *)from->data.scalar.value;
-  if (strlen(value) != from->data.scalar.length) complain(b, node->place.line, "a value contains a zero byte");
+  if (strlen(value) != from->data.scalar.length)
+    complain(b, node->place.line, "a value contains a zero byte (\\0); remove it");
   node->plain = from->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
   return ad_copy_string(value, &node->text);
 }
@@ -107,7 +108,7 @@ static ad_status build_pair(builder *b, const yaml_node_pair_t *pair, int depth,
   const yaml_node_t *key = yaml_document_get_node(b->yaml, pair->key);
   int64_t line = (int64_t)key->start_mark.line + 1;
   if (key->type != YAML_SCALAR_NODE) {
-    complain(b, line, "a key must be a name, is a list or a mapping");
+    complain(b, line, "a key must be a name, but is a list or a mapping");
     return AD_OK;
   }
   const char *name = (const char *)key->data.scalar.value;
@@ -215,8 +216,8 @@ static size_t byte_order_mark(const char *text, size_t size) {
 /* ---- making the tree of nodes ---- */
 
 static const char *hint_for(const char *problem) {
-  if (strstr(problem, "UTF-8")) return " (a recipe is text in UTF-8)";
-  return strstr(problem, "cannot start any token") ? " (indent with spaces, not with tabs)" : "";
+  if (strstr(problem, "UTF-8")) return "; a recipe is text in UTF-8";
+  return strstr(problem, "cannot start any token") ? "; indent with spaces, not with tabs" : "";
 }
 
 /* Adds an error with the parser's words and line. */
@@ -229,7 +230,7 @@ static ad_status not_yaml(const yaml_parser_t *parser, const char *text, size_t 
   }
   const char *problem = parser->problem ? parser->problem : "it cannot be read";
   char message[256];
-  snprintf(message, sizeof message, "is not valid YAML: %s%s", problem, hint_for(problem));
+  snprintf(message, sizeof message, "this is not valid YAML (%s%s)", problem, hint_for(problem));
   complain(b, line, message);
   b->wrong = 1;
   return AD_OK;

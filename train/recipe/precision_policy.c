@@ -38,7 +38,7 @@ ad_status ad_recipe_precision_policy(const ad_recipe *recipe, const char *param,
     if (!fnmatch(override->pattern, param, 0)) policy = ad_precision_policy_merge(policy, override->policy);
   }
   ad_status status = ad_recipe_complete(recipe, &policy);
-  if (status) return ad_fail_in(status, "%s: precision of parameter `%s`", recipe->path, param);
+  if (status) return ad_fail_in(status, "%s: the precision of parameter `%s` is wrong", recipe->path, param);
   *out = policy;
   return AD_OK;
 }
@@ -86,11 +86,10 @@ ad_status ad_recipe_check_sizes(const ad_recipe *recipe, const ad_mesh *const *m
                 ad_mesh_axis_size(meshes[i], AD_BLOCK) > 1 ? " that its blocks share" : "");
   }
   if (!differ) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "the modules run on the same ranks, so their meshes must have equally many ranks: %s; with placement: disjoint "
-      "each module has its own ranks",
-      buffer);
+  return ad_fail(AD_INVALID,
+                 "the modules share their ranks, so their meshes must have equally many ranks, but %s; change the "
+                 "meshes, or set placement to disjoint, which gives each module its own ranks",
+                 buffer);
 }
 
 int64_t ad_recipe_ranks(const ad_recipe *recipe, const ad_mesh *const *meshes) {

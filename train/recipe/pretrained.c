@@ -67,7 +67,7 @@ static ad_status compare_value(ad_reading *r, const ad_node *given, const ad_con
   AD_TRY(parse_config_value(r, value->text, &node));
   if (node && !ad_node_is_empty(given) && !are_equal(given, node))
     ad_recipe_errors_add(&r->errors, given->place, value->key,
-                         "is %.60s, but %s in %s makes it %s: leave the key out, or choose another model",
+                         "is '%.60s', but %s in %s makes the value '%s'; leave the key out, or choose another model",
                          given->kind == AD_NODE_SCALAR ? given->text : "another list", value->from, r->config_path,
                          value->text);
   ad_node_destroy(node);
@@ -90,11 +90,10 @@ static void warn_of_length(const ad_reading *r) {
   if (!r->config.positions || !seq || seq->kind != AD_NODE_SCALAR) return;
   long long length = strtoll(seq->text, NULL, 10);
   if (length <= r->config.positions) return;
-  ad_log(
-      AD_LOG_WARNING,
-      "%s: data.seq is %lld, but max_position_embeddings in %s is %lld: the model was not trained on positions beyond "
-      "that",
-      seq->place.origin, length, r->config_path, (long long)r->config.positions);
+  ad_log(AD_LOG_WARNING,
+         "%s: data.seq is %lld, but max_position_embeddings in %s is %lld, and the model was not trained on later "
+         "positions",
+         seq->place.origin, length, r->config_path, (long long)r->config.positions);
 }
 
 /* Returns data.seq of the recipe, or its default; 0 if it is no number, for which another error is added. */
@@ -110,10 +109,11 @@ static void judge_window(ad_reading *r) {
   long long window = r->config.window, length = length_of_samples(r);
   if (!window) return;
   if (length > window)
-    ad_recipe_errors_add(&r->errors, place_of_config(r), "",
-                         "sliding_window: is %lld, but data.seq is %lld: addend computes attention to all tokens "
-                         "before, which is the same only for samples of at most %lld tokens",
-                         window, length, window);
+    ad_recipe_errors_add(
+        &r->errors, place_of_config(r), "",
+        "sliding_window is %lld, but data.seq is %lld; addend computes attention to all earlier tokens, which is the "
+        "same only for samples of at most %lld tokens, so set data.seq to at most the window",
+        window, length, window);
   else
     ad_log(AD_LOG_INFO, "%s: sliding_window is %lld, which changes nothing in samples of %lld tokens", r->config_path,
            window, length);

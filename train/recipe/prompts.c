@@ -38,14 +38,17 @@ int ad_prompts_are_bytes(const ad_recipe *recipe, const char *tokenizer) {
 
 ad_status ad_prompt_check(const ad_recipe *recipe, const ad_prompt *prompt) {
   int64_t vocabulary = vocabulary_of(recipe);
-  if (!prompt->count) return ad_fail(AD_INVALID, "has no tokens, so there is nothing to continue");
+  if (!prompt->count)
+    return ad_fail(AD_INVALID, "the prompt has no tokens, so there is nothing to continue; give at least one token");
   if (prompt->count > AD_PROMPT_TOKENS_MAX)
-    return ad_fail(AD_INVALID, "has %lld tokens; at most %d are allowed", (long long)prompt->count,
-                   AD_PROMPT_TOKENS_MAX);
+    return ad_fail(AD_INVALID, "the prompt has %lld tokens, but at most %d are allowed; shorten it",
+                   (long long)prompt->count, AD_PROMPT_TOKENS_MAX);
   for (int64_t i = 0; i < prompt->count; i++)
     if (prompt->tokens[i] < 0 || prompt->tokens[i] >= vocabulary)
-      return ad_fail(AD_INVALID, "token %lld is %d, but the model's vocabulary is %lld: tokens are 0 to %lld",
-                     (long long)i, prompt->tokens[i], (long long)vocabulary, (long long)vocabulary - 1);
+      return ad_fail(
+          AD_INVALID,
+          "token %lld (from 0) of the prompt is %d, but the model's vocabulary is %lld, so tokens are 0 to %lld",
+          (long long)i, prompt->tokens[i], (long long)vocabulary, (long long)vocabulary - 1);
   return AD_OK;
 }
 
@@ -125,10 +128,10 @@ void ad_prompts_check(const ad_recipe *recipe, const ad_complaints *to) {
   size_t count = recipe->evaluate.prompt_count;
   if (!count || !recipe->program || !recipe->program->sampling.next) return;
   if (!recipe->evaluate.every)
-    ad_complain(
-        to, key,
-        "is given, but evaluate.every is 0: set evaluate.every to the number of steps between evaluations, each of "
-        "which continues the prompts");
-  if (count > AD_PROMPTS_MAX) ad_complain(to, key, "has %zu prompts; at most %d are allowed", count, AD_PROMPTS_MAX);
+    ad_complain(to, key,
+                "is set, but evaluate.every is 0, so no evaluation would continue the prompts; set evaluate.every to "
+                "the number of steps between evaluations");
+  if (count > AD_PROMPTS_MAX)
+    ad_complain(to, key, "has %zu prompts, but at most %d are allowed; leave some out", count, AD_PROMPTS_MAX);
   for (size_t i = 0; i < count && count <= AD_PROMPTS_MAX; i++) check_prompt(recipe, i, to);
 }

@@ -19,13 +19,14 @@ static const char *words_of(const ad_node *node, char *buffer, size_t size) {
   if (node->kind == AD_NODE_LIST) return "a list";
   if (node->kind == AD_NODE_MAP) return "a mapping";
   if (ad_node_is_empty(node)) return "empty";
-  ad_text_add(&text, node->plain ? "%.60s" : "the text \"%.60s\"", node->text);
+  ad_text_add(&text, node->plain ? "'%.60s'" : "the text \"%.60s\"", node->text);
   return buffer;
 }
 
 static void must_be(ad_reading *r, const ad_node *node, const char *path, const char *what) {
   char words[WORDS_SIZE];
-  ad_recipe_errors_add(&r->errors, node->place, path, "must be %s, is %s", what, words_of(node, words, sizeof words));
+  ad_recipe_errors_add(&r->errors, node->place, path, "must be %s, but is %s", what,
+                       words_of(node, words, sizeof words));
 }
 
 /* ---- reading single values: each function returns 1, or adds an error and returns 0 ---- */
@@ -96,7 +97,7 @@ static int read_word(ad_reading *r, const ad_key *key, const ad_node *node, cons
   char choices[WORDS_SIZE], words[WORDS_SIZE];
   int number = node->kind == AD_NODE_SCALAR ? ad_key_word(key, node->text) : -1;
   if (number < 0)
-    ad_recipe_errors_add(&r->errors, node->place, path, "must be %s, is %s: %s",
+    ad_recipe_errors_add(&r->errors, node->place, path, "must be %s, but is %s (%s)",
                          list_words(key->words, choices, sizeof choices), words_of(node, words, sizeof words),
                          key->help);
   else
@@ -119,7 +120,8 @@ static int read_boolean(ad_reading *r, const ad_key *key, const ad_node *node, c
 /* Adds an error about an empty text in quotes. */
 static void report_empty(ad_reading *r, const ad_key *key, const ad_node *node, const char *path) {
   char help[256];
-  ad_recipe_errors_add(&r->errors, node->place, path, "is an empty text: %s", ad_key_help(key, help, sizeof help));
+  ad_recipe_errors_add(&r->errors, node->place, path, "is an empty text; set this key (%s)",
+                       ad_key_help(key, help, sizeof help));
 }
 
 static int read_text(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, void *out) {
@@ -231,7 +233,7 @@ static ad_status read_list(ad_reading *r, const ad_key *key, const ad_node *node
   }
   if (!count) {
     if (!key->fallback)
-      ad_recipe_errors_add(&r->errors, node->place, key->path, "is an empty list; give %s", key->help);
+      ad_recipe_errors_add(&r->errors, node->place, key->path, "is an empty list; set this key (%s)", key->help);
     *good = key->fallback != NULL;
     return AD_OK;
   }
@@ -378,7 +380,7 @@ static ad_status read_overrides(ad_reading *r, const ad_node *node, int *good) {
 static int read_from_map(ad_reading *r, const ad_key *key, const ad_node *map, void *out) {
   const ad_node *node = ad_node_find(map, ad_key_name(key));
   if (node) return read_value(r, key, node, key->path, out);
-  ad_recipe_errors_add(&r->errors, map->place, key->path, "is missing: %s", key->help);
+  ad_recipe_errors_add(&r->errors, map->place, key->path, "is missing; set this key (%s)", key->help);
   return 0;
 }
 
@@ -449,7 +451,7 @@ static int section_is_wrong(const ad_reading *r, const ad_key *key) {
 static void report_missing(ad_reading *r, const ad_key *key) {
   char help[256];
   if (!section_is_wrong(r, key))
-    ad_recipe_errors_add(&r->errors, ad_reading_place(r, key->path), key->path, "is missing: %s",
+    ad_recipe_errors_add(&r->errors, ad_reading_place(r, key->path), key->path, "is missing; set this key (%s)",
                          ad_key_help(key, help, sizeof help));
 }
 

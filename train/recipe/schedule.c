@@ -36,8 +36,8 @@ static void check_fit(const ad_recipe *recipe, int64_t pp, int64_t stages, const
   ad_table *table;
   ad_table_shape shape = {sizeof shape, (int32_t)stages, (int32_t)recipe->train.microbatches, (int32_t)pp};
   if (stages > AD_STAGES_MAX) {
-    ad_complain(to, "mesh", "pp=%lld asks for too many pipeline stages; at most %d are allowed", (long long)pp,
-                AD_STAGES_MAX);
+    ad_complain(to, "mesh", "pp=%lld or schedule.stages makes more than %d pipeline stages, the most that are allowed",
+                (long long)pp, AD_STAGES_MAX);
     return;
   }
   ad_status status = ad_table_make(kind_of(recipe, pp), &shape, &table);
@@ -64,7 +64,7 @@ void ad_recipe_check_schedule(const ad_recipe *recipe, const ad_mesh *mesh, cons
   ad_status status = ad_program_find_stages(&setting, mesh, stages);
   if (status) ad_complain_of(to, "schedule.stages", status);
   if (kind && !is_known(kind))
-    ad_complain(to, "schedule.kind", "must be gpipe, 1f1b, interleaved or zb, is %s", kind);
+    ad_complain(to, "schedule.kind", "must be gpipe, 1f1b, interleaved or zb, but is '%s'", kind);
   else if (!status && recipe->train.microbatches >= 1)
     check_fit(recipe, ad_mesh_axis_size(mesh, AD_PP), *stages, to);
 }

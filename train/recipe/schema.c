@@ -24,7 +24,7 @@ enum { NAME, KIND, FROM, WEIGHTS, MESH, PLACEMENT };
 
 static const ad_key common[] = {
     [NAME] = {"name", AD_KEY_TEXT, .offset = AT(name), .fallback = "",
-              .help = "names the folder runs/NAME; left out: the file's name"},
+              .help = "name of the run and its folder runs/NAME; left out: the file's name"},
 
     [KIND] = {"model.kind", AD_KEY_TEXT, .offset = AT(kind)}, /* --help takes its text from the list of kinds */
     [FROM] = {"model.from", AD_KEY_TEXT, .offset = AT(from), .fallback = "",
@@ -68,8 +68,8 @@ static const ad_key common[] = {
     {"shard.bucket_mib", AD_KEY_NUMBER, .offset = AT(shard.bucket_mib), .least = 0, .most = 65536, .open_least = 1,
      .fallback = "25", .help = "gradients that are reduced together, in MiB"},
     {"shard.window", AD_KEY_INTEGER, .offset = AT(shard.window), .least = 0, .most = 4096, .fallback = "0",
-     .help = "buckets of one kind in memory at the same time, with zero 2 or 3 and no none in train.sync; 0: as many "
-             "as needed"},
+     .help = "buckets of one kind in memory at the same time, with shard.zero 2 or 3 and without none in train.sync; "
+             "0: as many as needed"},
     {"shard.prefetch", AD_KEY_INTEGER, .offset = AT(shard.prefetch), .least = 0, .most = 4096, .fallback = "1",
      .help = "layers whose parameters are gathered ahead"},
 
@@ -86,11 +86,11 @@ static const ad_key common[] = {
          "of matrix products"},
 
     {"train.global_batch", AD_KEY_INTEGER, .offset = AT(train.global_batch), .least = 1, .most = 1 << 24,
-     .help = "samples of a step, over all ranks and microbatches"},
+     .help = "samples in a step, over all ranks and microbatches"},
     {"train.microbatches", AD_KEY_INTEGER, .offset = AT(train.microbatches), .least = 1, .most = AD_MICROBATCHES_MAX,
-     .fallback = "1", .help = "parts in which a step is computed"},
+     .fallback = "1", .help = "number of parts in which a step is computed"},
     {"train.steps", AD_KEY_INTEGER, .offset = AT(train.steps), .least = 1, .most = 4294967296.0,
-     .help = "updates of the parameters"},
+     .help = "number of updates of the parameters"},
     {"train.lr", AD_KEY_NUMBER, .offset = AT(train.lr), .least = 0, .most = 1e6, .help = "learning rate after warm-up"},
     {"train.warmup", AD_KEY_INTEGER, .offset = AT(train.warmup), .least = 0, .most = 4294967296.0, .fallback = "0",
      .help = "steps in which the rate rises to lr; a cosine then brings it down"},
@@ -109,8 +109,8 @@ static const ad_key common[] = {
     {"train.seed", AD_KEY_INTEGER, .offset = AT(train.seed), .least = 0, .most = WHOLE, .fallback = "1",
      .help = "seed of initial values and samples"},
     {"train.sync", AD_KEY_SYNC, .list = 1, .offset = AT(train.sync), .second = AT(train.sync_count), .fallback = "",
-     .help = "none, shard or all for each microbatch, the last all; left out: before the last none, with zero 2 or 3 "
-             "shard"},
+     .help = "for each microbatch none, shard or all, for the last one all; left out: none before the last, or shard "
+             "with shard.zero 2 or 3"},
 
     {"evaluate.samples", AD_KEY_INTEGER, .offset = AT(evaluate.samples), .least = 0, .most = 1 << 20, .fallback = "256",
      .help =
@@ -183,7 +183,8 @@ static ad_status add_own(ad_schema *schema, size_t predecessor) {
     const ad_key *key = &program->keys[i];
     if (predecessor_of(key) != predecessor) continue;
     if (ad_schema_find(schema, key->path)) {
-      return ad_fail(AD_INVALID, "program `%s` defines the key %s, which exists already; give the key another name",
+      return ad_fail(AD_INVALID,
+                     "program `%s` defines the key %s, which exists already; choose another name for the key",
                      program->name, key->path);
     }
     add_entry(schema, key, AD_HOME_OPTIONS);
@@ -397,7 +398,7 @@ static void list_known(const ad_schema *schema, const char *section, ad_text *ou
   char name[NAME_MAX_COMPARED], before[NAME_MAX_COMPARED] = "";
   for (size_t i = 0; i < schema->count; i++) {
     if (!name_below(schema->entries[i].key.path, section, name) || !strcmp(name, before)) continue;
-    ad_text_add(out, "%s%s", *before ? ", " : "known here are ", name);
+    ad_text_add(out, "%s%s", *before ? ", " : "the keys here are ", name);
     snprintf(before, sizeof before, "%s", name);
   }
   if (!*before) ad_text_add(out, "`%s` has no keys below it", section);
@@ -419,11 +420,12 @@ int ad_schema_suggest(const ad_schema *schema, const char *section, const char *
   char renamed[NAME_MAX_COMPARED];
   find_renamed(schema, section, unknown, renamed, sizeof renamed);
   if (*renamed) {
-    ad_text_add(out, "it is called %s now", renamed);
+    ad_text_add(out, "write %s, which is its name now", renamed);
     return 1;
   }
   if (strchr(unknown, '.') && ad_schema_find(schema, unknown)) {
-    ad_text_add(out, "write %s below %.*s:", strchr(unknown, '.') + 1, (int)strcspn(unknown, "."), unknown);
+    ad_text_add(out, "write `%s` on a line of its own, indented below `%.*s:`", strchr(unknown, '.') + 1,
+                (int)strcspn(unknown, "."), unknown);
     return 1;
   }
   guess best = nearest(schema, section, unknown);

@@ -55,8 +55,8 @@ static ad_status put_metrics(const char *text, const char *folder, json_t *run) 
 
 static ad_status refuse_folder(const char *folder, const char *path) {
   return ad_fail(AD_INVALID,
-                 "%s is not the folder of a run: there is no %s; `addend train RECIPE` makes such a folder, runs/NAME "
-                 "or what --out names, and writes a line of that file for every step",
+                 "%s is not the folder of a run, since there is no %s; name a folder that `addend train RECIPE` made, "
+                 "which is runs/NAME or the folder of --out",
                  folder, path);
 }
 

@@ -10,7 +10,8 @@
 
 static ad_status add_end(const char *path, const json_t *token, ad_ends *out) {
   if (!json_is_integer(token) || out->count == AD_ENDS_MAX)
-    return ad_fail(AD_INVALID, "%s: eos_token_id must be a token or a list of at most %d", path, AD_ENDS_MAX);
+    return ad_fail(AD_INVALID, "%s: `eos_token_id` must be a token number or a list of at most %d token numbers", path,
+                   AD_ENDS_MAX);
   out->tokens[out->count++] = json_integer_value(token);
   return AD_OK;
 }

@@ -11,8 +11,8 @@
 static ad_status check_kind(const ad_program_kind *kind) {
   char known[256];
   if (kind->sampling.next) return AD_OK;
-  return ad_fail(AD_INVALID, "%s is not a text decoder, and only text decoders (%s) can be sampled", kind->name,
-                 ad_program_kinds_sampled(known, sizeof known));
+  return ad_fail(AD_INVALID, "the program `%s` is not a text decoder, and only text decoders (%s) can be sampled",
+                 kind->name, ad_program_kinds_sampled(known, sizeof known));
 }
 
 /* Replaces all meshes by dp_shard=1. An axis cp, even of size 1, would shard the sequence, but keys and values that are

@@ -29,7 +29,8 @@ static ad_status check_options(const ad_sampler_options *options) {
     return ad_fail(AD_INVALID, "a sampler cannot compute in dtype %s; use f32, bf16 or f64",
                    ad_dtype_name(options->dtype));
   if (isfinite(options->temperature) && options->temperature >= 0) return AD_OK;
-  return ad_fail(AD_INVALID, "the temperature is %g; it must be 0 (greedy) or more", options->temperature);
+  return ad_fail(AD_INVALID, "the temperature is %g, but must be 0 (always the most probable token) or more",
+                 options->temperature);
 }
 
 static ad_status create_kept(ad_sampler *sampler) {
@@ -100,11 +101,11 @@ void ad_sampler_close(ad_sampler *sampler) {
 
 static ad_status check_tokens(const ad_sampler *sampler, const int32_t *tokens, int64_t count) {
   int64_t vocabulary = ad_sampler_vocabulary(sampler);
-  if (count < 1) return ad_fail(AD_INVALID, "%lld tokens are given; give at least 1", (long long)count);
+  if (count < 1) return ad_fail(AD_INVALID, "the text has %lld tokens; give at least 1", (long long)count);
   for (int64_t i = 0; i < count; i++)
     if (tokens[i] < 0 || tokens[i] >= vocabulary)
-      return ad_fail(AD_INVALID, "token %lld is %d; the model's tokens are 0 to %lld", (long long)i, tokens[i],
-                     (long long)vocabulary - 1);
+      return ad_fail(AD_INVALID, "token %lld (from 0) is %d, but the tokens of the model are 0 to %lld", (long long)i,
+                     tokens[i], (long long)vocabulary - 1);
   return AD_OK;
 }
 
@@ -153,11 +154,10 @@ ad_status ad_sampler_read(ad_sampler *sampler, const int32_t *tokens, int64_t co
   AD_NEED(sampler, tokens);
   AD_TRY(check_tokens(sampler, tokens, count));
   if (sampler->window && count > sampler->window - sampler->read)
-    return ad_fail(
-        AD_INVALID,
-        "the model has a sliding window of %lld tokens (sliding_window in its config.json), which addend does "
-        "not compute: prompt and continuation may have at most %lld tokens together",
-        (long long)sampler->window, (long long)sampler->window);
+    return ad_fail(AD_INVALID,
+                   "the model has a sliding window of %lld tokens (sliding_window in its config.json), which addend "
+                   "does not compute, so prompt and continuation together may have at most %lld tokens; ask for fewer",
+                   (long long)sampler->window, (long long)sampler->window);
   return run_model(sampler, tokens, count);
 }
 

@@ -133,7 +133,7 @@ static ad_status check_numbers(const run_state *s) {
     if (number->value >= ranges[i].least && number->value <= ranges[i].most) continue;
     return ad_fail(
         AD_IO,
-        "the checkpoint is damaged: its `%s` is %lld, but after %lld steps this number must be between %lld and %lld",
+        "the checkpoint is damaged, since its number `%s` is %lld, but after %lld steps must be from %lld to %lld",
         number->name, (long long)number->value, (long long)s->state.step, (long long)ranges[i].least,
         (long long)ranges[i].most);
   }

@@ -169,9 +169,9 @@ static ad_status check_fixed(const ad_run *run, const ad_fingerprint *here, cons
     const char *why = why_fixed(run, key);
     if (!why || !other || !strcmp(own, other)) continue;
     return ad_fail(AD_INVALID,
-                   "%s is %.*s in the checkpoint and %.*s in the recipe: %s, so it cannot change, not even with "
-                   "--force; set it to %.*s, or begin a run in another folder (--out)",
-                   key, VALUE_SHOWN, other, VALUE_SHOWN, own, why, VALUE_SHOWN, other);
+                   "%s is %.*s in the checkpoint, but %.*s in the recipe, and cannot change, not even with --force "
+                   "(%s); set %s to %.*s, or begin a run in another folder (--out)",
+                   key, VALUE_SHOWN, other, VALUE_SHOWN, own, why, key, VALUE_SHOWN, other);
   }
   return AD_OK;
 }
@@ -180,8 +180,8 @@ static void report_other_products(const ad_fingerprint *here, const ad_checkpoin
   const char *own = fact_value(here->facts, here->count, PRODUCTS), *other = fact_value(there, count, PRODUCTS);
   if (!other || !strcmp(own, other)) return;
   ad_log(AD_LOG_WARNING,
-         "matrix products are computed in another way than before the checkpoint (then: %s; now: %s), so from now "
-         "on results are not bit-identical to those of an uninterrupted run",
+         "matrix products were computed in another way before the checkpoint (before: %s; now: %s), so results are not "
+         "bit-identical to those of an uninterrupted run",
          other, own);
 }
 
@@ -192,16 +192,16 @@ ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, co
   ad_text bound = ad_text_on(bound_words, WORDS), unbound = ad_text_on(unbound_words, WORDS);
   compare_facts(here, there, count, &bound, &unbound);
   if (bound.used && !run->options.any_recipe)
-    return ad_fail(
-        AD_INVALID,
-        "the checkpoint belongs to another run, which differs in %s; set these keys as they were, or continue "
-        "anyway with --force",
-        bound_words);
+    return ad_fail(AD_INVALID,
+                   "the checkpoint is of another run, whose recipe differs in %s; set these keys as in the checkpoint, "
+                   "or continue nevertheless with --force",
+                   bound_words);
   if (!ad_run_is_first(run)) return AD_OK;
   report_other_products(here, there, count);
   if (bound.used)
-    ad_log(AD_LOG_WARNING, "continuing from the checkpoint of another run, which differs in %s", bound_words);
+    ad_log(AD_LOG_WARNING, "the run continues from the checkpoint of another run, whose recipe differs in %s",
+           bound_words);
   if (unbound.used)
-    ad_log(AD_LOG_INFO, "keys of the recipe changed since the checkpoint was written: %s", unbound_words);
+    ad_log(AD_LOG_INFO, "these keys of the recipe have changed since the checkpoint was written: %s", unbound_words);
   return AD_OK;
 }

@@ -97,12 +97,12 @@ static void describe_earlier(const earlier *found, char *words, size_t size) {
 /* Describes what --resume would do with the earlier run in the folder. train.c decides by the same conditions. */
 static void describe_resume(const earlier *found, int64_t steps, char *words, size_t size) {
   if (found->checkpoint >= 0)
-    snprintf(words, size, "--resume continues from its checkpoint after %lld step%s%s", (long long)found->checkpoint,
-             ad_plural(found->checkpoint),
-             found->checkpoint >= steps || is_over(found, steps) ? ", with a larger train.steps" : "");
+    snprintf(words, size, "--resume continues the run from its checkpoint after %lld step%s%s",
+             (long long)found->checkpoint, ad_plural(found->checkpoint),
+             found->checkpoint >= steps || is_over(found, steps) ? " if train.steps is larger" : "");
   else
-    snprintf(words, size, "it has no checkpoint to go on from%s",
-             found->has_weights ? "" : ": --resume begins with the first step");
+    snprintf(words, size, "the run has no checkpoint%s",
+             found->has_weights ? "" : ", so --resume begins again with the first step");
 }
 
 static ad_status refuse_earlier(const earlier *found, int64_t steps, const char *folder) {
@@ -111,18 +111,19 @@ static ad_status refuse_earlier(const earlier *found, int64_t steps, const char 
   describe_resume(found, steps, resume, sizeof resume);
   if (found->has_weights && found->checkpoint < 0 && found->takes_weights)
     snprintf(weights, sizeof weights,
-             ", where --set model.weights=%s/weights.safetensors begins with this run's weights; with checkpoint.every "
-             "a run writes checkpoints",
+             ". There, --set model.weights=%s/weights.safetensors begins with the weights of this run; set "
+             "checkpoint.every, so that the new run writes checkpoints",
              folder);
-  return ad_fail(AD_INVALID, "%s holds %s: %s; --overwrite replaces it, --out writes to another folder%s", folder,
-                 words, resume, weights);
+  return ad_fail(AD_INVALID,
+                 "%s has the files of %s; %s. --overwrite replaces the run, --out FOLDER writes to another folder%s",
+                 folder, words, resume, weights);
 }
 
 /* Refuses to resume if training would end before the step at which the finished run ended. */
 static ad_status refuse_fewer(const earlier *found, int64_t steps, const char *folder) {
   return ad_fail(AD_INVALID,
-                 "%s holds a finished run of %lld step%s, and the recipe asks for %lld: set train.steps to %lld or "
-                 "more; --overwrite replaces it, --out writes to another folder",
+                 "%s has the files of a finished run of %lld step%s, but train.steps is only %lld; set train.steps to "
+                 "at least %lld. --overwrite replaces the run, --out FOLDER writes to another folder",
                  folder, (long long)found->steps, ad_plural(found->steps), (long long)steps, (long long)found->steps);
 }
 
@@ -174,7 +175,7 @@ static ad_status check_dumped(const char *folder, const char *name) {
   AD_TRY(ad_path_in(folder, name, &path));
   ad_status status = AD_OK;
   if (is_folder(path))
-    status = ad_fail(AD_INVALID, "%s is a folder, but a file of that name must be written: move the folder away", path);
+    status = ad_fail(AD_INVALID, "%s is a folder, but a file of this name must be written; move the folder away", path);
   ad_release(path);
   return status;
 }
@@ -194,8 +195,8 @@ static ad_status check_earlier_dump(const ad_train_options *options, const char 
   struct stat found;
   if (lstat(path, &found)) return AD_OK;
   if (options->overwrite && S_ISDIR(found.st_mode)) return check_all_dumped(path);
-  return ad_fail(AD_INVALID, "%s already exists: move it away%s", path,
-                 options->overwrite ? "" : ", or --overwrite replaces the run with its dumps");
+  return ad_fail(AD_INVALID, "%s, the folder for the dump, exists already; move it away%s", path,
+                 options->overwrite ? "" : ", or replace the run and its dumps with --overwrite");
 }
 
 /* Refuses a dump whose folder --overwrite does not clear. */
@@ -211,8 +212,8 @@ static ad_status check_dump(const ad_train_options *options) {
 static ad_status check_is_folder(const char *path) {
   struct stat found;
   if (lstat(path, &found) || S_ISDIR(found.st_mode)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s is not a folder, but checkpoints are written to a folder of that name: move it away",
-                 path);
+  return ad_fail(AD_INVALID,
+                 "%s is not a folder, but checkpoints are written to a folder of this name; move the file away", path);
 }
 
 /* Refuses symbolic links as the run's folder and as "checkpoints". Files in these folders are removed, so the folders
@@ -285,7 +286,7 @@ static ad_status remove_dump(const char *folder, const char *name) {
   int left = 0;
   AD_TRY(ad_path_in(folder, name, &path));
   ad_status status = is_folder(path) ? ad_folder_remove_known(path, is_dumped, &left) : AD_OK;
-  if (left) ad_log(AD_LOG_INFO, "%s: contains files that addend did not write; they were not removed", path);
+  if (left) ad_log(AD_LOG_INFO, "%s: files in this folder that addend did not write were not removed", path);
   ad_release(path);
   return status;
 }

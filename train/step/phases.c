@@ -23,7 +23,8 @@ static ad_status check_phase(const ad_run *run, size_t p, size_t m) {
   AD_TRY(ad_tape_status(ad_run_tape(run, p, m)));
   for (size_t v = 0; v < run->program->value_count; v++) {
     if (ad_run_microbatch(run, m)->values[v].output || !ad_phase_lists(phase->gives, run->program->values[v])) continue;
-    return ad_fail(AD_INVALID, "phase `%s` did not compute its value `%s`", phase->name, run->program->values[v]);
+    return ad_fail(AD_INVALID, "phase `%s` did not give its value `%s`; call ad_phase_give for every name in `gives`",
+                   phase->name, run->program->values[v]);
   }
   return AD_OK;
 }
@@ -59,11 +60,10 @@ static void note_samples(const ad_run *run, ad_tape *t, size_t m) {
 /* Refuses to reset a tape on which gradients of weights are still to be computed. */
 static ad_status check_over(const ad_run *run, size_t p, size_t m) {
   if (!ad_run_tape(run, p, m)->defers_weights) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "phase `%s` of microbatch %zu would reuse the tape of an earlier microbatch whose weight gradients (W) "
-      "are not computed yet",
-      ad_program_phase(run->program, p)->name, m);
+  return ad_fail(AD_INVALID,
+                 "the schedule runs phase `%s` of microbatch %zu on the tape of an earlier microbatch before the "
+                 "weight gradients (W) of the earlier one are computed; put that W first",
+                 ad_program_phase(run->program, p)->name, m);
 }
 
 /* Refuses to run a phase twice in one microbatch, because the second run would reset the tape with the values of the
@@ -73,8 +73,10 @@ static ad_status check_first_run(const ad_run *run, size_t p, size_t m) {
   for (size_t v = 0; v < run->program->value_count; v++)
     if (values[v].inputs[ad_run_phase(run, p)->place] ||
         (values[v].output && ad_phase_lists(run->program->phases[p].gives, run->program->values[v])))
-      return ad_fail(AD_INVALID, "the schedule runs phase `%s` a second time in microbatch %zu",
-                     run->program->phases[p].name, m);
+      return ad_fail(
+          AD_INVALID,
+          "the schedule runs phase `%s` a second time in microbatch %zu; each phase may run once in a microbatch",
+          run->program->phases[p].name, m);
   return AD_OK;
 }
 

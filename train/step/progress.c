@@ -79,11 +79,10 @@ static ad_status open_microbatch(ad_run *run, size_t p, size_t m) {
   ad_module_run *module = module_of(run, p);
   if (module->open == (int64_t)m) return AD_OK;
   if (module->open >= 0)
-    return ad_fail(
-        AD_INVALID,
-        "the schedule runs the backward of phase `%s` in microbatch %zu before it reduces microbatch %lld of the same "
-        "module: REDUCE of microbatch %lld must come first",
-        ad_program_phase(run->program, p)->name, m, (long long)module->open, (long long)module->open);
+    return ad_fail(AD_INVALID,
+                   "the schedule runs the backward of phase `%s` in microbatch %zu before it reduces microbatch %lld "
+                   "of the same module; the REDUCE of microbatch %lld must come first",
+                   ad_program_phase(run->program, p)->name, m, (long long)module->open, (long long)module->open);
   module->open = (int64_t)m;
   module->phases_left = module->phases;
   return ad_reducer_begin_microbatch(reducer_of(run, p), next_sync(run, module));
@@ -107,7 +106,9 @@ static ad_status close_microbatch(ad_run *run, size_t p) {
 ad_status ad_progress_reduced(const ad_run *run, size_t p, int32_t m, size_t *out) {
   int64_t back = run->progress.phases[p].back;
   if (back < 0 || (m >= 0 && m != back))
-    return ad_fail(AD_INVALID, "the schedule has the REDUCE of phase `%s` before its backward of the microbatch",
+    return ad_fail(AD_INVALID,
+                   "the schedule has the REDUCE of phase `%s` before the backward of this phase in the same "
+                   "microbatch; the backward must come first",
                    ad_program_phase(run->program, p)->name);
   *out = (size_t)back;
   return AD_OK;
@@ -129,11 +130,10 @@ void ad_progress_defer(ad_run *run, size_t p, int32_t m) { *deferred_at(run, p, 
 ad_status ad_progress_flush(ad_run *run, size_t p, int32_t m) {
   int64_t *deferred = deferred_at(run, p, (size_t)m);
   if (*deferred != m)
-    return ad_fail(
-        AD_INVALID,
-        "the schedule computes weight gradients (W) of phase `%s` in microbatch %d a second time, or before the "
-        "input gradients (I)",
-        ad_program_phase(run->program, p)->name, m);
+    return ad_fail(AD_INVALID,
+                   "the schedule computes the weight gradients (W) of phase `%s` in microbatch %d a second time, or "
+                   "before the input gradients (I); each W must come once, after its I",
+                   ad_program_phase(run->program, p)->name, m);
   *deferred = -1;
   return AD_OK;
 }

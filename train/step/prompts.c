@@ -23,10 +23,9 @@ static ad_status encode(const ad_recipe *recipe, const ad_train_options *options
                         const char *text, ad_prompt *out) {
   int32_t *tokens = NULL;
   if (!options->encode || !tokenizer)
-    return ad_fail(
-        AD_INVALID,
-        "is not a list of token numbers, and there is no tokenizer to read text with: put a tokenizer.json beside "
-        "data.tokens, or write token numbers, such as \"17 4 250\"");
+    return ad_fail(AD_INVALID,
+                   "the prompt is text, but there is no tokenizer; put a tokenizer.json beside the files of "
+                   "data.tokens, or write token numbers, such as \"17 4 250\"");
   AD_TRY(options->encode(options->context, tokenizer, text, &tokens, &out->count));
   ad_status status = ad_new((size_t)out->count, &out->tokens);
   if (!status) memcpy(out->tokens, tokens, (size_t)out->count * sizeof *tokens);
@@ -46,8 +45,8 @@ static ad_status check_window(const ad_recipe *recipe, const ad_prompt *prompt) 
   int64_t tokens = prompt->count + recipe->evaluate.prompt_tokens;
   if (!recipe->window || tokens <= recipe->window) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "has %lld tokens, and evaluate.prompt_tokens is %lld, but the model has a sliding window of %lld "
-                 "tokens, which addend does not compute: both together may have at most as many",
+                 "the prompt has %lld tokens and evaluate.prompt_tokens is %lld, but together they may be at most "
+                 "%lld, the sliding window of the model, which addend does not compute",
                  (long long)prompt->count, (long long)recipe->evaluate.prompt_tokens, (long long)recipe->window);
 }
 

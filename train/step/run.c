@@ -17,7 +17,7 @@ ad_status ad_run_check_world(const ad_comm *comm, const ad_recipe *recipe) {
   if (ranks == world) return AD_OK;
   return ad_fail(
       AD_INVALID,
-      "the mesh \"%s\" of %s has %lld rank%s, but the communicator has %lld; start as many ranks as the mesh has",
+      "the mesh \"%s\" of %s has %lld rank%s, but the communicator has %lld ranks; start as many ranks as the mesh has",
       ad_recipe_mesh_text(recipe, mesh, sizeof mesh), recipe->path ? recipe->path : recipe->name, (long long)ranks,
       ad_plural(ranks), (long long)world);
 }

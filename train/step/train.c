@@ -152,7 +152,7 @@ static ad_status train_steps(training *t) {
     AD_TRY(save_when_due(t, step + 1));
     if (t->run->interrupted) {
       ad_interrupt_clear();
-      return ad_fail(AD_INTERRUPTED, "stopped on request after step %lld of %lld", (long long)step,
+      return ad_fail(AD_INTERRUPTED, "the training stopped on request after step %lld of %lld", (long long)step,
                      (long long)t->run->recipe->train.steps);
     }
   }
@@ -273,18 +273,17 @@ static ad_status find_resumption(training *t, ad_resumption *out) {
 
 static void report_it_begins(const training *t) {
   if (ad_run_is_first(t->run))
-    ad_log(AD_LOG_INFO, "%s: there is no checkpoint to continue from: the run begins with its first step",
+    ad_log(AD_LOG_INFO, "%s: there is no checkpoint to continue from, so the run begins with its first step",
            t->checkpoints);
 }
 
 /* Logs that steps are repeated, if the finished run in the folder went further than its newest checkpoint. */
 static void report_what_is_repeated(const training *t, const ad_resumption *found) {
   if (found->finished > t->first_step && ad_run_is_first(t->run))
-    ad_log(
-        AD_LOG_INFO,
-        "%s: the run was finished after %lld step%s, but its newest checkpoint is of step %lld: the steps since then "
-        "are taken again",
-        t->checkpoints, (long long)found->finished, ad_plural(found->finished), (long long)t->first_step);
+    ad_log(AD_LOG_INFO,
+           "%s: the run was finished after %lld step%s, but its newest checkpoint is of step %lld, so the steps since "
+           "then are taken again",
+           t->checkpoints, (long long)found->finished, ad_plural(found->finished), (long long)t->first_step);
 }
 
 static ad_status resume(training *t) {
@@ -297,8 +296,8 @@ static ad_status resume(training *t) {
   report_what_is_repeated(t, &found);
   if (t->first_step <= steps) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: the checkpoint was written after %lld step%s, and the recipe asks for %lld: set train.steps to "
-                 "%lld or more",
+                 "%s: the checkpoint was written after %lld step%s, but train.steps is only %lld; set train.steps to "
+                 "at least %lld",
                  t->checkpoints, (long long)t->first_step, ad_plural(t->first_step), (long long)steps,
                  (long long)t->first_step);
 }
@@ -350,7 +349,8 @@ static ad_status begin_dump(const training *t) {
   char *folder;
   if (t->options.dump_step < t->first_step)
     return ad_fail(AD_INVALID,
-                   "step %lld cannot be dumped: this training continues from a checkpoint after %lld step%s",
+                   "step %lld cannot be dumped, because this training continues from a checkpoint after %lld step%s; "
+                   "choose a later step",
                    (long long)t->options.dump_step, (long long)t->first_step, ad_plural(t->first_step));
   AD_TRY(ad_run_dump_folder(&t->options, &folder));
   ad_status status = ad_run_is_first(t->run) ? ad_folder_make(folder) : AD_OK;
@@ -390,12 +390,13 @@ static ad_status check_dumped(const ad_recipe *recipe, const ad_train_options *o
   const char *folder = ad_environment_text("ADDEND_DUMP");
   int64_t own = (int64_t)ad_environment_number("ADDEND_DUMP_STEP", 0), step = folder ? own : options->dump_step;
   if (folder && options->dumps)
-    return ad_fail(AD_INVALID, "two dumps are asked for, by --dump-step %lld and by ADDEND_DUMP=\"%s\": leave one out",
+    return ad_fail(AD_INVALID,
+                   "two dumps are requested, by --dump-step %lld and by ADDEND_DUMP=\"%s\"; leave out one of the two",
                    (long long)options->dump_step, folder);
   if (!folder && !options->dumps) return AD_OK;
   if (step >= 0 && step < recipe->train.steps) return AD_OK;
-  return ad_fail(AD_INVALID, "step %lld cannot be dumped: the recipe takes steps 0 to %lld", (long long)step,
-                 (long long)recipe->train.steps - 1);
+  return ad_fail(AD_INVALID, "step %lld cannot be dumped, because the recipe has steps 0 to %lld; choose one of these",
+                 (long long)step, (long long)recipe->train.steps - 1);
 }
 
 /* Copies the options to *out, with the name of the default folder if they name none. */
@@ -403,7 +404,7 @@ static ad_status take_options(const ad_recipe *recipe, const ad_train_options *o
                               ad_train_options *out) {
   AD_TRY(ad_options_take(out, sizeof *out, options, "ad_train_options"));
   if (out->resume && out->overwrite)
-    return ad_fail(AD_INVALID, "`resume` continues a run and `overwrite` replaces it: set only one of the two");
+    return ad_fail(AD_INVALID, "`resume` continues a run and `overwrite` replaces it; set only one of the two");
   AD_TRY(check_dumped(recipe, out));
   snprintf(folder, FOLDER_MAX, "runs/%s", recipe->name);
   if (!out->folder) out->folder = folder;
@@ -424,7 +425,7 @@ static ad_train_options options_before(const ad_train_options *own, const ad_pre
 static ad_status report_earlier(const ad_recipe *recipe, ad_status status) {
   const char *name = recipe->program->course.pretraining->name;
   return status == AD_INVALID
-             ? ad_fail_in(status, "training of the %s, whose keys train.* are written %s.* in this recipe", name, name)
+             ? ad_fail_in(status, "first training, of the %s (its keys train.* are %s.* in this recipe)", name, name)
              : status;
 }
 
@@ -447,7 +448,9 @@ ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *
   AD_TRY(ad_prompts_try(recipe, &own));
   AD_TRY(ad_folder_make(own.folder));
   if (access(own.folder, W_OK | X_OK))
-    return ad_fail(AD_IO, "%s: nothing can be written to this folder: %s", own.folder, strerror(errno));
+    return ad_fail(
+        AD_IO, "%s: this folder cannot be written to (%s); change its permissions, or name another folder with --out",
+        own.folder, strerror(errno));
   int lock;
   AD_TRY(ad_lock_take(own.folder, &lock));
   ad_lock_give(lock);  // the first rank locks the folder again
@@ -462,20 +465,20 @@ static void report_what_bf16_is_worth(const training *t) {
   ad_products products = ad_products_in_use();
   if (ad_run_compute_dtype(t->run) != AD_BF16 || !ad_products_widen(products) || !ad_run_is_first(t->run)) return;
   if (atomic_flag_test_and_set(&is_reported)) return;
-  ad_log(
-      AD_LOG_INFO,
-      "computing in bf16 takes less memory than in f32 on this machine, but more time, since matrix products of bf16 "
-      "are computed in f32: %s",
-      products.units < AD_UNITS_AVX512BF16  ? "this processor has no bf16 instructions"
-      : products.units < AD_UNITS_FAST_BF16 ? "this processor has no matrix units (AMX)"
-                                            : "ADDEND_PRODUCTS chose so, or oneDNN is missing");
+  ad_log(AD_LOG_INFO,
+         "on this machine, computing in bf16 takes less memory than in f32 but more time, since matrix products of "
+         "bf16 are computed in f32 (%s)",
+         products.units < AD_UNITS_AVX512BF16  ? "this processor has no bf16 instructions"
+         : products.units < AD_UNITS_FAST_BF16 ? "this processor has no matrix units (AMX)"
+                                               : "ADDEND_PRODUCTS chose so, or oneDNN is missing");
 }
 
 static void report_what_is_evaluated(const training *t) {
   int64_t wanted = t->run->recipe->evaluate.samples, there = ad_run_evaluated(t->run);
   if (!there || there >= wanted || !ad_run_is_first(t->run) || !ad_recipe_gives(t->run->recipe, "evaluate.samples"))
     return;
-  ad_log(AD_LOG_INFO, "evaluate.samples is %lld, but only %lld %s for validation: each evaluation reads all of these",
+  ad_log(AD_LOG_INFO,
+         "evaluate.samples is %lld, but only %lld %s for validation, so each evaluation reads all of these",
          (long long)wanted, (long long)there, there == 1 ? "sample is" : "samples are");
 }
 

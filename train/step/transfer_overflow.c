@@ -79,8 +79,8 @@ ad_status ad_transfer_overflow_fail(const ad_run *run, int64_t step) {
   const char *source = module_name(run, source_of(run, of->spec)), *needs = module_name(run, of->spec->module);
   return ad_fail(
       AD_NUMBER,
-      "step %lld: %s`%s` overflows f16 on its way %sfrom module `%s` to `%s`: its largest value is %.3g, and "
-      "f16 ends at 65504; nothing was updated; send it in bf16, whose range is wide enough",
+      "step %lld: %s`%s` overflows f16 in the transfer %sfrom module `%s` to `%s`, since its largest value is %.3g and "
+      "f16 ends at 65504; nothing was updated. Transfer the value in bf16, whose range is wide enough",
       (long long)step, of->backward ? "the gradient of " : "", of->spec->value, of->backward ? "back " : "",
       of->backward ? needs : source, of->backward ? source : needs, of->largest);
 }

@@ -203,7 +203,8 @@ void ad_transfers_begin_pass(ad_run *run) {
 static ad_status note_posted(const ad_value_transfer *c, size_t m, int backward) {
   int64_t *posted = &c->ways[backward].posted[slot_of(&c->ways[backward], m)];
   if (*posted == (int64_t)m)
-    return ad_fail(AD_INVALID, "the schedule sends or receives %s`%s` of microbatch %zu a second time",
+    return ad_fail(AD_INVALID,
+                   "the schedule sends or receives %s`%s` of microbatch %zu a second time; each transfer may come once",
                    backward ? "the gradient of " : "", c->spec->value, m);
   *posted = (int64_t)m;
   return AD_OK;
@@ -212,7 +213,8 @@ static ad_status note_posted(const ad_value_transfer *c, size_t m, int backward)
 /* Returns AD_INVALID if microbatch m, which is about to be used, was not received. */
 static ad_status check_posted(const ad_value_transfer *c, size_t m, int backward) {
   if (c->ways[backward].posted[slot_of(&c->ways[backward], m)] == (int64_t)m) return AD_OK;
-  return ad_fail(AD_INVALID, "the schedule uses %s`%s` of microbatch %zu before its %s action",
+  return ad_fail(AD_INVALID,
+                 "the schedule uses %s`%s` of microbatch %zu before the %s that receives it; put this action first",
                  backward ? "the gradient of " : "", c->spec->value, m,
                  ad_action_name(backward ? AD_ACTION_RECV_B : AD_ACTION_RECV_F));
 }
@@ -314,7 +316,8 @@ ad_status ad_transfers_settle(ad_run *run) {
 static ad_status check_given(const ad_value_transfer *c, const ad_passed_value *passed, size_t m) {
   if (!is_source(c) || passed->output) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "the schedule sends `%s` of microbatch %zu before the phase that computes this value has run",
+                 "the schedule sends `%s` of microbatch %zu before the phase that computes this value has run; put the "
+                 "send after this phase",
                  c->spec->value, m);
 }
 
@@ -362,10 +365,10 @@ static ad_status add_gradients(const ad_run *run, const ad_value_transfer *c, si
   int arrived = 0;
   AD_TRY(ad_passed_gradients(passed, ad_run_own_phases(run), sum, &arrived));
   if (arrived) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "other ranks sent `%s` and wait for its gradient, but no loss of microbatch %zu on this rank depends on it",
-      c->spec->value, m);
+  return ad_fail(AD_INVALID,
+                 "other ranks sent the value `%s` and wait for its gradient, but no loss of microbatch %zu on this "
+                 "rank depends on `%s`; use the value, or leave out its transfer",
+                 c->spec->value, m, c->spec->value);
 }
 
 static ad_status post_gradient(ad_run *run, ad_value_transfer *c, size_t m) {

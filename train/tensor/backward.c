@@ -293,7 +293,7 @@ static ad_status walk_weights(ad_tape *tape) {
 /* Returns words that name the repair for a loss of this type. */
 static const char *repair_of(ad_type type) {
   if (type == AD_R)
-    return ": every rank holds the same sum" AD_MAY_REPAIR
+    return ", so every rank has the same sum" AD_MAY_REPAIR
            "once R->P, or all_reduce P->I instead of P->R where it is made";
   if (type == AD_V) return AD_MAY_REPAIR "declare V->P, if each rank's value is an addend of the loss";
   return AD_MAY_REPAIR "sum over the sharded dimension first, which makes it P";
@@ -306,7 +306,7 @@ static ad_status check_loss_type(const ad_layout *layout, const char *site) {
     int counts = (named & AD_AXES(axis)) || type != AD_R;
     if (!counts || type == AD_P || type == AD_I) continue;
     char name[16];
-    return ad_fail(AD_TYPE, "%s: backward: the loss is %s on `%s`, but backward starts from P or I%s", site,
+    return ad_fail(AD_TYPE, "%s: `backward` needs a loss that is P or I, but the loss is %s on `%s`%s", site,
                    ad_type_print(type, name, sizeof name), ad_axis_name((ad_axis)axis), repair_of(type));
   }
   return AD_OK;
@@ -315,7 +315,9 @@ static ad_status check_loss_type(const ad_layout *layout, const char *site) {
 ad_status ad_check_loss(const ad_tensor *loss, const char *site) {
   char shape[96];
   if (loss->array.shape.ndim || !ad_dtype_is_float(loss->array.dtype))
-    return ad_fail(AD_INVALID, "%s: backward: the loss has shape %s and dtype %s, but must be a scalar; sum it first",
+    return ad_fail(AD_INVALID,
+                   "%s: `backward` needs a scalar loss, but the loss has shape %s and dtype %s; sum the loss over all "
+                   "its elements first",
                    site, ad_shape_print(&loss->array.shape, shape, sizeof shape), ad_dtype_name(loss->array.dtype));
   return check_loss_type(&loss->array.layout, site);
 }
@@ -325,12 +327,11 @@ static ad_status check_arriving_layout(const ad_layout *grad, const ad_layout *o
   if (ad_layout_equal(grad, &dual)) return AD_OK;
   char is[160], wanted[160], of[160];
   ad_layouts_shown_apart(grad, &dual, is, wanted, sizeof is);
-  return ad_fail(
-      AD_TYPE,
-      "%s: backward: the gradient of output %zu is \"%s\" on mesh \"%s\", but the output is \"%s\" on \"%s\": "
-      "the gradient must have the dual layout, \"%s\" (ad_layout_dual)",
-      site, i, is, ad_mesh_text(grad->mesh), ad_layout_shown(output, of, sizeof of), ad_mesh_text(output->mesh),
-      wanted);
+  return ad_fail(AD_TYPE,
+                 "%s: `backward` got a gradient of output %zu (from 0) that is \"%s\" on mesh \"%s\", but the output "
+                 "is \"%s\" on \"%s\"; give the gradient the dual layout, \"%s\" (ad_layout_dual)",
+                 site, i, is, ad_mesh_text(grad->mesh), ad_layout_shown(output, of, sizeof of),
+                 ad_mesh_text(output->mesh), wanted);
 }
 
 // Checks that the gradient that arrived for output i has the dtype, shape, layout and scale that the gradient of output
@@ -339,16 +340,24 @@ static ad_status check_arriving(const ad_tape *tape, const start *from, size_t i
   const ad_array *grad = arriving(from, i), *output = &from->outputs[i]->array;
   const char *site = from->site;
   char a[96], b[96];
-  if (!grad->layout.mesh) return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu has no mesh", site, i);
+  if (!grad->layout.mesh)
+    return ad_fail(AD_INVALID, "%s: `backward` got a gradient of output %zu (from 0) without a mesh; set its layout",
+                   site, i);
   ad_dtype dtype = from->outputs[i]->grad_dtype;
   if (grad->dtype != dtype)
-    return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu has dtype %s, but the output has %s", site, i,
-                   ad_dtype_name(grad->dtype), ad_dtype_name(dtype));
+    return ad_fail(
+        AD_INVALID,
+        "%s: `backward` got a gradient of output %zu (from 0) with dtype %s, but the gradient must have dtype %s", site,
+        i, ad_dtype_name(grad->dtype), ad_dtype_name(dtype));
   if (!ad_shape_equal(&grad->shape, &output->shape))
-    return ad_fail(AD_INVALID, "%s: backward: the gradient of output %zu has shape %s, but the output has %s", site, i,
-                   ad_shape_print(&grad->shape, a, sizeof a), ad_shape_print(&output->shape, b, sizeof b));
+    return ad_fail(AD_INVALID,
+                   "%s: `backward` got a gradient of output %zu (from 0) with shape %s, but the output has shape %s; "
+                   "the two must be equal",
+                   site, i, ad_shape_print(&grad->shape, a, sizeof a), ad_shape_print(&output->shape, b, sizeof b));
   if (grad->scale)
-    return ad_fail(AD_TYPE, "%s: backward: the gradient of output %zu is scaled by 2^-%d, but its scale must be 0",
+    return ad_fail(AD_TYPE,
+                   "%s: `backward` got a gradient of output %zu (from 0) that is scaled by 2^-%d, but must not be "
+                   "scaled; undo the scale first",
                    site, i, grad->scale);
   AD_TRY(check_arriving_layout(&grad->layout, &output->layout, i, site));
   return ad_array_check(tape->comm, grad, "backward", site);
@@ -358,24 +367,24 @@ static ad_status check_output(const ad_tape *tape, const start *from, size_t i) 
   const ad_tensor *output = from->outputs[i];
   int is_loss = !arriving(from, i);
   if (!ad_tape_owns(tape, output) && is_loss)
-    return ad_fail(AD_INVALID, "%s: backward: the loss is %s", from->site, ad_tape_foreigner(output));
+    return ad_fail(AD_INVALID, "%s: the loss that `backward` got is %s", from->site, ad_tape_foreigner(output));
   if (!ad_tape_owns(tape, output))
-    return ad_fail(AD_INVALID, "%s: backward: output %zu is %s", from->site, i, ad_tape_foreigner(output));
+    return ad_fail(AD_INVALID, "%s: output %zu (from 0) that `backward` got is %s", from->site, i,
+                   ad_tape_foreigner(output));
   return is_loss ? ad_check_loss(output, from->site) : check_arriving(tape, from, i);
 }
 
 static ad_status check_first(const ad_tape *tape, const char *site) {
   if (tape->defers_weights)
     return ad_fail(AD_INVALID,
-                   "%s: backward of the inputs has already run since the last ad_tape_reset; call ad_backward_weights "
-                   "for the gradients of the weights",
+                   "%s: the backward pass of the inputs has already run since the last ad_tape_reset; call "
+                   "ad_backward_weights for the gradients of the weights",
                    site);
   if (!tape->began_last) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "%s: backward has already run since the last ad_tape_reset; add losses before it, or mark only the final "
-      "start (ad_backward_from) as the last",
-      site);
+  return ad_fail(AD_INVALID,
+                 "%s: `backward` has already run since the last ad_tape_reset; add the losses before it runs, or use "
+                 "AD_LAST_START only in the last call of ad_backward_from",
+                 site);
 }
 
 static ad_status check_start(const ad_tape *tape, const start *from) {
@@ -387,8 +396,8 @@ static ad_status check_start(const ad_tape *tape, const start *from) {
     reaches |= from->outputs[i]->carries;
   }
   if (reaches) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: backward: no parameter or input is reached from %s", from->site,
-                 from->count ? "the outputs, which depend on constants only" : "a start without outputs");
+  return ad_fail(AD_INVALID, "%s: `backward` reaches no parameter and no input from %s", from->site,
+                 from->count ? "the outputs, which depend on constants only" : "a call without outputs");
 }
 
 /* Records a failure on the tape and reports it to the other ranks. */
@@ -423,10 +432,10 @@ ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const *outputs, const ad
 static ad_status check_weights(const ad_tape *tape, const char *site) {
   AD_TRY(ad_tape_status(tape));
   if (tape->defers_weights) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: backward of weights: %s", site,
+  return ad_fail(AD_INVALID, "%s: the backward pass of the weights cannot run, because %s", site,
                  tape->began_last
-                     ? "it has already run since the last ad_tape_reset"
-                     : "backward of the inputs must run first: call ad_backward_from with AD_INPUTS_START");
+                     ? "this pass has already run since the last ad_tape_reset"
+                     : "the backward pass of the inputs must run first; call ad_backward_from with AD_INPUTS_START");
 }
 
 ad_status ad_backward_weights_at(ad_tape *tape, const char *site) {

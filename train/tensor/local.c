@@ -24,8 +24,8 @@ static ad_status refuse_gradient_type(const char *name, const char *site, ad_axi
   ad_way way = {0};
   if (value != wanted) way = ad_way_find(value, wanted); /* equal types need no conversion */
   return ad_fail(AD_TYPE,
-                 "%s: %s: the value is %s on `%s`, and its gradient is stated as %s; the gradient of a value of type "
-                 "%s is %s, and no conversion without communication makes it the stated type" AD_MAY_REPAIR
+                 "%s: `%s` got a value that is %s on `%s` with a gradient stated as %s, but the gradient of a value of "
+                 "type %s is %s, and no conversion without communication makes the stated type" AD_MAY_REPAIR
                  "%s%sstate "
                  "%s",
                  site, name, ad_type_print(value, is, sizeof is), ad_axis_name(axis),
@@ -57,7 +57,7 @@ static ad_status stated_gradient(const ad_layout *value, const char *text, const
                                  ad_layout *gradient) {
   ad_layout stated, dual = ad_layout_dual(value);
   ad_status status = ad_layout_parse(value->mesh, text, &stated);
-  if (status) return ad_fail_in(status, "%s: %s: in the layout of the gradient", site, name);
+  if (status) return ad_fail_in(status, "%s: `%s` got a layout of the gradient that is wrong", site, name);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if (!(ad_mesh_named(value->mesh) & AD_AXES(axis))) stated.type[axis] = dual.type[axis];
   *gradient = stated;
@@ -73,7 +73,7 @@ static ad_status unstated(const ad_tensor *x, const char *site) {
   if (!partial) return AD_OK;
   return ad_fail(
       AD_TYPE,
-      "%s: to_local: the value is Partial (P) on %s, and the layout of its gradient is not stated" AD_MAY_REPAIR
+      "%s: `to_local` got a value that is Partial (P) on %s, but no layout for its gradient" AD_MAY_REPAIR
       "sum the value first, or state its gradient's layout (R on that axis: each rank has the gradient of the sum)",
       site, ad_axes_print(partial, axes, sizeof axes));
 }
@@ -89,7 +89,7 @@ ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradient, con
   if (!tape) return ad_tape_missing(site, "to_local");
   if (ad_tape_failed(tape)) return ad_tape_fail(tape, AD_OK);
   if (!ad_tape_owns(tape, x))
-    return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: to_local: the operand is %s", site, ad_tape_foreigner(x)));
+    return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: the operand of `to_local` is %s", site, ad_tape_foreigner(x)));
   ad_layout stated;
   ad_status status = gradient_of_leaving(x, gradient, site, &stated);
   if (status) return ad_tape_fail(tape, status);
@@ -105,9 +105,9 @@ static ad_status check_whole(const ad_tensor *x, const ad_array *value, const ch
   char is[96], wanted[96];
   if (ad_shape_equal(&x->array.shape, &value->shape)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: from_local: the stated layout of the gradient makes the ranks' parts a full value of shape %s, "
-                 "but the value has "
-                 "shape %s, since its parts are not of equal size: state a gradient that is sharded as the value is",
+                 "%s: `from_local` got a layout of the gradient with which the parts of the ranks are a full value of "
+                 "shape %s, but the value has shape %s, since its parts are not of equal size; state a gradient that "
+                 "is sharded as the value is",
                  site, ad_shape_print(&x->array.shape, is, sizeof is),
                  ad_shape_print(&value->shape, wanted, sizeof wanted));
 }
@@ -136,7 +136,7 @@ ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const char *gr
         tape,
         ad_fail(
             AD_INVALID,
-            "%s: from_local: an array with a layout, and the layout of its gradient, are required; one of them is NULL",
+            "%s: `from_local` needs an array with a layout and the layout of its gradient, but one of the two is NULL",
             site));
   ad_layout stated;
   ad_status status = stated_gradient(&value->layout, gradient, "from_local", site, &stated);

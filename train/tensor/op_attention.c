@@ -42,19 +42,19 @@ static ad_status check_shapes(const ad_tape *tape, const ad_tensor *out) {
              tape->position + q->dim[1] == k->dim[1];
   if (!fits)
     return ad_fail(AD_INVALID,
-                   "%s: attention: q is %s, k is %s, v is %s; each must be [batch, seq, heads * head_dim], with equal "
-                   "batch and seq, and k and v of equal shape",
+                   "%s: `attention` got q of shape %s, k of %s and v of %s; each must be [batch, seq, heads * "
+                   "head_dim], with equal batch and seq, and k and v of equal shape",
                    out->site, ad_shape_print(q, texts[0], sizeof texts[0]),
                    ad_shape_print(k, texts[1], sizeof texts[1]), ad_shape_print(v, texts[2], sizeof texts[2]));
   if (head_dim < 1 || q->dim[2] % head_dim || k->dim[2] % head_dim)
     return ad_fail(AD_INVALID,
-                   "%s: attention: head_dim %" PRId64 " does not divide the last dimensions of q and k, %" PRId64
-                   " and %" PRId64,
+                   "%s: head_dim of `attention` is %" PRId64
+                   ", but must divide the last dimensions of q and k, %" PRId64 " and %" PRId64,
                    out->site, head_dim, q->dim[2], k->dim[2]);
   if (!k->dim[2] || q->dim[2] % k->dim[2])
     return ad_fail(AD_INVALID,
-                   "%s: attention: %" PRId64 " heads of keys and values cannot be shared evenly by %" PRId64
-                   " heads of queries; the second number must be a multiple of the first",
+                   "%s: `attention` got %" PRId64 " heads of keys and values for %" PRId64
+                   " heads of queries, but the number of query heads must be a multiple of the other number",
                    out->site, k->dim[2] / head_dim, q->dim[2] / head_dim);
   return AD_OK;
 }
@@ -62,7 +62,7 @@ static ad_status check_shapes(const ad_tape *tape, const ad_tensor *out) {
 static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
   for (int i = Q; i <= V; i++)
     if (array_of(out, i)->dtype != tape->options.dtype)
-      return ad_fail(AD_INVALID, "%s: attention: operand %d is %s, but must be %s", out->site, i + 1,
+      return ad_fail(AD_INVALID, "%s: operand %d of `attention` is %s, but must be %s", out->site, i + 1,
                      ad_dtype_name(array_of(out, i)->dtype), ad_dtype_name(tape->options.dtype));
   return AD_OK;
 }
@@ -136,7 +136,8 @@ static ad_status check_ring(const ad_tensor *out) {
   if (!(axes & (axes - 1))) return AD_OK;
   char names[96];
   return ad_fail(AD_INVALID,
-                 "%s: attention: the sequence of k and v is sharded over %s; attention supports one axis only",
+                 "%s: `attention` got k and v whose sequence is sharded over %s, but supports only one axis; gather "
+                 "the sequence over the others",
                  out->site, ad_axes_print(axes, names, sizeof names));
 }
 
@@ -149,8 +150,8 @@ static ad_status attention_check(const ad_tape *tape, const ad_tensor *out) {
   if (first >= size.first_kv_head && last < size.first_kv_head + size.kv_heads) return AD_OK;
   return ad_fail(
       AD_INVALID,
-      "%s: attention: this rank has the heads %zu to %zu of q, which need the heads %zu to %zu of k and v, "
-      "but has %zu heads of k and v from head %zu on; shard q, k and v in the same way, or keep k and v full (R)",
+      "%s: `attention` on this rank has the heads %zu to %zu of q, which need the heads %zu to %zu of k and v, but has "
+      "%zu heads of k and v from head %zu on; shard q, k and v in the same way, or keep k and v full (R)",
       out->site, size.first_head, size.first_head + size.heads - 1, first, last, size.kv_heads, size.first_kv_head);
 }
 

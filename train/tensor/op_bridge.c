@@ -16,8 +16,8 @@ static ad_status bridge_describe(ad_tape *tape, ad_tensor *out) {
   ad_array source;
   if (ad_bridge_is_disjoint(bridge))
     return ad_fail(AD_INVALID,
-                   "%s: bridge: the two meshes of the bridge have no rank in common; a tape can use a bridge only "
-                   "between meshes on the same ranks",
+                   "%s: the two meshes of the bridge have no rank in common, but `bridge` on a tape needs two meshes "
+                   "of the same ranks",
                    out->site);
   AD_TRY(ad_bridge_describe_at(bridge, x->dtype, &x->shape, AD_FORWARD, &source, &out->array, out->site));
   return ad_bridge_check_source(bridge, x, out->site);
@@ -70,7 +70,9 @@ static const ad_operation stay = {.name = "bridge",
 ad_tensor *ad_transfer_tensor_at(ad_tape *tape, ad_tensor *x, ad_bridge *bridge, const char *site) {
   if (!site) site = AD_NO_SITE;
   if (!tape) return ad_tape_missing(site, bridge_operation.name);
-  if (!bridge) return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: bridge: the bridge is NULL", site));
+  if (!bridge)
+    return ad_tape_fail(
+        tape, ad_fail(AD_INVALID, "%s: the bridge of `bridge` is NULL; create one with ad_bridge_create", site));
   int stays = x && x->array.shape.ndim && ad_bridge_is_local(bridge, x->array.shape.dim[0]);
   x = ad_tape_apply(tape, stays ? &stay : &bridge_operation, &x, 1, &(bridge_numbers){bridge, tape->transitions++},
                     site);

@@ -70,11 +70,11 @@ static ad_status check_part(const ad_tensor *out, int i) {
   char a[96], b[96], name[40];
   int dim = dim_of_parts(out);
   if (part->dtype != first->dtype)
-    return ad_fail(AD_INVALID, "%s: concat: operand %d is %s, but must be %s", out->site, i + 1,
+    return ad_fail(AD_INVALID, "%s: operand %d of `concat` is %s, but must be %s as operand 1", out->site, i + 1,
                    ad_dtype_name(part->dtype), ad_dtype_name(first->dtype));
   if (same_but_for(&first->shape, &part->shape, dim)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: concat: operand %d has shape %s, but operand 1 has %s; the shapes must be equal except in %s",
+                 "%s: operand %d of `concat` has shape %s, but operand 1 has %s; the shapes must be equal except in %s",
                  out->site, i + 1, ad_shape_print(&part->shape, b, sizeof b),
                  ad_shape_print(&first->shape, a, sizeof a), print_dim(first, dim, name, sizeof name));
 }
@@ -159,8 +159,8 @@ static ad_tensor *concat_along(ad_tape *tape, ad_tensor *const *parts, size_t n,
   if (!site) site = AD_NO_SITE;
   if (!tape) return ad_tape_missing(site, concat.name);
   if (!parts || !n || n > PARTS_MAX)
-    return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: concat: %zu values were given; 1 to %d are allowed", site,
-                                      parts ? n : 0, PARTS_MAX));
+    return ad_tape_fail(
+        tape, ad_fail(AD_INVALID, "%s: `concat` got %zu operands, but takes 1 to %d", site, parts ? n : 0, PARTS_MAX));
   if (n > AD_OPERANDS_MAX) return concat_groups(tape, parts, n, dim, site);
   return ad_tape_apply(tape, &concat, parts, (int)n, &(concat_numbers){dim}, site);
 }
@@ -189,12 +189,12 @@ static ad_status check_stretch(const ad_tensor *out, int dim, int64_t size) {
   if (own->first >= 0 && own->count >= 0 && own->first <= size && own->count <= size - own->first) return AD_OK;
   if (own->dim == LAST)
     return ad_fail(AD_INVALID,
-                   "%s: slice: %" PRId64 " columns from column %" PRId64
-                   " on were requested, but the operand has %" PRId64,
+                   "%s: `slice` was asked for %" PRId64 " columns from column %" PRId64
+                   " on, but the operand has only %" PRId64 " columns",
                    out->site, own->count, own->first, size);
   return ad_fail(AD_INVALID,
-                 "%s: slice: %" PRId64 " elements from element %" PRId64
-                 " on of %s were requested, but it has %" PRId64,
+                 "%s: `slice` was asked for %" PRId64 " elements from element %" PRId64
+                 " on of %s, which has only %" PRId64 " elements",
                  out->site, own->count, own->first, print_dim(&out->operand[0]->array, dim, name, sizeof name), size);
 }
 

@@ -57,9 +57,8 @@ static ad_status check_ranks(const ad_tape *tape, const ad_mesh *counted, const 
                ad_mesh_last_rank(counted) >= ad_mesh_last_rank(tape->mesh);
   if (covers) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "%s: %s: the count was taken over ranks %" PRId64 " to %" PRId64
-                 ", but the tape's mesh \"%s\" has ranks "
-                 "%" PRId64 " to %" PRId64 "; count over all of them",
+                 "%s: the count of `%s` was taken over ranks %" PRId64 " to %" PRId64
+                 ", but the tape's mesh \"%s\" has ranks %" PRId64 " to %" PRId64 "; count over all ranks of the tape",
                  site, what, ad_mesh_first_rank(counted), ad_mesh_last_rank(counted), ad_mesh_text(tape->mesh),
                  ad_mesh_first_rank(tape->mesh), ad_mesh_last_rank(tape->mesh));
 }
@@ -70,15 +69,15 @@ static ad_status check_summed(const ad_layout *layout, const char *what, const c
   if (!partial) return AD_OK;
   char axes[128];
   return ad_fail(AD_TYPE,
-                 "%s: %s: the count is P on `%s`: each rank has counted its own part, and the parts were not summed; "
-                 "call ad_count_post when the batch is read, and ad_count_wait before the count is used",
+                 "%s: the count of `%s` is P on `%s`, since each rank has counted its own part and the parts were not "
+                 "summed; call ad_count_post when the batch is read, and ad_count_wait before the count is used",
                  site, what, ad_axes_print(partial, axes, sizeof axes));
 }
 
 /* Waits for the count, if it is in flight, and checks that it was summed. */
 static ad_status take_total(const ad_tape *tape, const ad_count *count, const char *what, const char *site,
                             int64_t *total) {
-  if (!count) return ad_fail(AD_INVALID, "%s: %s: the count is NULL", site, what);
+  if (!count) return ad_fail(AD_INVALID, "%s: the count of `%s` is NULL; give an ad_count", site, what);
   const ad_layout *layout = &ad_count_array(count)->layout;
   AD_TRY(check_ranks(tape, layout->mesh, what, site));
   if (ad_count_is_in_flight(count)) AD_TRY(ad_count_wait(count, NULL));
@@ -104,7 +103,7 @@ ad_tensor *ad_share_at(ad_tape *tape, ad_tensor *a, const ad_count *count, size_
   ad_status status = tape->status ? AD_OK : take_total(tape, count, share.name, site, &total);
   if (!status && !tape->status && (own = ad_count_of(count, m)) < 0)
     status =
-        ad_fail(AD_INVALID, "%s: share: there is no microbatch %zu of %" PRId64 "; microbatches are numbered from 0",
+        ad_fail(AD_INVALID, "%s: `share` got microbatch %zu, but there are %" PRId64 " microbatches, numbered from 0",
                 site, m, ad_count_array(count)->shape.dim[0]);
   if (status) return ad_tape_fail(tape, status);
   double part = total ? (double)own / (double)total : 0;

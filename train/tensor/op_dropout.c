@@ -15,18 +15,18 @@ static const dropout_numbers *numbers_of(const ad_tensor *out) { return out->own
 static ad_status dropout_check(const ad_tape *tape, const ad_tensor *out) {
   const dropout_numbers *own = numbers_of(out);
   if (!(own->probability >= 0 && own->probability < 1))
-    return ad_fail(AD_INVALID, "%s: dropout: the probability is %g, but must be from 0 on and below 1", out->site,
+    return ad_fail(AD_INVALID, "%s: the probability of `dropout` is %g, but must be at least 0 and below 1", out->site,
                    own->probability);
-  if (!own->name) return ad_fail(AD_INVALID, "%s: dropout: the name is NULL", out->site);
+  if (!own->name) return ad_fail(AD_INVALID, "%s: the name of `dropout` is NULL; give each dropout a name", out->site);
   if (!out->array.shape.ndim)
-    return ad_fail(AD_INVALID, "%s: dropout: the operand is a scalar, but must have the shape [samples, ...]",
+    return ad_fail(AD_INVALID, "%s: the operand of `dropout` is a scalar, but must have the shape [samples, ...]",
                    out->site);
   ad_axes own_rows = ad_layout_axes_of(&out->array.layout, AD_V);
   if (!own_rows) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "%s: dropout: operand 1 is V on `%s`, but dropout draws by an element's position in the full value, "
-                 "which a V value does not have: apply dropout before each rank has its own value, or declare "
-                 "V->S(0) if the ranks' values are parts of one",
+                 "%s: operand 1 of `dropout` is V on `%s`, but dropout draws by the position of an element in the full "
+                 "value, and a V value has no full value; apply dropout before each rank has its own value, or declare "
+                 "V->S(0) if the values of the ranks are parts of one value",
                  out->site, ad_axis_name((ad_axis)__builtin_ctz(own_rows)));
 }
 

@@ -44,8 +44,9 @@ ad_tensor *ad_to_dtype_at(ad_tape *tape, ad_tensor *x, ad_dtype dtype, const cha
   if (!tape) return ad_tape_missing(site, to_dtype.name);
   if (!ad_tape_has_dtype(tape, dtype))
     return ad_tape_fail(
-        tape, ad_fail(AD_INVALID, "%s: to_dtype: values of dtype %s are not supported on a tape that computes in %s",
-                      site, ad_dtype_name(dtype), ad_dtype_name(ad_tape_dtype(tape))));
+        tape,
+        ad_fail(AD_INVALID, "%s: `to_dtype` was given %s, a dtype that a tape that computes in %s does not support",
+                site, ad_dtype_name(dtype), ad_dtype_name(ad_tape_dtype(tape))));
   if (ad_tape_owns(tape, x) && x->array.dtype == dtype) return x;
   return ad_tape_apply(tape, &to_dtype, &x, 1, &(dtype_numbers){dtype}, site);
 }
@@ -179,7 +180,7 @@ ad_tensor *ad_scale_at(ad_tape *tape, ad_tensor *a, double factor, const char *s
   if (!site) site = AD_NO_SITE;
   if (!tape) return ad_tape_missing(site, scale.name);
   if (!isfinite(factor))
-    return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: scale: the factor must be finite, but is %g", site, factor));
+    return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: the factor of `scale` must be finite, but is %g", site, factor));
   return ad_tape_apply(tape, &scale, &a, 1, &(scale_numbers){factor}, site);
 }
 

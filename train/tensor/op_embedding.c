@@ -18,17 +18,18 @@ static ad_status embedding_check(const ad_tape *tape, const ad_tensor *out) {
   int span_count;
   own_rows(tape, out, &span_count);
   if (span_count <= 1) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "%s: embedding: this rank's part of the table has %d separate pieces; shard the table so that it has one (S0)",
-      out->site, span_count);
+  return ad_fail(AD_INVALID,
+                 "%s: the table of `embedding` has %d separate pieces on this rank, but must be one piece; shard the "
+                 "table S0, in order of the ranks",
+                 out->site, span_count);
 }
 
 static ad_status check_index(const ad_tensor *out, size_t position) {
   int32_t index = indices_of(out)[position];
   int64_t vocabulary = out->operand[0]->array.shape.dim[0];
   if (index >= 0 && index < vocabulary) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: embedding: index %d at position %zu is outside the table of %" PRId64 " rows",
+  return ad_fail(AD_INVALID,
+                 "%s: `embedding` got index %d at position %zu (from 0), outside the table of %" PRId64 " rows",
                  out->site, index, position, vocabulary);
 }
 

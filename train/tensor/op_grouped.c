@@ -26,8 +26,8 @@ static ad_status grouped_check(const ad_tape *tape, const ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array, *w = &out->operand[1]->array;
   if ((size_t)x->local.dim[0] == routing->received && (size_t)w->local.dim[0] == routing->own_experts) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: grouped_linear: operand 1 has %" PRId64 " rows and operand 2 %" PRId64
-                 " matrices, but the routing brought %zu rows for %zu experts",
+                 "%s: `grouped_linear` got operand 1 with %" PRId64 " rows and operand 2 with %" PRId64
+                 " matrices, but the routing brought %zu rows for %zu experts; the numbers must be equal",
                  out->site, x->local.dim[0], w->local.dim[0], routing->received, routing->own_experts);
 }
 

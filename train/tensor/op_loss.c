@@ -56,10 +56,10 @@ static ad_status describe_gathered(const ad_tape *tape, const ad_tensor *out, ad
     AD_TRY(ad_array_after_at(tape->comm, gathered, AD_MOVE_ALL_GATHER, numbers->over, AD_I, gathered, out->site));
   if (!ad_layout_sharded_axes(&gathered->layout)) return AD_OK;
   char axes[96];
-  return ad_fail(
-      AD_TYPE,
-      "%s: cross_entropy: the vocabulary is sharded over %s, but the rows' statistics were not gathered over it",
-      out->site, ad_axes_print(ad_layout_sharded_axes(&gathered->layout), axes, sizeof axes));
+  return ad_fail(AD_TYPE,
+                 "%s: the vocabulary of `cross_entropy` is sharded over %s, but the statistics of the rows were not "
+                 "gathered over these axes",
+                 out->site, ad_axes_print(ad_layout_sharded_axes(&gathered->layout), axes, sizeof axes));
 }
 
 /* Describes the loss: on axes that shard the vocabulary it is I, because the ranks gather statistics and then compute
@@ -90,11 +90,10 @@ static ad_status loss_check(const ad_tape *tape, const ad_tensor *out) {
   int span_count;
   own_columns(tape, out, &span_count);
   if (span_count <= 1) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "%s: cross_entropy: this rank's part of the vocabulary has %d separate pieces; shard the vocabulary so "
-      "that it has one",
-      out->site, span_count);
+  return ad_fail(AD_INVALID,
+                 "%s: the vocabulary of `cross_entropy` has %d separate pieces on this rank, but must be one piece; "
+                 "shard the vocabulary in order of the ranks",
+                 out->site, span_count);
 }
 
 static ad_status check_target(const ad_tensor *out, size_t position) {
@@ -102,7 +101,8 @@ static ad_status check_target(const ad_tensor *out, size_t position) {
   int64_t vocabulary = logits->shape.dim[last_dim(logits)];
   if (targets_of(out)[position] < vocabulary) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: cross_entropy: target %d at position %zu is outside the vocabulary of %" PRId64 " logits",
+                 "%s: `cross_entropy` got target %d at position %zu (from 0), outside the vocabulary of %" PRId64
+                 " logits",
                  out->site, targets_of(out)[position], position, vocabulary);
 }
 

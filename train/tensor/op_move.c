@@ -48,8 +48,8 @@ static ad_status move_describe(ad_tape *tape, ad_tensor *out) {
   if (is_undone(&x->layout, &out->array.layout, at, x->shape.ndim, out->site)) return AD_OK;
   char before[128], after[128];
   return ad_fail(AD_TYPE,
-                 "%s: %s: the conversion leads from \"%s\" to \"%s\", but its backward does not lead back" AD_MAY_REPAIR
-                 "move the innermost cut first",
+                 "%s: `%s` converts \"%s\" to \"%s\", but its backward does not convert back" AD_MAY_REPAIR
+                 "first convert the innermost of the axes that shard the dimension",
                  out->site, ad_move_name(at->move), ad_layout_print(&x->layout, before, sizeof before),
                  ad_layout_print(&out->array.layout, after, sizeof after));
 }

@@ -15,8 +15,8 @@ static ad_status check_shapes(const ad_tensor *out) {
              x->shape.dim[2] == y->shape.dim[2] && y->shape.dim[1] <= x->shape.dim[1];
   if (fits) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: place: a value of shape %s cannot replace the first rows of one of shape %s: [batch, n, d] "
-                 "replaces the first n rows of [batch, seq, d]",
+                 "%s: `place` cannot put a value of shape %s in place of the first rows of a value of shape %s; "
+                 "[batch, n, d] replaces the first n rows of [batch, seq, d]",
                  out->site, ad_shape_print(&y->shape, b, sizeof b), ad_shape_print(&x->shape, a, sizeof a));
 }
 
@@ -48,11 +48,11 @@ static ad_status check_layouts(const ad_tensor *out) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (ad_type_dim(x->type[axis]) == 1 || ad_type_dim(y->type[axis]) == 1)
       return ad_fail(AD_TYPE,
-                     "%s: place: the sequence is sharded over `%s`, but must be full" AD_MAY_REPAIR
+                     "%s: the sequence of `place` is sharded over `%s`, but must be full" AD_MAY_REPAIR
                      "shard the sequence after this call",
                      out->site, ad_axis_name((ad_axis)axis));
     if (x->type[axis] != y->type[axis])
-      return ad_fail(AD_TYPE, "%s: place: operand 1 is %s on `%s`, but operand 2 is %s%s", out->site,
+      return ad_fail(AD_TYPE, "%s: operand 1 of `place` is %s on `%s`, but operand 2 is %s%s", out->site,
                      ad_type_print(x->type[axis], a, sizeof a), ad_axis_name((ad_axis)axis),
                      ad_type_print(y->type[axis], b, sizeof b),
                      repair_of(x->type[axis], y->type[axis], repair, sizeof repair));

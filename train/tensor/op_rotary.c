@@ -17,8 +17,8 @@ static ad_status check_scaling(const ad_rotary_scaling *scaling, const char *sit
   double low = scaling->low_turns, high = scaling->high_turns, original = scaling->original_positions;
   if (scaling->factor == 0 || (scaling->factor > 0 && low > 0 && high > low && original > 0)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: rotary: the scaling has factor %g, low_turns %g, high_turns %g and original_positions %g; all "
-                 "must be above 0, and high_turns above low_turns",
+                 "%s: the scaling of `rotary` has factor %g, low_turns %g, high_turns %g and original_positions %g, "
+                 "but all must be above 0, and high_turns above low_turns",
                  site, scaling->factor, low, high, original);
 }
 
@@ -28,7 +28,7 @@ static ad_status rotary_check(const ad_tape *tape, const ad_tensor *out) {
   if (numbers->head_dim % 2)
     return ad_fail(AD_INVALID, "%s: rotary: head_dim is %" PRId64 ", but must be even", out->site, numbers->head_dim);
   if (!(numbers->base > 0))
-    return ad_fail(AD_INVALID, "%s: rotary: base is %g, but must be above 0", out->site, numbers->base);
+    return ad_fail(AD_INVALID, "%s: the base of `rotary` is %g, but must be above 0", out->site, numbers->base);
   return check_scaling(&numbers->scaling, out->site);
 }
 

@@ -26,8 +26,8 @@ static ad_status to_rows_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array;
   char shape[96];
   if (x->shape.ndim < 2)
-    return ad_fail(AD_INVALID, "%s: to_rows: the value has shape %s, but must have at least 2 dimensions", out->site,
-                   ad_shape_print(&x->shape, shape, sizeof shape));
+    return ad_fail(AD_INVALID, "%s: the operand of `to_rows` has shape %s, but must have at least 2 dimensions",
+                   out->site, ad_shape_print(&x->shape, shape, sizeof shape));
   ad_layout layout = layout_of_rows(x);
   ad_shape rows = {2, {(int64_t)ad_rows_of(out->operand[0]), x->shape.dim[x->shape.ndim - 1]}};
   out->array = ad_array_describe(tape->comm, x->dtype, &rows, &layout);
@@ -72,10 +72,11 @@ static ad_status check_row_type(const ad_tensor *out, const ad_layout *wanted, a
   ad_type is = out->operand[0]->array.layout.type[axis];
   char has[16], should[16];
   if (was_sharded ? is == AD_V : ad_type_dim(is) != 0) return AD_OK;
-  return ad_fail(AD_TYPE, "%s: from_rows: the rows are %s on `%s`, %s, so they must be %s", out->site,
-                 ad_type_print(is, has, sizeof has), ad_axis_name(axis),
-                 was_sharded ? "but each rank took its own rows" : "but all ranks took the same rows",
-                 ad_type_print(wanted->type[axis], should, sizeof should));
+  return ad_fail(
+      AD_TYPE, "%s: the rows of `from_rows` are %s on `%s`, %s, so the rows must be %s", out->site,
+      ad_type_print(is, has, sizeof has), ad_axis_name(axis),
+      was_sharded ? "but in `to_rows` each rank took its own rows" : "but in `to_rows` all ranks took the same rows",
+      ad_type_print(wanted->type[axis], should, sizeof should));
 }
 
 /* Describes the result: it has the shape and sharding of `like`; on axes that do not shard its rows it has the types of
@@ -83,12 +84,12 @@ static ad_status check_row_type(const ad_tensor *out, const ad_layout *wanted, a
 static ad_status from_rows_describe(ad_tape *tape, ad_tensor *out) {
   const ad_tensor *origin = ((const rows_numbers *)out->own)->like;
   if (!ad_tape_owns(tape, origin))
-    return ad_fail(AD_INVALID, "%s: from_rows: `like` is %s", out->site, ad_tape_foreigner(origin));
+    return ad_fail(AD_INVALID, "%s: the argument `like` of `from_rows` is %s", out->site, ad_tape_foreigner(origin));
   const ad_array *x = &out->operand[0]->array, *like = &origin->array;
   ad_layout wanted = layout_of_rows(like), layout = like->layout;
   int last = like->shape.ndim - 1;
   if (x->shape.ndim != 2 || x->local.dim[0] != (int64_t)ad_rows_of(origin))
-    return ad_fail(AD_INVALID, "%s: from_rows: the operand has %" PRId64 " rows, but `like` has %zu", out->site,
+    return ad_fail(AD_INVALID, "%s: the operand of `from_rows` has %" PRId64 " rows, but `like` has %zu", out->site,
                    x->shape.ndim ? x->local.dim[0] : 0, ad_rows_of(origin));
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     int dim = ad_type_dim(like->layout.type[axis]), was_sharded = dim >= 0 && dim < last;
@@ -134,14 +135,15 @@ static ad_status check_rows(const ad_tensor *out, size_t rows) {
   const ad_array *x = &out->operand[0]->array;
   char text[16];
   if (!x->shape.ndim || (size_t)x->local.dim[0] != rows)
-    return ad_fail(AD_INVALID, "%s: %s: the operand has %" PRId64 " rows, but the routing has %zu", out->site,
+    return ad_fail(AD_INVALID, "%s: the operand of `%s` has %" PRId64 " rows, but the routing has %zu", out->site,
                    out->op->name, x->shape.ndim ? x->local.dim[0] : 0, rows);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if (ad_type_dim(x->layout.type[axis]) == 0)
-      return ad_fail(
-          AD_TYPE, "%s: %s: the rows are %s on `%s`, but each rank routes its own rows" AD_MAY_REPAIR "declare them V",
-          out->site, out->op->name, ad_type_print(x->layout.type[axis], text, sizeof text),
-          ad_axis_name((ad_axis)axis));
+      return ad_fail(AD_TYPE,
+                     "%s: the rows of `%s` are %s on `%s`, but each rank routes its own rows" AD_MAY_REPAIR
+                     "declare them V",
+                     out->site, out->op->name, ad_type_print(x->layout.type[axis], text, sizeof text),
+                     ad_axis_name((ad_axis)axis));
   return AD_OK;
 }
 
@@ -248,8 +250,9 @@ static ad_status weights_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array;
   const slot_numbers *numbers = slots_of(out);
   if (ad_numel(out->operand[0]) != numbers->tokens)
-    return ad_fail(AD_INVALID, "%s: slot_weights: there are %zu scores, but the routing has %zu choices", out->site,
-                   ad_numel(out->operand[0]), numbers->tokens);
+    return ad_fail(AD_INVALID,
+                   "%s: `slot_weights` got %zu scores, but the routing has %zu choices; the two numbers must be equal",
+                   out->site, ad_numel(out->operand[0]), numbers->tokens);
   ad_shape shape = {1, {(int64_t)numbers->slots}};
   out->array = ad_array_describe(tape->comm, x->dtype, &shape, &x->layout);
   return AD_OK;

@@ -141,7 +141,7 @@ static ad_status check_bias(const ad_tape *tape, const ad_array *bias, int64_t e
   int is_whole = bias->local.ndim == 1 && bias->local.dim[0] == experts && ad_dtype_is_float(bias->dtype);
   if (is_whole && (bias->data || tape->dry)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: top_k: the bias has dtype %s and shape %s%s; it must be one float for each of the %" PRId64
+                 "%s: the bias of `top_k` has dtype %s and shape %s%s, but must be one float for each of the %" PRId64
                  " experts",
                  site, ad_dtype_name(bias->dtype), ad_shape_print(&bias->local, shape, sizeof shape),
                  bias->data ? "" : " without data", experts);
@@ -153,14 +153,15 @@ static ad_status choice_describe(ad_tape *tape, ad_tensor *out) {
   char shape[96];
   if (scores->shape.ndim != 2 || numbers->k < 1 || numbers->k > scores->shape.dim[1])
     return ad_fail(AD_INVALID,
-                   "%s: top_k: k is %" PRId64
-                   ", and the scores have shape %s; the scores must be [tokens, experts], and k from 1 to experts",
+                   "%s: k of `top_k` is %" PRId64
+                   ", and the scores have shape %s, but the scores must be [tokens, experts], and k must be from 1 to "
+                   "the number of experts",
                    out->site, numbers->k, ad_shape_print(&scores->shape, shape, sizeof shape));
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if (ad_type_is_sharded(scores->layout.type[axis]) || scores->layout.type[axis] == AD_P)
       return ad_fail(
           AD_TYPE,
-          "%s: top_k: the scores are %s on `%s`; experts are chosen from whole rows, so the scores must be R, I or V",
+          "%s: the scores of `top_k` are %s on `%s`, but must be R, I or V, because experts are chosen from full rows",
           out->site, ad_type_print(scores->layout.type[axis], shape, sizeof shape), ad_axis_name((ad_axis)axis));
   AD_TRY(check_bias(tape, numbers->bias, scores->shape.dim[1], out->site));
   ad_shape chosen = {2, {scores->shape.dim[0], numbers->k}};
@@ -218,8 +219,8 @@ static ad_status take_given(const ad_tensor *out, size_t token, int32_t *chosen)
   for (size_t j = 0; j < k; j++)
     if ((size_t)chosen[j] >= experts || is_chosen(chosen, j, (size_t)chosen[j]))
       return ad_fail(AD_INVALID,
-                     "%s: top_k: choice %zu of token %zu is expert number %d of %zu; it must be at least 0 and below "
-                     "that, and none of the earlier choices of the token",
+                     "%s: choice %zu (from 0) of token %zu in `top_k` is expert %d, but must be one of the %zu "
+                     "experts, numbered from 0, and not an earlier choice of this token",
                      out->site, j, token, (int)chosen[j], experts);
   return AD_OK;
 }

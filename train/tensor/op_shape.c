@@ -134,12 +134,13 @@ static ad_status no_such_sharding(const ad_tensor *out, ad_axis axis, const char
   const ad_array *x = &out->operand[0]->array;
   char type[16], from[96], to[96];
   ad_type is = x->layout.type[axis];
-  return ad_fail(AD_TYPE,
-                 "%s: reshape: operand 1 of shape %s is %s on `%s`, and in shape %s %s: a sharded dimension must begin "
-                 "where a dimension of the result begins, and both must be sharded at the same elements" AD_MAY_REPAIR
-                 "all_gather %s->I",
-                 out->site, ad_shape_print(&x->shape, from, sizeof from), ad_type_print(is, type, sizeof type),
-                 ad_axis_name(axis), ad_shape_print(wanted_of(out), to, sizeof to), why, type);
+  return ad_fail(
+      AD_TYPE,
+      "%s: operand 1 of `reshape`, of shape %s, is %s on `%s`, but in shape %s %s. A sharded dimension must begin "
+      "where a dimension of the result begins, and both must be sharded at the same elements" AD_MAY_REPAIR
+      "all_gather %s->I",
+      out->site, ad_shape_print(&x->shape, from, sizeof from), ad_type_print(is, type, sizeof type), ad_axis_name(axis),
+      ad_shape_print(wanted_of(out), to, sizeof to), why, type);
 }
 
 /* Returns the number of parts (chunks, if the sharding is zigzag) into which all axes together shard a dimension. */
@@ -156,9 +157,9 @@ static ad_status move_sharding(const ad_tensor *out, ad_axis axis, ad_layout *la
   int dim = ad_type_dim(x->layout.type[axis]);
   if (dim < 0) return AD_OK;
   int to = dim_that_takes(&x->shape, dim, wanted_of(out));
-  if (to < 0) return no_such_sharding(out, axis, "no dimension begins where that one does");
+  if (to < 0) return no_such_sharding(out, axis, "no dimension begins where the sharded one does");
   if (!sharded_identically(&x->shape, dim, wanted_of(out), to, parts_of(&x->layout, dim)))
-    return no_such_sharding(out, axis, "its parts would be other elements");
+    return no_such_sharding(out, axis, "the parts of the ranks would be other elements");
   layout->type[axis] = ad_type_sharded_like(x->layout.type[axis], to);
   return AD_OK;
 }
@@ -182,11 +183,12 @@ static ad_status check_numel(const ad_tensor *out) {
   int is_shape = to->ndim >= 0 && to->ndim <= AD_DIMS_MAX;
   for (int d = 0; is_shape && d < to->ndim; d++) is_shape = to->dim[d] >= 0;
   if (!is_shape)
-    return ad_fail(AD_INVALID, "%s: reshape: the new shape must have 0 to %d dimensions, none of them negative",
+    return ad_fail(AD_INVALID,
+                   "%s: the new shape of `reshape` must have 0 to %d dimensions, and no dimension may be negative",
                    out->site, AD_DIMS_MAX);
   if (ad_shape_numel(from) == ad_shape_numel(to)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: reshape: shape %s has %" PRId64 " elements, and %s has %" PRId64
+                 "%s: `reshape` got an operand of shape %s with %" PRId64 " elements and the new shape %s with %" PRId64
                  "; the two numbers must be equal",
                  out->site, ad_shape_print(from, a, sizeof a), ad_shape_numel(from), ad_shape_print(to, b, sizeof b),
                  ad_shape_numel(to));
@@ -228,6 +230,6 @@ static const ad_operation reshape = {.name = "reshape",
 ad_tensor *ad_reshape_at(ad_tape *tape, ad_tensor *x, const ad_shape *shape, const char *site) {
   if (!site) site = AD_NO_SITE;
   if (!tape) return ad_tape_missing(site, reshape.name);
-  if (!shape) return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: reshape: the shape is NULL", site));
+  if (!shape) return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: the shape of `reshape` is NULL; give a shape", site));
   return ad_tape_apply(tape, &reshape, &x, 1, &(reshape_numbers){*shape}, site);
 }

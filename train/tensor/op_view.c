@@ -13,7 +13,8 @@ static const ad_mesh *view_of(const ad_tensor *out) { return ((const view_number
 // duals, and if types agree on a set of axes, so do their duals.
 static ad_status view_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array;
-  if (!view_of(out)) return ad_fail(AD_INVALID, "%s: view: the view is NULL", out->site);
+  if (!view_of(out))
+    return ad_fail(AD_INVALID, "%s: the view of `view` is NULL; give a mesh of the same ranks", out->site);
   ad_layout seen, back, dual;
   AD_TRY(ad_layout_view_at(&x->layout, view_of(out), &seen, out->site));
   dual = ad_layout_dual(&seen);

@@ -16,13 +16,13 @@ typedef struct attempt {
 } attempt;
 
 static ad_status fail_missing(const attempt *of, const char *what) {
-  return ad_fail(AD_INVALID, "%s: %s: the ad_operation has no %s", of->site, of->op->name, what);
+  return ad_fail(AD_INVALID, "%s: the ad_operation of `%s` has no %s", of->site, of->op->name, what);
 }
 
 static ad_status wrong_dims(const attempt *of, const char *why) {
   return ad_fail(AD_INVALID,
-                 "%s: %s: `dims` is \"%s\": %s; give a term of letters, with or without \"...\" in front, for each "
-                 "operand, then \"->\" and the term of the result, as in \"...k,kn->...n\"",
+                 "%s: `dims` of `%s` is \"%s\", but %s. Give a term of letters, with or without \"...\" before them, "
+                 "for each operand, then \"->\" and the term of the result, as in \"...k,kn->...n\"",
                  of->site, of->op->name, of->op->dims, why);
 }
 
@@ -35,7 +35,7 @@ static const char *read_term(const char *at, char seen[128]) {
 
 static ad_status check_result_term(const attempt *of, const char *at, const char seen[128]) {
   char of_result[128] = {0};
-  if (*read_term(at, of_result)) return wrong_dims(of, "the result's term has characters that are not letters");
+  if (*read_term(at, of_result)) return wrong_dims(of, "the term of the result has characters that are not letters");
   for (int letter = 0; letter < 128; letter++)
     if (of_result[letter] && !seen[letter]) return wrong_dims(of, "the result has a letter that no operand has");
   return AD_OK;
@@ -47,20 +47,20 @@ static ad_status check_dims(const attempt *of) {
   size_t terms = 1;
   if (strlen(at) > AD_OPERANDS_MAX * (AD_DIMS_MAX + 1)) return wrong_dims(of, "the text is too long");
   for (at = read_term(at, seen); *at == ','; terms++) at = read_term(at + 1, seen);
-  if (strncmp(at, "->", 2)) return wrong_dims(of, "\"->\" is missing after the operands' terms");
+  if (strncmp(at, "->", 2)) return wrong_dims(of, "\"->\" is missing after the terms of the operands");
   if (terms != of->count) return wrong_dims(of, "the number of terms is not the number of operands");
   return check_result_term(of, at + 2, seen);
 }
 
 static ad_status check_record(const attempt *of, const void *own) {
   const ad_operation *op = of->op;
-  if (!op->name) return ad_fail(AD_INVALID, "%s: the ad_operation has no name", of->site);
+  if (!op->name) return ad_fail(AD_INVALID, "%s: the ad_operation has no name; set `name`", of->site);
   if (!op->forward) return fail_missing(of, "`forward`");
   if (!op->backward) return fail_missing(of, "`backward`");
-  if (!op->dims && !op->describe) return fail_missing(of, "`dims` and `describe`; one of them is needed");
-  if (op->own_size && !own) return fail_missing(of, "`own`: own_size is not 0, but NULL was given as the struct");
+  if (!op->dims && !op->describe) return fail_missing(of, "`dims` and no `describe`; set one of the two");
+  if (op->own_size && !own) return fail_missing(of, "struct `own`, although own_size is not 0; give the struct");
   if (!of->count || of->count > AD_OPERANDS_MAX)
-    return ad_fail(AD_INVALID, "%s: %s: %zu operands were given; 1 to %d are allowed", of->site, op->name, of->count,
+    return ad_fail(AD_INVALID, "%s: `%s` got %zu operands, but takes 1 to %d", of->site, op->name, of->count,
                    AD_OPERANDS_MAX);
   return op->dims ? check_dims(of) : AD_OK;
 }
@@ -83,8 +83,8 @@ ad_tensor *ad_operation_apply_at(ad_tape *tape, const ad_operation *operation, a
   if (!tape) return ad_tape_missing(site, "operation");
   if (ad_tape_failed(tape)) return &tape->dead;
   if (!operation || !operands)
-    return ad_tape_fail(
-        tape, ad_fail(AD_INVALID, "%s: operation: the %s is NULL", site, operation ? "list of operands" : "record"));
+    return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: the %s of the operation is NULL", site,
+                                      operation ? "list of operands" : "record (ad_operation)"));
   ad_status status = complete(tape, operation, &operation, site);
   if (!status) status = check_record(&(attempt){operation, count, site}, own);
   return status ? ad_tape_fail(tape, status) : ad_tape_apply(tape, operation, operands, (int)count, own, site);

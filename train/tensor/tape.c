@@ -44,13 +44,15 @@ static ad_status complete_options(const ad_tape_options *options, ad_tape_option
   AD_TRY(ad_options_take(&filled, sizeof filled, options, "ad_tape_options"));
   if (!filled.dtype) filled.dtype = AD_F32;
   if (filled.dtype != AD_F32 && filled.dtype != AD_F64 && filled.dtype != AD_BF16)
-    return ad_fail(AD_INVALID, "tape: cannot compute in dtype %s; use f32, f64 or bf16", ad_dtype_name(filled.dtype));
+    return ad_fail(AD_INVALID, "tape: the dtype to compute in is %s, but must be f32, f64 or bf16",
+                   ad_dtype_name(filled.dtype));
   if (!filled.residual) filled.residual = ad_dtype_wide(filled.dtype);
   if (filled.residual != filled.dtype && filled.residual != ad_dtype_wide(filled.dtype))
-    return ad_fail(
-        AD_INVALID,
-        "tape: the residual stream has dtype %s, but values have %s; the residual stream must have that dtype or %s",
-        ad_dtype_name(filled.residual), ad_dtype_name(filled.dtype), ad_dtype_name(ad_dtype_wide(filled.dtype)));
+    return ad_fail(AD_INVALID,
+                   "tape: the dtype of the residual stream is %s, but the tape computes in %s; set `residual` to that "
+                   "dtype or to %s",
+                   ad_dtype_name(filled.residual), ad_dtype_name(filled.dtype),
+                   ad_dtype_name(ad_dtype_wide(filled.dtype)));
   *out = filled;
   return AD_OK;
 }
@@ -145,7 +147,7 @@ ad_tensor *ad_tape_fail(ad_tape *tape, ad_status status) {
 
 ad_tensor *ad_tape_missing(const char *site, const char *what) {
   if (!site) site = AD_NO_SITE;
-  ad_fail(AD_INVALID, "%s: %s: the tape is NULL", site, what);
+  ad_fail(AD_INVALID, "%s: the tape of `%s` is NULL", site, what);
   return NULL;
 }
 
@@ -182,22 +184,25 @@ static ad_status new_tensor(ad_tape *tape, int operands, size_t own_size, const 
 }
 
 static ad_status no_memory(const char *site) {
-  return ad_fail(AD_INVALID, "%s: the array has no memory (its `data` is NULL)", site);
+  return ad_fail(AD_INVALID, "%s: the array has no memory, since its `data` is NULL; set `data`", site);
 }
 
 /* Checks an array that is to become a leaf. may_index 1: dtype i32 is allowed, too. comes_later 1: the array has memory
  * only while it is acquired. */
 static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int may_index, int comes_later,
                             const char *site) {
-  if (!value) return ad_fail(AD_INVALID, "%s: a leaf needs an array, not NULL", site);
+  if (!value) return ad_fail(AD_INVALID, "%s: the array of this leaf is NULL; give an array", site);
   if (!ad_tape_has_dtype(tape, value->dtype) && !(may_index && value->dtype == AD_I32))
-    return ad_fail(AD_INVALID, "%s: the array is %s, but the tape computes in %s%s", site, ad_dtype_name(value->dtype),
-                   ad_dtype_name(tape->options.dtype), may_index ? " (indices: i32)" : "");
+    return ad_fail(AD_INVALID,
+                   "%s: the dtype of the array is %s, but the tape computes in %s%s; convert the array first", site,
+                   ad_dtype_name(value->dtype), ad_dtype_name(tape->options.dtype),
+                   may_index ? " (and takes indices in i32)" : "");
   if (!value->layout.mesh || !ad_mesh_same_ranks(value->layout.mesh, tape->mesh))
-    return ad_fail(AD_TYPE, "%s: the array's mesh does not have the ranks of the tape's mesh \"%s\"", site,
+    return ad_fail(AD_TYPE, "%s: the mesh of the array must have the same ranks as the mesh of the tape, \"%s\"", site,
                    ad_mesh_text(tape->mesh));
   if (value->scale)
-    return ad_fail(AD_TYPE, "%s: the array is scaled by 2^-%d, but its scale must be 0", site, value->scale);
+    return ad_fail(AD_TYPE, "%s: the array is scaled by 2^-%d, but must not be scaled; undo the scale first", site,
+                   value->scale);
   if (!tape->dry && !comes_later && !value->data && ad_array_numel(value)) return no_memory(site);
   return AD_OK;
 }
@@ -245,13 +250,16 @@ ad_tensor *ad_input_with(ad_tape *tape, const ad_array *value, ad_dtype gradient
 }
 
 static ad_status check_parameter(const ad_parameters *from, size_t param, const char *site) {
-  if (!from || !from->values) return ad_fail(AD_INVALID, "%s: parameter: `from` is NULL or has no values", site);
+  if (!from || !from->values)
+    return ad_fail(AD_INVALID,
+                   "%s: `from` of the parameter is NULL or has no values; give an ad_parameters with values", site);
   if (from->size != sizeof *from)
-    return ad_fail(AD_INVALID, "%s: parameter: the field `size` of `from` is %zu; set it to sizeof(ad_parameters), %zu",
-                   site, from->size, sizeof *from);
+    return ad_fail(AD_INVALID,
+                   "%s: the field `size` of `from` is %zu; set `size` to sizeof(ad_parameters), which is %zu", site,
+                   from->size, sizeof *from);
   if (param < from->count) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: there is no parameter %zu of %zu; parameters are numbered from 0", site, param,
-                 from->count);
+  return ad_fail(AD_INVALID, "%s: parameter %zu does not exist, since there are %zu parameters, numbered from 0", site,
+                 param, from->count);
 }
 
 ad_tensor *ad_parameter_at(ad_tape *tape, const ad_parameters *from, size_t param, const char *site) {
@@ -314,7 +322,7 @@ void ad_tape_release(ad_tensor *out, uint64_t unread) { release_first(out, out->
 static ad_status set_operands(ad_tape *tape, ad_tensor *out, ad_tensor *const *operands, int count) {
   for (int i = 0; i < count; i++) {
     if (!ad_tape_owns(tape, operands[i]))
-      return ad_fail(AD_INVALID, "%s: %s: operand %d is %s", out->site, out->op->name, i + 1,
+      return ad_fail(AD_INVALID, "%s: operand %d of `%s` is %s", out->site, i + 1, out->op->name,
                      ad_tape_foreigner(operands[i]));
     out->operand[i] = operands[i];
     out->carries |= operands[i]->carries;
@@ -328,8 +336,8 @@ static ad_status check_dtype(const ad_tensor *out) {
   ad_dtype dtype = out->operand[0]->array.dtype;
   unsigned dtypes = out->op->dtypes ? out->op->dtypes : AD_IN_F32_F64;
   if (dtypes >> dtype & 1) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: %s: the operation cannot compute in dtype %s", out->site, out->op->name,
-                 ad_dtype_name(dtype));
+  return ad_fail(AD_INVALID, "%s: `%s` cannot compute in dtype %s; use a tape of another dtype", out->site,
+                 out->op->name, ad_dtype_name(dtype));
 }
 
 // Refuses a result whose gradient backward cannot compute from addends. If the result is R, its gradient is P, an
@@ -340,8 +348,8 @@ static ad_status check_linear(const ad_tensor *out) {
   ad_axes wrong = ad_layout_axes_of(&out->array.layout, AD_R) & (ad_mesh_named(mesh) | ad_mesh_large(mesh));
   if (!wrong) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "%s: %s: the result is R on `%s`, so each rank would get an addend of its gradient (P), but the "
-                 "backward of %s is not linear in the gradient" AD_MAY_REPAIR
+                 "%s: the result of `%s` is R on `%s`, so each rank would get an addend of its gradient (P), but the "
+                 "backward of `%s` is not linear in the gradient" AD_MAY_REPAIR
                  "all_reduce P->I or all_gather S->I, so that its operands are I there",
                  out->site, out->op->name, ad_axis_name((ad_axis)__builtin_ctz(wrong)), out->op->name);
 }
@@ -352,11 +360,11 @@ static ad_status check_raw(const ad_tensor *out) {
   for (int i = 0; i < out->operand_count; i++) {
     const ad_tensor *operand = out->operand[i];
     if (!operand->carries || operand->grad_dtype == operand->array.dtype || out->op->raw >> i & 1) continue;
-    return ad_fail(AD_INVALID,
-                   "%s: %s: operand %d is a parameter in %s, whose gradient must not be rounded to that: convert the "
-                   "parameter to %s first (ad_to_dtype), or declare it `wide`",
-                   out->site, out->op->name, i + 1, ad_dtype_name(operand->array.dtype),
-                   ad_dtype_name(operand->grad_dtype));
+    return ad_fail(
+        AD_INVALID,
+        "%s: operand %d of `%s` is a parameter in %s, but its gradient must not be rounded to this dtype; convert "
+        "the parameter to %s first (ad_to_dtype), or declare it `wide`",
+        out->site, i + 1, out->op->name, ad_dtype_name(operand->array.dtype), ad_dtype_name(operand->grad_dtype));
   }
   return AD_OK;
 }
@@ -366,10 +374,10 @@ static ad_status check_fills(const ad_tensor *out) {
   uint64_t fills = ad_operation_fills(out->op);
   for (int i = 0; i < out->operand_count; i++) {
     if (!out->operand[i]->carries || fills >> i & 1) continue;
-    return ad_fail(
-        AD_INVALID,
-        "%s: %s: operand %d needs a gradient, but the operation computes none for it: the operand must be a constant",
-        out->site, out->op->name, i + 1);
+    return ad_fail(AD_INVALID,
+                   "%s: operand %d of `%s` needs a gradient, but the operation computes no gradient for this operand; "
+                   "give a constant",
+                   out->site, i + 1, out->op->name);
   }
   return AD_OK;
 }

@@ -62,7 +62,8 @@ static ad_status meet(ad_trial *trial, ad_tape *tape) {
   AD_TRY(ad_trial_record(trial, tape, NULL, &first));
   AD_TRY(ad_tape_status(tape));
   trial->op = first.out->op;
-  if (!trial->op) return ad_fail(AD_INVALID, "%s: the function under test recorded no operation", site);
+  if (!trial->op)
+    return ad_fail(AD_INVALID, "%s: the function under test recorded no operation; apply the operation in it", site);
   trial->constants |= ~ad_operation_fills(trial->op);
   trial->shape = ad_tensor_array(first.out)->shape;
   size_t n = (size_t)ad_shape_numel(&trial->shape);
@@ -85,7 +86,7 @@ static ad_status compute(ad_trial *trial, ad_tape *tape) {
   AD_TRY(ad_trial_record(trial, tape, NULL, &tried));
   AD_TRY(ad_tape_status(tape));
   copy_numbers(trial->result, ad_tensor_array(tried.out));
-  if (!tried.out->carries) return ad_trial_fail(trial, "no operand of the trial carries a gradient");
+  if (!tried.out->carries) return ad_trial_fail(trial, "no operand of the trial has a gradient");
   ad_layout dual = ad_layout_dual(&tried.out->array.layout);
   ad_array arriving = ad_array_describe(trial->alone, AD_F64, &trial->shape, &dual);
   arriving.data = trial->arriving;
@@ -114,11 +115,12 @@ static ad_status run_parts(ad_trial *trial) {
 
 static ad_status check_shapes(const ad_operation_trial *given) {
   if (!given->shapes || !given->count || given->count > AD_OPERANDS_MAX)
-    return ad_fail(AD_INVALID, "%s: the trial has shapes of %zu operands; 1 to %d are allowed", site,
+    return ad_fail(AD_INVALID, "%s: the trial has shapes for %zu operands, but must have them for 1 to %d", site,
                    given->shapes ? given->count : 0, AD_OPERANDS_MAX);
   for (size_t i = 0; i < given->count; i++)
     if (given->shapes[i].ndim < 0 || given->shapes[i].ndim > AD_DIMS_MAX || ad_shape_numel(&given->shapes[i]) <= 0)
-      return ad_fail(AD_INVALID, "%s: the shape of operand %zu has no elements", site, i + 1);
+      return ad_fail(AD_INVALID, "%s: the shape of operand %zu has no elements; give a shape with elements", site,
+                     i + 1);
   return AD_OK;
 }
 

@@ -42,13 +42,14 @@ static ad_status keep_outlines(FT_Library library, FT_Face face, ad_font *font) 
       ad_text_list(&list, &count, "", "%s", *character == ' ' ? "the space" : character);
   }
   if (!count) return AD_OK;
-  return ad_fail(AD_IO, "the font has no outline for %zu of the %d printable ASCII characters: %s", count,
-                 AD_PRINTABLE_COUNT, missing);
+  return ad_fail(AD_IO, "the font has no outline for %zu of the %d printable ASCII characters (%s); name another font",
+                 count, AD_PRINTABLE_COUNT, missing);
 }
 
 static ad_status read_face(FT_Library library, FT_Face face, ad_font *font) {
   if (!FT_IS_SCALABLE(face) || !face->units_per_EM)
-    return ad_fail(AD_IO, "the font has bitmaps and no outlines: name a .ttf or .otf that can be drawn at any size");
+    return ad_fail(
+        AD_IO, "the font has only bitmaps, which cannot be drawn at any size; name a .ttf or .otf file with outlines");
   font->units = face->units_per_EM;
   return keep_outlines(library, face, font);
 }
@@ -56,7 +57,9 @@ static ad_status read_face(FT_Library library, FT_Face face, ad_font *font) {
 static ad_status read_bytes(FT_Library library, const char *bytes, int64_t size, ad_font *font) {
   FT_Face face;
   FT_Error error = FT_New_Memory_Face(library, (const FT_Byte *)bytes, (FT_Long)size, 0, &face);
-  if (error) return ad_fail(AD_IO, "is not a font that FreeType can read (FreeType error %d)", error);
+  if (error)
+    return ad_fail(AD_IO, "FreeType cannot read this file as a font (FreeType error %d); name a .ttf or .otf file",
+                   error);
   ad_status status = read_face(library, face, font);
   FT_Done_Face(face);
   return status;

@@ -47,20 +47,20 @@ static const range SIZES = {1, LARGEST_SIDE}, WEIGHTS = {-0.1, 0.2};
 /* Sets *out to two numbers, which must be in ascending order and inside the limits. */
 static ad_status take_range(const char *name, const double *given, size_t count, const range *limits, range *out) {
   if (count != 2 || !(given[0] >= limits->least && given[0] <= given[1] && given[1] <= limits->most))
-    return ad_fail(AD_INVALID, "%s must be two numbers, the least and the most, from %g to %g", name, limits->least,
-                   limits->most);
+    return ad_fail(AD_INVALID, "%s must be two numbers, the least and then the most, from %g to %g", name,
+                   limits->least, limits->most);
   *out = (range){given[0], given[1]};
   return AD_OK;
 }
 
 static ad_status check_integer(const char *name, int64_t value) {
   if (value >= 1 && value <= LARGEST_SIDE) return AD_OK;
-  return ad_fail(AD_INVALID, "%s must be from 1 to %d, is %lld", name, LARGEST_SIDE, (long long)value);
+  return ad_fail(AD_INVALID, "%s must be from 1 to %d, but is %lld", name, LARGEST_SIDE, (long long)value);
 }
 
 static ad_status check_number(const char *name, double value, double most) {
   if (value >= 0 && value <= most) return AD_OK;
-  return ad_fail(AD_INVALID, "%s must be from 0 to %g, is %g", name, most, value);
+  return ad_fail(AD_INVALID, "%s must be from 0 to %g, but is %g", name, most, value);
 }
 
 /* Checks the options, and copies those that are numbers. */
@@ -108,8 +108,9 @@ static ad_status take_part(const ad_text_data *text, int validation, const char 
   out->size = collapse(bytes, size, out->characters);
   if (out->size > chars || !size) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s holds %lld printable characters, but lines of %lld characters need %lld: give more text", what,
-                 (long long)out->size, (long long)chars, (long long)chars + 1);
+                 "%s has %lld printable characters, but lines of %lld characters need at least %lld; give more text or "
+                 "set a smaller `chars`",
+                 what, (long long)out->size, (long long)chars, (long long)chars + 1);
 }
 
 /* Reads the text, and copies the characters of its training part and of its validation part. */
@@ -166,11 +167,11 @@ static double fitting(double size, FT_Pos needed, FT_Pos room) {
 static ad_status check_room(const ad_line_data *lines, const char *what, int64_t pixels, FT_Pos needed, FT_Pos room) {
   double size = lines->sizes.most;
   if (needed <= room) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "at size %g the font's characters need a %s of %lld pixels, but the picture has %lld; a size of at most %g fits",
-      size, what, (long long)(pixels + (needed - room + PIXEL - 1) / PIXEL), (long long)pixels,
-      room > 0 ? fitting(size, needed, room) : 0);
+  return ad_fail(AD_INVALID,
+                 "at size %g the characters of the font need a %s of %lld pixels, but the picture has only %lld; set "
+                 "`sizes` to at most %g, or a larger picture",
+                 size, what, (long long)(pixels + (needed - room + PIXEL - 1) / PIXEL), (long long)pixels,
+                 room > 0 ? fitting(size, needed, room) : 0);
 }
 
 static ad_status check_size(const ad_line_data *lines, const ad_font *font) {
@@ -188,7 +189,7 @@ static ad_status take_font(const ad_line_data *lines, const char *path, ad_font 
 
 /* Reads the fonts, and checks that the validation font is not one of the training fonts. */
 static ad_status take_fonts(const ad_line_options *options, ad_line_data *lines) {
-  if (!options->font_count) return ad_fail(AD_INVALID, "no font is given: name at least one font file in `fonts`");
+  if (!options->font_count) return ad_fail(AD_INVALID, "there is no font; name at least one font file in `fonts`");
   lines->train_font_count = options->font_count;
   lines->font_count = options->font_count + (options->validation_font != NULL);
   AD_TRY(ad_new(lines->font_count, &lines->fonts));
@@ -198,7 +199,8 @@ static ad_status take_fonts(const ad_line_options *options, ad_line_data *lines)
   AD_TRY(take_font(lines, options->validation_font, validation));
   for (size_t i = 0; i < options->font_count; i++)
     if (lines->fonts[i].checksum == validation->checksum)
-      return ad_fail(AD_INVALID, "%s: the validation font is also one of the fonts to train on (fonts[%zu])",
+      return ad_fail(AD_INVALID,
+                     "%s: the validation font is also fonts[%zu], a font to train on; name another validation font",
                      options->validation_font, i);
   return AD_OK;
 }

@@ -99,51 +99,60 @@ static void parse_edited(const edit *e, ad_status expected, ad_config *out) {
   json_decref(config);
 }
 
-#define NOTHING_ELSE ": addend computes nothing else"
-#define UNKNOWN ", and addend does not know what that changes; remove it if it changes no number"
-#define TYPE(of, is) "config.json: model_type: must be \"" of "\" as architectures is [\"LlamaForCausalLM\"], is " is
+#define NOTHING_ELSE ", which addend does not compute; choose another model"
+#define UNKNOWN ", but addend does not know this key; remove the key if it changes no number of the model"
+#define TYPE(of, is) \
+  "config.json: `model_type` must be \"" of "\", because `architectures` is [\"LlamaForCausalLM\"], but is " is
 
 static const edit refused[] = {
-    {"llama", "hidden_act", "\"gelu\"", "hidden_act: must be \"silu\", is \"gelu\"" NOTHING_ELSE},
-    {"llama", "attention_dropout", "0.1", "attention_dropout: must be 0.0, is 0.1" NOTHING_ELSE},
-    {"llama", "pretraining_tp", "2", "pretraining_tp: must be 1, is 2" NOTHING_ELSE},
-    {"llama", "partial_rotary_factor", "0.5", "partial_rotary_factor: must be 1.0, is 0.5" NOTHING_ELSE},
-    {"llama", "attention_bias", "1", "attention_bias: must be true or false, is 1" NOTHING_ELSE},
-    {"llama", "mlp_bias", "\"yes\"", "mlp_bias: must be true or false, is \"yes\"" NOTHING_ELSE},
-    {"llama", "hidden_size", NULL, "hidden_size: is missing"},
-    {"llama", "intermediate_size", "null", "intermediate_size: is missing"},
-    {"llama", "vocab_size", "[2]", "vocab_size: must be a number or true or false, is [2]"},
-    {"llama", "num_attention_heads", "\"4\"", "num_attention_heads: must be a number or true or false, is \"4\""},
+    {"llama", "hidden_act", "\"gelu\"", "hidden_act: must be \"silu\", but is \"gelu\"" NOTHING_ELSE},
+    {"llama", "attention_dropout", "0.1", "attention_dropout: must be 0.0, but is 0.1" NOTHING_ELSE},
+    {"llama", "pretraining_tp", "2", "pretraining_tp: must be 1, but is 2" NOTHING_ELSE},
+    {"llama", "partial_rotary_factor", "0.5", "partial_rotary_factor: must be 1.0, but is 0.5" NOTHING_ELSE},
+    {"llama", "attention_bias", "1", "attention_bias: must be true or false, but is 1" NOTHING_ELSE},
+    {"llama", "mlp_bias", "\"yes\"", "mlp_bias: must be true or false, but is \"yes\"" NOTHING_ELSE},
+    {"llama", "hidden_size", NULL, "hidden_size: is missing; add this key"},
+    {"llama", "intermediate_size", "null", "intermediate_size: is missing; add this key"},
+    {"llama", "vocab_size", "[2]", "vocab_size: must be a number, true or false, but is [2]"},
+    {"llama", "num_attention_heads", "\"4\"", "num_attention_heads: must be a number, true or false, but is \"4\""},
     {"llama", "quantization_config", "{\"bits\": 4}", "quantization_config: is {\"bits\":4}" UNKNOWN},
     {"llama", "auto_map", "{\"AutoModel\": \"m.M\"}", "auto_map: is {\"AutoModel\":\"m.M\"}" UNKNOWN},
     {"llama", "logit_scale", "0.5", "logit_scale: is 0.5" UNKNOWN},
     {"llama", "rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 2}",
-     "rope_parameters: rope_type must be \"default\" or \"llama3\", is \"yarn\"" NOTHING_ELSE},
+     "rope_parameters: rope_type must be \"default\" or \"llama3\", but is \"yarn\"" NOTHING_ELSE},
     {"llama", "rope_parameters", "{\"type\": \"linear\", \"factor\": 2}",
-     "rope_parameters: rope_type must be \"default\" or \"llama3\", is \"linear\"" NOTHING_ELSE},
+     "rope_parameters: rope_type must be \"default\" or \"llama3\", but is \"linear\"" NOTHING_ELSE},
     {"llama", "rope_parameters", "{\"rope_theta\": 1e4, \"factor\": 2}",
-     "rope_parameters.factor: is 2, which addend does not compute with rope_type \"default\""},
+     "rope_parameters.factor: is 2, but addend does not compute this key with rope_type \"default\"; choose another "
+     "model"},
     {"llama", "rope_parameters", "{\"rope_theta\": 1e4, \"partial_rotary_factor\": 0.25}",
-     "rope_parameters.partial_rotary_factor: is 0.25, which addend does not compute with rope_type \"default\""},
+     "rope_parameters.partial_rotary_factor: is 0.25, but addend does not compute this key with rope_type \"default\"; "
+     "choose another model"},
     {"llama", "rope_parameters", "{\"rope_theta\": \"far\"}", "rope_parameters.rope_theta: must be a number"},
-    {"llama", "rope_parameters", "[1]", "rope_parameters: must be an object"},
-    {"llama", "rope_theta", "500000", "rope_parameters: is given together with rope_theta; keep one of them"},
-    {"llama", "rope_scaling", "{}", "rope_parameters: is given together with rope_scaling; keep one of them"},
+    {"llama", "rope_parameters", "[1]", "rope_parameters: must be a JSON object {...}"},
+    {"llama", "rope_theta", "500000", "rope_parameters: is given together with rope_theta; keep one of the two keys"},
+    {"llama", "rope_scaling", "{}", "rope_parameters: is given together with rope_scaling; keep one of the two keys"},
     {"llama_v4", "rope_scaling", "{\"rope_type\": \"llama3\", \"factor\": 8}",
      "rope_scaling.low_freq_factor: must be a number"},
     {"llama_v4", "rope_scaling", "{\"rope_type\": \"dynamic\", \"factor\": 8}",
-     "rope_scaling: rope_type must be \"default\" or \"llama3\", is \"dynamic\"" NOTHING_ELSE},
-    {"qwen2", "layer_types", "[\"sliding_attention\"]", "layer_types: each of its elements must be \"full_attention\""},
-    {"qwen2", "layer_types", "\"full_attention\"", "layer_types: each of its elements must be \"full_attention\""},
-    {"qwen2", "use_sliding_window", "1", "use_sliding_window: must be true or false, is 1" NOTHING_ELSE},
+     "rope_scaling: rope_type must be \"default\" or \"llama3\", but is \"dynamic\"" NOTHING_ELSE},
+    {"qwen2", "layer_types", "[\"sliding_attention\"]",
+     "layer_types: every element must be \"full_attention\", since addend computes no other layers"},
+    {"qwen2", "layer_types", "\"full_attention\"",
+     "layer_types: every element must be \"full_attention\", since addend computes no other layers"},
+    {"qwen2", "use_sliding_window", "1", "use_sliding_window: must be true or false, but is 1" NOTHING_ELSE},
     {"qwen2", "layer_types", "[\"sliding_attention\", \"full_attention\"]",
-     "layer_types: each of its elements must be \"full_attention\""},
-    {"qwen2", "layer_types", "[\"full_attention\", 1]", "layer_types: each of its elements must be \"full_attention\""},
-    {"mistral", "sliding_window", "0", "sliding_window: must be null or a number of tokens, is 0"},
-    {"mistral", "sliding_window", "\"wide\"", "sliding_window: must be null or a number of tokens, is \"wide\""},
-    {"mistral", "sliding_window", "-1", "sliding_window: must be null or a number of tokens, is -1"},
-    {"mistral", "sliding_window", "1.5", "sliding_window: must be null or a number of tokens, is 1.5"},
-    {"qwen2", "layer_types", "{}", "layer_types: each of its elements must be \"full_attention\""},
+     "layer_types: every element must be \"full_attention\", since addend computes no other layers"},
+    {"qwen2", "layer_types", "[\"full_attention\", 1]",
+     "layer_types: every element must be \"full_attention\", since addend computes no other layers"},
+    {"mistral", "sliding_window", "0", "sliding_window: must be null or a number of tokens of at least 1, but is 0"},
+    {"mistral", "sliding_window", "\"wide\"",
+     "sliding_window: must be null or a number of tokens of at least 1, but is \"wide\""},
+    {"mistral", "sliding_window", "-1", "sliding_window: must be null or a number of tokens of at least 1, but is -1"},
+    {"mistral", "sliding_window", "1.5",
+     "sliding_window: must be null or a number of tokens of at least 1, but is 1.5"},
+    {"qwen2", "layer_types", "{}",
+     "layer_types: every element must be \"full_attention\", since addend computes no other layers"},
     {"llama_v4", "rope_scaling", "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1}",
      "rope_scaling.high_freq_factor: must be a number"},
     {"llama_v4", "rope_scaling",
@@ -153,23 +162,23 @@ static const edit refused[] = {
      "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4}",
      "rope_scaling.original_max_position_embeddings: must be a number"},
     {"llama_v4", "rope_scaling", "{\"rope_type\": 3}",
-     "rope_scaling: rope_type must be \"default\" or \"llama3\", is \"something else than a text\"" NOTHING_ELSE},
+     "rope_scaling: rope_type must be \"default\" or \"llama3\", but is \"a value that is not a text\"" NOTHING_ELSE},
     {"llama_v4", "rope_theta", "\"far\"", "rope_theta: must be a number"},
     {"mixtral", "layer_types", "[\"chunked_attention\"]",
-     "layer_types: each of its elements must be \"full_attention\""},
+     "layer_types: every element must be \"full_attention\", since addend computes no other layers"},
     {"llama", "loss_type", "\"ForMaskedLM\"", "loss_type: is \"ForMaskedLM\"" UNKNOWN},
     {"llama", "is_encoder_decoder", "true", "is_encoder_decoder: is true" UNKNOWN},
     {"llama", "per_layer_config", "{\"0\": {\"head_dim\": 8}}",
      "per_layer_config: is {\"0\":{\"head_dim\":8}}" UNKNOWN},
     {"llama", "logits_soft_cap", "30.0", "logits_soft_cap: is 30.0" UNKNOWN},
     {"llama", "neftune_noise_alpha", "5", "neftune_noise_alpha: is 5" UNKNOWN},
-    {"qwen2", "num_key_value_heads", NULL, "num_key_value_heads: is missing"},
+    {"qwen2", "num_key_value_heads", NULL, "num_key_value_heads: is missing; add this key"},
     {"qwen2", "attention_bias", "true", "attention_bias: is true" UNKNOWN},
-    {"mixtral", "router_jitter_noise", "0.1", "router_jitter_noise: must be 0.0, is 0.1" NOTHING_ELSE},
-    {"mixtral", "output_router_logits", "true", "output_router_logits: must be false, is true" NOTHING_ELSE},
-    {"qwen3_moe", "decoder_sparse_step", "2", "decoder_sparse_step: must be 1, is 2" NOTHING_ELSE},
-    {"qwen3_moe", "mlp_only_layers", "[0]", "mlp_only_layers: must be [], is [0]" NOTHING_ELSE},
-    {"qwen3_moe", "num_local_experts", NULL, "num_experts: is missing"}};
+    {"mixtral", "router_jitter_noise", "0.1", "router_jitter_noise: must be 0.0, but is 0.1" NOTHING_ELSE},
+    {"mixtral", "output_router_logits", "true", "output_router_logits: must be false, but is true" NOTHING_ELSE},
+    {"qwen3_moe", "decoder_sparse_step", "2", "decoder_sparse_step: must be 1, but is 2" NOTHING_ELSE},
+    {"qwen3_moe", "mlp_only_layers", "[0]", "mlp_only_layers: must be [], but is [0]" NOTHING_ELSE},
+    {"qwen3_moe", "num_local_experts", NULL, "num_experts: is missing; add this key"}};
 
 static void what_is_not_computed_is_refused_by_its_name(void **state) {
   for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
@@ -276,11 +285,11 @@ static void keys_that_change_no_number_are_named_and_not_refused(void **state) {
 
 static const edit unusable[] = {
     {"llama", "architectures", "[\"GPT2LMHeadModel\"]",
-     "config.json: architectures: must be [\"...\"] with LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
-     "MistralForCausalLM, MixtralForCausalLM or Qwen3MoeForCausalLM, is [\"GPT2LMHeadModel\"]"},
+     "config.json: `architectures` must be a list of one name, LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+     "MistralForCausalLM, MixtralForCausalLM or Qwen3MoeForCausalLM, but is [\"GPT2LMHeadModel\"]"},
     {"llama", "architectures", NULL,
-     "config.json: architectures: must be [\"...\"] with LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
-     "MistralForCausalLM, MixtralForCausalLM or Qwen3MoeForCausalLM, is nothing"},
+     "config.json: `architectures` must be a list of one name, LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+     "MistralForCausalLM, MixtralForCausalLM or Qwen3MoeForCausalLM, but is nothing"},
     {"llama", "model_type", "\"mistral\"", TYPE("llama", "\"mistral\"")},
     {"llama", "model_type", "3", TYPE("llama", "3")}};
 
@@ -381,9 +390,9 @@ static void a_value_names_the_key_that_it_comes_from(void **state) {
 }
 
 static void what_is_no_object_is_refused(void **state) {
-  static const char *const texts[][2] = {{"[]", "config.json: is not a JSON object"},
-                                         {"{", "config.json: is not valid JSON: line 1: "},
-                                         {"{\"a\": 1, \"a\": 2}", "config.json: is not valid JSON: line 1: duplicate"}};
+  static const char *const texts[][2] = {{"[]", "config.json: the file is not a JSON object"},
+                                         {"{", "config.json:1: this is not valid JSON ("},
+                                         {"{\"a\": 1, \"a\": 2}", "config.json:1: this is not valid JSON (duplicate"}};
   for (int i = 0; i < 3; i++) {
     ad_config config = {0};
     assert_int_equal(ad_config_parse(texts[i][0], strlen(texts[i][0]), "config.json", &config), AD_INVALID);

@@ -65,7 +65,7 @@ static void with_the_right_loss_it_is_the_way_back(void **state) {
        "on the way back over the bridge `images`: the transition over cp was left out, averaged, summed twice, or "
        "done over other ranks");
   assert_int_equal(result->params[0].causes.list[1].kind, AD_CAUSE_UNKNOWN);
-  says(2, 0, "", "a formula of the backward pass, in what comes back to `second`: the loss is right");
+  says(2, 0, "", "a formula of the backward pass is wrong, in the gradient that reaches `second`; the loss is right");
   assert_int_equal(result->params[1].causes.count, 3);
   assert_int_equal(result->params[2].causes.count, 1); /* no cause was added to the one it had */
 }
@@ -79,7 +79,7 @@ static void a_wrong_loss_is_made_on_the_way_there(void **state) {
   says(1, AD_AXES(AD_TP), "",
        "in the forward pass: a transition over tp was left out, averaged, summed twice, or done over other ranks "
        "(all_gather at src/a.c:1 or 1 more)");
-  says(2, 0, "", "a formula or the data of the forward pass: the loss is wrong as well");
+  says(2, 0, "", "a formula or the data of the forward pass is wrong, since the loss is wrong as well");
   explain(NAN, NAN);
   assert_int_equal(result->params[0].causes.count, 3);
 }
