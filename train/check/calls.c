@@ -133,9 +133,11 @@ static void report_difference(const ad_calls_kind *kind, const ad_calls_kind *ma
                               char *text, size_t size) {
   char axes[80];
   ad_axes_print(kind->axes, axes, sizeof axes);
-  snprintf(
-      text, size, "%s of %s over %s was called %" PRId64 " with %" PRIu64 " bytes, planned %" PRId64 " with %" PRIu64,
-      ad_op_name(kind->op), ad_dtype_name(kind->dtype), axes, made->times, made->bytes, planned->times, planned->bytes);
+  snprintf(text, size,
+           "%s of %s over %s: %" PRId64 " calls with %" PRIu64 " bytes, but the plan has %" PRId64
+           " calls with %" PRIu64 " bytes",
+           ad_op_name(kind->op), ad_dtype_name(kind->dtype), axes, made->times, made->bytes, planned->times,
+           planned->bytes);
 }
 
 int ad_calls_equal(const ad_calls *made, const ad_calls *planned, char *text, size_t size) {

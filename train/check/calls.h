@@ -34,7 +34,8 @@ enum { AD_CALLS_TEXT = 256 };
 /* Returns 1 if `made` and `planned` have the same collectives. Bytes are compared, except those of exchanged rows of
  * experts, whose number the router decides. Exchanges over groups without an exchange in the plan (keys on a ring,
  * values on a bridge) are left out. Otherwise prints to `text` the first kind that differs: "all_reduce of bf16 over
- * dp_shard: 3 with 1,024 bytes, planned 2 with 512". */
+ * dp_shard: 3
+ * calls with 1,024 bytes, but the plan has 2 calls with 512 bytes". */
 int ad_calls_equal(const ad_calls *made, const ad_calls *planned, char *text, size_t size);
 
 /* Returns 1 if every parameter's gradient is reduced under the precision policy that the program gave it. Otherwise

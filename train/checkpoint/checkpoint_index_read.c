@@ -168,8 +168,9 @@ ad_status ad_index_check_step(const json_t *index, int64_t step) {
   const json_t *stated = json_object_get(index, "step");
   if (json_is_integer(stated) && json_integer_value(stated) == step) return AD_OK;
   char *words = stated ? json_dumps(stated, JSON_ENCODE_ANY) : NULL;
-  ad_status status = ad_fail(AD_IO, "index.json: `step` is %.40s, but the folder is named after step %lld",
-                             words ? words : "nothing", (long long)step);
+  ad_status status =
+      ad_fail(AD_IO, "index.json: this is the index of step %.40s, but the folder is named after step %lld",
+              words ? words : "nothing", (long long)step);
   free(words);
   return status;
 }

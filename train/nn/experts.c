@@ -56,8 +56,8 @@ static ad_status check_sizes(const char *path, const ad_experts_shape *shape) {
   int has_width = shape->d_model >= 1 && shape->hidden >= 1 && shape->shared_hidden >= 0;
   if (has_width && shape->top_k >= 1 && shape->top_k <= shape->experts) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "experts `%s`: d_model=%" PRId64 ", hidden=%" PRId64 ", shared_hidden=%" PRId64 ", top_k=%" PRId64
-                 " and experts=%" PRId64
+                 "experts `%s`: d_model %" PRId64 ", hidden %" PRId64 ", shared_hidden %" PRId64 ", top_k %" PRId64
+                 " and experts %" PRId64
                  " do not fit; d_model, hidden and top_k must be at least 1, shared_hidden at least 0, and top_k at "
                  "most the number of experts",
                  path, shape->d_model, shape->hidden, shape->shared_hidden, shape->top_k, shape->experts);

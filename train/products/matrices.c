@@ -23,7 +23,8 @@ static ad_status check_product(const ad_matrix_product *p) {
     return ad_fail(AD_INVALID, "%s: the product cannot be computed in %s; use f64 or f32", call,
                    ad_dtype_name(p->dtype));
   if (p->m < 0 || p->n < 0 || p->k < 0)
-    return ad_fail(AD_INVALID, "%s: m is %lld, n is %lld and k is %lld, but none may be negative", call,
+    return ad_fail(AD_INVALID,
+                   "%s: the product has m %lld, n %lld and k %lld, but none of the three sizes may be negative", call,
                    (long long)p->m, (long long)p->n, (long long)p->k);
   AD_TRY(check_matrix("a", &p->a, p->m, p->k));
   AD_TRY(check_matrix("b", &p->b, p->k, p->n));

@@ -29,7 +29,7 @@ int ad_key_refuses(const ad_key *key, double value, const char *written, char wo
   int above = key->open_least ? value > key->least : value >= key->least;
   int below = key->open_most ? value < key->most : value <= key->most;
   if (above && below) return 0;
-  snprintf(words, AD_KEY_WORDS_SIZE, "must be %s %.15g, is %.60s",
+  snprintf(words, AD_KEY_WORDS_SIZE, "must be %s %.15g, but is %.60s",
            above ? (key->open_most ? "below" : "at most") : (key->open_least ? "above" : "at least"),
            above ? key->most : key->least, written);
   return 1;

@@ -181,8 +181,8 @@ ad_status ad_program_add_loss(ad_program *to, const ad_loss_spec *given) {
   AD_NEED(spec->name);
   if (spec->count >= to->count_count) {
     return ad_fail(AD_INVALID,
-                   "loss `%s` is divided by count %zu (from 0), but the program has only %zu counts so far; add the "
-                   "count before the loss",
+                   "loss `%s` is divided by count number %zu (from 0), but the program has only %zu counts so far; add "
+                   "the count before the loss",
                    spec->name, spec->count, to->count_count);
   }
   if (!isfinite(spec->coefficient) || !isfinite(spec->uniform))
@@ -346,8 +346,8 @@ ad_status ad_program_find_stages(const ad_program_setting *setting, const ad_mes
   int64_t pp = ad_mesh_axis_size(mesh, AD_PP), stages = setting->stages ? setting->stages : pp;
   if (stages < pp)
     return ad_fail(AD_INVALID,
-                   "is %lld, but each of the %lld ranks along pp needs at least one stage; set schedule.stages to at "
-                   "least %lld, or to 0 for one stage on each rank",
+                   "%lld stages are too few for pp=%lld, since each rank along pp needs at least one stage; set "
+                   "schedule.stages to at least %lld, or to 0 for one stage on each rank",
                    (long long)stages, (long long)pp, (long long)pp);
   *out = stages;
   return AD_OK;

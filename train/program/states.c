@@ -8,16 +8,18 @@
 static ad_status check_change(ad_phase_run *at, const ad_state_change *change) {
   const ad_array *state = ad_phase_state(at, change->state);
   if (!state)
-    return ad_fail(AD_INVALID, "ad_phase_change_states: state %zu (from 0) does not exist in the module of the phase",
+    return ad_fail(AD_INVALID,
+                   "ad_phase_change_states: state number %zu (from 0) does not exist in the module of the phase",
                    change->state);
   if (!change->gradient)
-    return ad_fail(AD_INVALID,
-                   "ad_phase_change_states: no gradient reached state %zu (from 0); give the gradient of the state",
-                   change->state);
+    return ad_fail(
+        AD_INVALID,
+        "ad_phase_change_states: no gradient reached state number %zu (from 0); give the gradient of the state",
+        change->state);
   if (ad_array_numel(change->gradient) == ad_array_numel(state)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "ad_phase_change_states: state %zu (from 0) has %zu elements on this rank, but its gradient has %zu; "
-                 "the two numbers must be equal",
+                 "ad_phase_change_states: state number %zu (from 0) has %zu elements on this rank, but its gradient "
+                 "has %zu; the two numbers must be equal",
                  change->state, ad_array_numel(state), ad_array_numel(change->gradient));
 }
 

@@ -141,11 +141,10 @@ static void round_master(void *context, void *passing) {
 
 static const ad_known_bug bugs[] = {
     {.name = "shifted-slice",
-     .words = "one rank's slice is of the batch of another step",
+     .words = "one rank reads its slice from the batch of another step",
      .needs = AD_NEED_TOKENS | AD_NEED_RANKS,
-     .no_effect =
-         "rank 0 reads the batch of another step and no judged number has other bits: what it reads is the same "
-         "in both, or counts for nothing",
+     .no_effect = "rank 0 reads the batch of another step, but every compared number has the same bits: its slice is "
+                  "the same in both batches, or no token of its slice counts",
      .at = {{AD_INJECT_READ, shift_slice}}},
     {.name = "perturbed-replica",
      .words = "one replica of a parameter is changed",
@@ -153,11 +152,11 @@ static const ad_known_bug bugs[] = {
      .at = {{AD_INJECT_GRADIENTS, perturb}}},
     {.name = "experts-divided-by-own-group",
      .catalogue = 12,
-     .words = "the gradients of experts are divided by the ranks that have a copy, not by those that have tokens",
+     .words = "the gradients of experts are divided by the number of ranks with a replica, not of those with tokens",
      .needs = AD_NEED_TOKENS | AD_NEED_SPREAD_EXPERTS,
      .at = {{AD_INJECT_GRADIENTS, divide_by_own_group}}},
     {.name = "norm-over-other-mesh",
-     .words = "of a module's gradients those replicas count in the norm that would on another module's mesh",
+     .words = "the norm counts those replicas of a module's gradients that it would count on another module's mesh",
      .needs = AD_NEED_TOKENS | AD_NEED_OTHER_REPLICAS,
      .at = {{AD_INJECT_GRADIENTS, keep_run}, {AD_INJECT_TRANSIT, count_on_other_mesh}}},
     {.name = "overflow-per-rank",

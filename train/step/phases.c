@@ -111,7 +111,8 @@ static ad_status check_losses(const ad_run *run, size_t m) {
   if (ad_run_own_phases(run) < phases(run)) return AD_OK;
   for (size_t i = 0; i < losses(run); i++) {
     if (is_submitted(run, i, m)) continue;
-    return ad_fail(AD_INVALID, "no phase of the program computed the loss `%s`",
+    return ad_fail(AD_INVALID,
+                   "no phase of the program submitted the loss `%s`; call ad_phase_loss for this loss in one phase",
                    ad_program_loss(run->program, i)->name);
   }
   return AD_OK;

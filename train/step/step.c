@@ -51,10 +51,14 @@ static ad_status fail_number(ad_run *run, const ad_step_state *state, double sum
   run->sums[0] = is_finite_here(run, state) ? world : (double)ad_comm_rank(run->comm);
   AD_TRY(ad_run_reduce_sums(run, 1, AD_MIN, AD_HERE));
   if (run->sums[0] == world) {
-    return ad_fail(AD_NUMBER, "step %lld: the sum of the ranks' losses is %g; nothing was updated",
+    return ad_fail(AD_NUMBER,
+                   "step %lld: the sum of the ranks' losses is %g, so nothing was updated; a smaller train.lr or "
+                   "train.clip may help",
                    (long long)state->step, sum);
   }
-  return ad_fail(AD_NUMBER, "step %lld: the loss on rank %d is not a finite number; nothing was updated",
+  return ad_fail(AD_NUMBER,
+                 "step %lld: the loss on rank %d is not a finite number, so nothing was updated; a smaller train.lr or "
+                 "train.clip may help",
                  (long long)state->step, (int)run->sums[0]);
 }
 
@@ -144,7 +148,9 @@ static ad_status judge_norm(ad_run *run, ad_step_report *report) {
   report->skipped = !ad_loss_scale_update(&run->loss_scale, norm);
   if (!report->skipped) return AD_OK;
   if (!run->loss_scale.enabled) {
-    return ad_fail(AD_NUMBER, "step %lld: the norm of the gradient is %g although the loss is %g; nothing was updated",
+    return ad_fail(AD_NUMBER,
+                   "step %lld: the norm of the gradient is %g, although the loss is %g, so nothing was updated; a "
+                   "smaller train.lr or train.clip may help",
                    (long long)report->step, report->norm, report->loss);
   }
   if (ad_run_warns(run)) {

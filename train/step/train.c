@@ -243,7 +243,7 @@ static ad_status write_results(training *t, ad_timeline *timeline, int finished)
 static void report_uncounted(const ad_run *run) {
   if (run->uncounted > 1 && ad_run_warns(run))
     ad_log(AD_LOG_WARNING,
-           "in %lld steps no token of the batch counted in the loss; the gradients of these steps were 0",
+           "in %lld steps no token of the batch counted in the loss, so all gradients of these steps were 0",
            (long long)run->uncounted);
 }
 

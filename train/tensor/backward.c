@@ -356,8 +356,8 @@ static ad_status check_arriving(const ad_tape *tape, const start *from, size_t i
                    site, i, ad_shape_print(&grad->shape, a, sizeof a), ad_shape_print(&output->shape, b, sizeof b));
   if (grad->scale)
     return ad_fail(AD_TYPE,
-                   "%s: `backward` got a gradient of output %zu (from 0) that is scaled by 2^-%d, but must not be "
-                   "scaled; undo the scale first",
+                   "%s: `backward` got a gradient of output %zu (from 0) that is scaled by 2^-%d, but its scale must "
+                   "be 0; undo the scale first",
                    site, i, grad->scale);
   AD_TRY(check_arriving_layout(&grad->layout, &output->layout, i, site));
   return ad_array_check(tape->comm, grad, "backward", site);

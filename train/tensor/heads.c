@@ -14,7 +14,7 @@ head_sizes ad_head_sizes(const ad_tensor *out, int64_t head_dim) {
 ad_status ad_check_heads_of(const ad_tape *tape, const ad_tensor *out, const ad_array *array, int64_t head_dim) {
   int64_t width = array->shape.dim[2];
   if (head_dim < 1 || width % head_dim)
-    return ad_fail(AD_INVALID, "%s: head_dim of `%s` is %" PRId64 ", but must divide the last dimension, %" PRId64,
+    return ad_fail(AD_INVALID, "%s: `%s` got head_dim %" PRId64 ", which must divide the last dimension, %" PRId64,
                    out->site, out->op->name, head_dim, width);
   ad_span spans[POSITION_SPANS];
   int count = ad_layout_spans(&array->layout, 2, width, ad_comm_rank(ad_tape_comm(tape)), spans, POSITION_SPANS);

@@ -48,8 +48,8 @@ static ad_status check_shapes(const ad_tape *tape, const ad_tensor *out) {
                    ad_shape_print(k, texts[1], sizeof texts[1]), ad_shape_print(v, texts[2], sizeof texts[2]));
   if (head_dim < 1 || q->dim[2] % head_dim || k->dim[2] % head_dim)
     return ad_fail(AD_INVALID,
-                   "%s: head_dim of `attention` is %" PRId64
-                   ", but must divide the last dimensions of q and k, %" PRId64 " and %" PRId64,
+                   "%s: `attention` got head_dim %" PRId64
+                   ", which must divide the last dimensions of q and k, %" PRId64 " and %" PRId64,
                    out->site, head_dim, q->dim[2], k->dim[2]);
   if (!k->dim[2] || q->dim[2] % k->dim[2])
     return ad_fail(AD_INVALID,

@@ -201,7 +201,7 @@ static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int may_
     return ad_fail(AD_TYPE, "%s: the mesh of the array must have the same ranks as the mesh of the tape, \"%s\"", site,
                    ad_mesh_text(tape->mesh));
   if (value->scale)
-    return ad_fail(AD_TYPE, "%s: the array is scaled by 2^-%d, but must not be scaled; undo the scale first", site,
+    return ad_fail(AD_TYPE, "%s: the array is scaled by 2^-%d, but its scale must be 0; undo the scale first", site,
                    value->scale);
   if (!tape->dry && !comes_later && !value->data && ad_array_numel(value)) return no_memory(site);
   return AD_OK;

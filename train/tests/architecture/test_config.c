@@ -233,7 +233,8 @@ static void layers_of_another_kind_are_refused_beside_a_window(void **state) {
   assert_int_equal(ad_config_parse(text, strlen(text), "config.json", &config), AD_OK);
   assert_int_equal(config.refused_count, 1);
   assert_string_equal(config.refused[0],
-                      "layer_types: each of its elements must be \"full_attention\" or \"sliding_attention\"");
+                      "layer_types: every element must be \"full_attention\" or \"sliding_attention\", since addend "
+                      "computes no other layers");
   ad_config_release(&config);
   free(text);
   json_decref(document);

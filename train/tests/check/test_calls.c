@@ -29,17 +29,22 @@ static void every_number_of_a_kind_counts(void **state) {
   ad_calls_kind both[] = {sums, rows}, reversed[] = {rows, sums};
   assert_true(equal(both, 2, reversed, 2, ""));
   ad_calls_kind more = kind(AD_ALL_REDUCE, AD_F32, tp, 4, 96), wide = kind(AD_ALL_REDUCE, AD_F32, tp, 3, 97);
-  assert_false(equal(&more, 1, &sums, 1, "all_reduce of f32 over tp: 4 with 96 bytes, planned 3 with 96"));
-  assert_false(equal(&wide, 1, &sums, 1, "all_reduce of f32 over tp: 3 with 97 bytes, planned 3 with 96"));
+  assert_false(equal(&more, 1, &sums, 1,
+                     "all_reduce of f32 over tp: 4 calls with 96 bytes, but the plan has 3 calls with 96 bytes"));
+  assert_false(equal(&wide, 1, &sums, 1,
+                     "all_reduce of f32 over tp: 3 calls with 97 bytes, but the plan has 3 calls with 96 bytes"));
   ad_calls_kind narrow = kind(AD_ALL_REDUCE, AD_BF16, tp, 3, 96), other = kind(AD_ALL_REDUCE, AD_F32, dp, 3, 96);
-  assert_false(equal(&narrow, 1, &sums, 1, "all_reduce of bf16 over tp: 3 with 96 bytes, planned 0 with 0"));
+  assert_false(equal(&narrow, 1, &sums, 1,
+                     "all_reduce of bf16 over tp: 3 calls with 96 bytes, but the plan has 0 calls with 0 bytes"));
   assert_false(equal(&other, 1, &sums, 1, NULL));
   ad_calls_kind scattered = kind(AD_REDUCE_SCATTER, AD_F32, tp, 3, 96), sheared = sums;
   sheared.shape.stride[0] = 2;
   assert_false(equal(&scattered, 1, &sums, 1, NULL) || equal(&sheared, 1, &sums, 1, NULL));
-  assert_false(equal(&sums, 1, both, 2, "exchange of f32 over dp_shard: 0 with 0 bytes, planned 2 with 40"));
+  assert_false(equal(&sums, 1, both, 2,
+                     "exchange of f32 over dp_shard: 0 calls with 0 bytes, but the plan has 2 calls with 40 bytes"));
   ad_calls_kind one_more[] = {sums, other};
-  assert_false(equal(one_more, 2, &sums, 1, "all_reduce of f32 over dp_shard: 3 with 96 bytes, planned 0 with 0"));
+  assert_false(equal(one_more, 2, &sums, 1,
+                     "all_reduce of f32 over dp_shard: 3 calls with 96 bytes, but the plan has 0 calls with 0 bytes"));
   ad_calls_kind routed = kind(AD_EXCHANGE, AD_F32, dp, 2, 8), fewer = kind(AD_EXCHANGE, AD_F32, dp, 1, 40);
   assert_true(equal(&routed, 1, &rows, 1, "")); /* an exchange's bytes depend on the router and may differ */
   assert_false(equal(&fewer, 1, &rows, 1, NULL));
