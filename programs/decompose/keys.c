@@ -186,8 +186,7 @@ static void check_target(const ad_decompose_options *options, const ad_complaint
                 "of the two out");
   if (options->target_warmup > options->target_steps)
     ad_complain(to, "target.warmup",
-                "is %lld, but must be at most target.steps, which is %lld; set target.warmup to %lld or less, or "
-                "target.steps to %lld or more",
+                "is %lld, but must be at most target.steps %lld; set target.warmup to %lld or less, or target.steps to %lld or more",
                 (long long)options->target_warmup, (long long)options->target_steps, (long long)options->target_steps,
                 (long long)options->target_warmup);
 }
@@ -198,10 +197,10 @@ static void check_annealing(const ad_decompose_options *options, const ad_compla
   double from = options->anneal_from, arrived = options->anneal_to;
   if (from < arrived || (from == arrived && options->last_power <= 0)) return;
   if (arrived < 1)
-    ad_complain(to, "losses.sparsity.anneal_to", "is %g, but must be above losses.sparsity.anneal_from, which is %g",
+    ad_complain(to, "losses.sparsity.anneal_to", "is %g, but must be above anneal_from %g; change one of the two keys",
                 arrived, from);
   else
-    ad_complain(to, "losses.sparsity.anneal_from", "is %g, but must be below losses.sparsity.anneal_to, which is %g",
+    ad_complain(to, "losses.sparsity.anneal_from", "is %g, but must be below anneal_to %g; change one of the two keys",
                 from, arrived);
 }
 
