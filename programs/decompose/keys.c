@@ -186,7 +186,8 @@ static void check_target(const ad_decompose_options *options, const ad_complaint
                 "of the two out");
   if (options->target_warmup > options->target_steps)
     ad_complain(to, "target.warmup",
-                "is %lld, but must be at most target.steps %lld; set target.warmup to %lld or less, or target.steps to %lld or more",
+                "is %lld, but must be at most target.steps %lld; set target.warmup to %lld or less, or target.steps to "
+                "%lld or more",
                 (long long)options->target_warmup, (long long)options->target_steps, (long long)options->target_steps,
                 (long long)options->target_warmup);
 }

@@ -60,8 +60,8 @@ static void check_names(const ad_mesh *view, const ad_complaints *to) {
   ad_axes wanted = AD_AXES(AD_EFSDP) | AD_AXES(AD_EP) | AD_AXES(AD_ETP), named = ad_mesh_named(view);
   if ((named & wanted) != wanted || named & ~(wanted | AD_AXES(AD_DP_REPLICATE)))
     ad_complain(to, "views.sparse",
-                "may have only the axes efsdp, ep, etp and dp_replicate, but is \"%s\"; efsdp, if it is left out, gets "
-                "the ranks that the other axes leave",
+                "may have only the axes efsdp, ep, etp and dp_replicate, but is \"%s\"; an axis that is left out has "
+                "size 1, but efsdp gets the ranks that are left",
                 ad_mesh_text(view));
 }
 

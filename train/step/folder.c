@@ -122,7 +122,8 @@ static ad_status refuse_earlier(const earlier *found, int64_t steps, const char 
 /* Refuses to resume if training would end before the step at which the finished run ended. */
 static ad_status refuse_fewer(const earlier *found, int64_t steps, const char *folder) {
   return ad_fail(AD_INVALID,
-                 "%s has the files of a finished run of %lld step%s, but the recipe asks for %lld; set train.steps to at least %lld. --overwrite replaces the run, --out FOLDER writes to another folder",
+                 "%s has the files of a finished run of %lld step%s, but the recipe asks for %lld; set train.steps to "
+                 "at least %lld. --overwrite replaces the run, --out FOLDER writes to another folder",
                  folder, (long long)found->steps, ad_plural(found->steps), (long long)steps, (long long)found->steps);
 }
 

@@ -296,7 +296,7 @@ static ad_status resume(training *t) {
   report_what_is_repeated(t, &found);
   if (t->first_step <= steps) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: the checkpoint was written after %lld step%s, but train.steps is only %lld; set train.steps to "
+                 "%s: the checkpoint was written after %lld step%s, but the recipe asks for %lld; set train.steps to "
                  "at least %lld",
                  t->checkpoints, (long long)t->first_step, ad_plural(t->first_step), (long long)steps,
                  (long long)t->first_step);

@@ -105,7 +105,7 @@ exits 2 "--set model.weights|model.from" plan recipe.yaml --set model.weights=mo
 edit '{"hidden_act": "gelu", "logit_scale": 2, "num_attention_heads": 3.5}'
 exits 2 'model/config.json|hidden_act|silu|gelu' plan recipe.yaml
 says err model/config.json logit_scale "is 2"
-says err model/config.json model.heads "is 3.5"
+says err model/config.json model.heads "'3.5'"
 take qwen2
 edit '{"tie_word_embeddings": false}'
 for command in train check plan; do
