@@ -61,12 +61,12 @@ static ad_status find_other(const asking *a, const ad_architecture *architecture
   *other = 0;
   for (const ad_architecture_fact *fact = architecture->facts; fact->key && !*other; fact++) {
     AD_TRY(key_as_yaml(a, fact->key, value));
-    if (*value && strcmp(value, fact->value) != 0) snprintf(other, 2 * VALUE, "%s=%s", fact->key, value);
+    if (*value && strcmp(value, fact->value) != 0) snprintf(other, 2 * VALUE, "%s %s", fact->key, value);
   }
   if (!*other && architecture == &ad_llama && !heads_divide(a))
     snprintf(other, 2 * VALUE, "a model.d_model that is not a multiple of model.heads");
   AD_TRY(key_as_yaml(a, "model.bias", value));
-  if (!*other && !bias_is_expressed(architecture, value)) snprintf(other, 2 * VALUE, "model.bias=%s", value);
+  if (!*other && !bias_is_expressed(architecture, value)) snprintf(other, 2 * VALUE, "model.bias %s", value);
   return AD_OK;
 }
 
