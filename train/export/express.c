@@ -54,7 +54,7 @@ static int heads_divide(const asking *a) {
   return heads && number_of(a, "model.d_model") % heads == 0;
 }
 
-/* Writes to `other` a value in the recipe that the architecture does not compute ("model.qk_norm=true"), or "" if there
+/* Writes to `other` a value in the recipe that the architecture does not compute ("model.qk_norm true"), or "" if there
  * is none. */
 static ad_status find_other(const asking *a, const ad_architecture *architecture, char other[2 * VALUE]) {
   char value[VALUE];
