@@ -4,10 +4,10 @@
 #define CHECK_ADDENDS_H
 #include "addend/train.h"
 
-/* One f64 array for each parameter. */
+/* Sums of addends: one f64 array for each parameter. */
 typedef struct ad_addend_sums {
-  ad_array *local; /* in the gradient's layout: the sum of this rank's addends */
-  ad_array *full;  /* typed R: the sum over all ranks */
+  ad_array *local; /* the sum of this rank's addends, in the gradient's layout */
+  ad_array *full;  /* the sum over all ranks, of type R */
 } ad_addend_sums;
 
 typedef struct ad_addends {

@@ -13,7 +13,7 @@ typedef struct ad_calls_kind {
   ad_axes axes;
   ad_group_shape shape;
   int64_t times;
-  uint64_t bytes; /* bytes of this rank's inputs and outputs */
+  uint64_t bytes; /* bytes of this rank's inputs and outputs in these calls */
 } ad_calls_kind;
 
 typedef struct ad_calls {

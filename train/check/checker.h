@@ -44,7 +44,7 @@ typedef struct ad_checker {
   int accounts;                       /* 1: account.c counts the addends of a step whose check fails */
   int has_account;                    /* 1: the step in flight dumps its addends for account.c */
   ad_reported_counts reported_counts; /* how the counts of the step in flight differ between ranks */
-  char account[AD_ACCOUNT_PATH];      /* prefix of the account's folders */
+  char account[AD_ACCOUNT_PATH];      /* path of the folders of the account; a number follows for each module */
   ad_places places; /* on the first rank: the program's transitions, listed when an account is first read */
 } ad_checker;
 

@@ -1,4 +1,4 @@
-/* A check without a reference: the difference quotient of the distributed loss against <gradient, direction>. */
+/* A check without a reference: compares the difference quotient of the distributed loss with <gradient, direction>. */
 #ifndef CHECK_DIRECTIONAL_H
 #define CHECK_DIRECTIONAL_H
 #include "addend/train.h"

@@ -1,4 +1,4 @@
-/* The document of `addend check --json`. */
+/* Writes the document of `addend check --json`. */
 #ifndef CHECK_DOCUMENT_H
 #define CHECK_DOCUMENT_H
 #include <jansson.h>
@@ -14,8 +14,9 @@ typedef struct ad_findings {
   /* the check in the recipe's own dtypes; NULL: it was not asked for, or the recipe rounds nothing */
   const ad_check_result *own;
   const ad_check_result *slope; /* the directional check of a custom program, beside `result`; NULL: there was none */
-  const char *not_smooth;       /* why no slope was taken although the program is custom; NULL: no such reason */
-  const ad_mutants *mutants;    /* NULL: no mutants were tried */
+  /* why the slope of a custom program's loss was not compared; NULL: there is no such reason */
+  const char *not_smooth;
+  const ad_mutants *mutants; /* NULL: no mutants were tried */
   int64_t world;
   const char *backend;
   double seconds;

@@ -22,7 +22,7 @@ typedef struct dumped {
   const ad_array **parts;
   ad_safetensor *tensors;
   char (*names)[NAME_SIZE];
-  size_t count, capacity, largest; /* bytes of the largest full array */
+  size_t count, capacity, largest; /* largest: bytes of the largest full array */
 } dumped;
 
 static ad_status append(dumped *list, const char *name, const ad_array *part) {

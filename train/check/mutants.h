@@ -45,9 +45,9 @@ static inline int ad_mutant_is_of_dtype(const ad_mutant *mutant) { return mutant
 
 /* The mutants of one check, in memory that the ranks and the process that starts them share. */
 typedef struct ad_mutants {
-  size_t bytes;           /* size of this mapping */
-  size_t count, next;     /* length of the list; number of the first mutant that has not been tried */
-  size_t places;          /* transitions from which mutants were derived */
+  size_t bytes;           /* bytes of this shared memory */
+  size_t count, next;     /* count: length of the list; next: number of the first mutant that has not been tried */
+  size_t places;          /* number of transitions from which mutants were derived */
   size_t derived;         /* number of derived mutants, which come first in the list */
   size_t derived_in_all;  /* number of derived mutants that exist; more than `derived` if only some were drawn */
   uint64_t seed;          /* seed of the draw of mutants */

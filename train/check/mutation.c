@@ -151,7 +151,7 @@ static void write_values(const ad_array *array, stretch to, const double *values
 /* The values that all ranks of the mesh submitted, filled by gather(). */
 typedef struct submitted {
   ad_group everyone; /* all ranks of the mesh */
-  size_t *counts;    /* elements of each rank */
+  size_t *counts;    /* for each rank, the number of its elements */
   double *values;    /* the values of one rank after another */
 } submitted;
 
@@ -206,7 +206,7 @@ static void release_submitted(submitted *all) {
 
 /* The ranks whose values are combined, as the operator requires. */
 typedef struct members {
-  ad_group group; /* the right group */
+  ad_group group; /* the group over which the right transition goes */
   int64_t own;    /* this rank's index in the right group */
   int64_t count;  /* number of ranks whose values are combined */
   double factor;  /* the factor by which their sum is multiplied */

@@ -10,7 +10,7 @@
 #include "recipe/recipe.h"
 #include "step/run.h"
 
-/* How one parameter is counted in the norm, on the first rank. */
+/* How one parameter is counted in the gradient norm; on the first rank. */
 typedef struct part {
   double squares; /* sum of squares of the parameter's full gradient */
   double times;   /* the sum of its squares in the run's norm, divided by `squares`; 1 if the gradient is 0 */

@@ -36,7 +36,7 @@ ad_status ad_reference_step(ad_reference *reference, int64_t step, int loss_scal
 /* Returns, after the step, the relative error of a state (as ad_compare computes it) beyond what the state may be off
  * by (check/slack.h). */
 double ad_reference_state_error(const ad_reference *reference, size_t index, const ad_array *full);
-ad_run *ad_reference_run(const ad_reference *reference); /* the f64 run */
+ad_run *ad_reference_run(const ad_reference *reference); /* returns the run that computes in f64 */
 /* Makes the f64 run and the fed run (ad_reference_feed) use `decisions` as their programs' next choices; does nothing
  * if the program makes no choices. */
 ad_status ad_reference_decide(ad_reference *reference, const int32_t *decisions, size_t count) AD_CHECKED;

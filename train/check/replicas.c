@@ -11,7 +11,7 @@
 /* The hashes that all ranks have of one array. */
 typedef struct ad_hashes {
   const int64_t *values;
-  size_t stride; /* elements between two ranks' hashes */
+  size_t stride; /* number of elements from one rank's hash to the next rank's */
   int64_t first_rank;
 } ad_hashes;
 

@@ -23,8 +23,8 @@ enum { AD_REPORTS_TEXT = 128 };
 typedef struct ad_check_param {
   char name[AD_PROGRAM_NAME_SIZE], mesh[128], layout[160], storage[160], reduced_over[80];
   int64_t step;
-  double ratio;       /* <dist,ref>/<ref,ref>; NaN: not defined */
-  double max_rel_err; /* NaN or infinite: fails */
+  double ratio; /* <dist,ref>/<ref,ref>, with dist the distributed gradient and ref the reference; NaN: not defined */
+  double max_rel_err; /* error of the gradient; NaN or infinite: the check fails */
   double bound;
   double one_process; /* error of one process in the recipe's own dtypes; NaN in a check in f64 */
   /* error of the reference that comes from rounding values transferred between modules; NaN in a check in f64 */
@@ -50,7 +50,8 @@ typedef struct ad_check_param {
 /* Steps that were skipped because a gradient overflowed; no number of such a step is judged. */
 typedef struct ad_overflow {
   int64_t taken, skipped;
-  int scale, taken_at;              /* exponents of the loss scale in the first skipped and in the last taken step */
+  /* scale: exponent of the loss scale in the first skipped step; taken_at: in the last step that was taken */
+  int scale, taken_at;
   char param[AD_PROGRAM_NAME_SIZE]; /* the parameter or transferred value that overflowed in the first skipped step */
 } ad_overflow;
 
@@ -100,7 +101,8 @@ typedef struct ad_check_job {
   int is_slope;
 } ad_check_job;
 
-ad_status ad_check_result_create(const ad_recipe *recipe, ad_check_result **out) AD_CHECKED; /* shared memory, zeroed */
+/* makes the result in shared memory, zeroed */
+ad_status ad_check_result_create(const ad_recipe *recipe, ad_check_result **out) AD_CHECKED;
 void ad_check_result_clear(ad_check_result *result); /* sets every number to 0, before the check begins */
 void ad_check_result_destroy(ad_check_result *result);
 /* check_ranks.c: starts the ranks, each of which checks its share, and waits for them. Status and *launched are those

@@ -10,7 +10,7 @@
 #include "base/injection.h"
 
 typedef struct ad_slack_of {
-  const double *value; /* the state */
+  const double *value; /* values of the state, by which it is found */
   double *at;          /* [numel]: how far each element may be off */
   size_t numel;
 } ad_slack_of;
@@ -18,7 +18,7 @@ typedef struct ad_slack_of {
 typedef struct ad_slack {
   ad_slack_of *list;
   size_t count;
-  ad_status status; /* AD_MEMORY: a state has no entry */
+  ad_status status; /* AD_MEMORY if a state has no entry */
 } ad_slack;
 
 /* Forgets the slack of earlier changes. From this call on adds the slack of each change, until the injection point is

@@ -5,7 +5,7 @@
 
 #include "files/printed.h"
 
-enum { AD_TABLE_CAUSES = 640 }; /* bytes of a line of causes */
+enum { AD_TABLE_CAUSES = 640 }; /* most bytes of a line of causes */
 
 /* Prints why no axis is named, for a mutant or for the only cause of a parameter. */
 void ad_table_no_axis(FILE *file, const json_t *judged);

@@ -19,7 +19,7 @@
 
 enum { STEPS = 2 };
 
-/* A copy of this rank's arrays, one after another. */
+/* A copy of this rank's arrays, one after another in memory. */
 typedef struct snapshot {
   char *bytes;
 } snapshot;
@@ -27,9 +27,9 @@ typedef struct snapshot {
 typedef struct trials {
   const ad_trial_job *job;
   ad_checker checker;
-  size_t state_bytes, all_bytes; /* sizes of a snapshot, without and with gradients */
+  size_t state_bytes, all_bytes; /* bytes of a snapshot: state_bytes without gradients, all_bytes with gradients */
   snapshot start;                /* the state before the first step, without gradients */
-  snapshot after[STEPS];         /* the state after each step of the clean run */
+  snapshot after[STEPS];         /* the state after each step of the clean run, the run without mutation */
   ad_step_report reports[STEPS]; /* reports of the clean run's steps */
   ad_loss_scale loss_scale;      /* the loss scale before the first step */
   ad_known_bug_scene scene;

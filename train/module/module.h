@@ -8,9 +8,9 @@ typedef struct ad_module ad_module;
 
 typedef struct ad_module_options {
   size_t size;      /* sizeof(ad_module_options) */
-  ad_dtype compute; /* dtype of the full copies; 0: f32 */
+  ad_dtype compute; /* dtype of the full copies that tapes read; 0: f32 */
   int releases;     /* 1: full copies exist only while they are used (ZeRO-3) */
-  int prefetch;     /* how many units are gathered ahead of their use */
+  int prefetch;     /* how many units are gathered before their use */
   uint64_t seed;    /* seed of the initial values */
   ad_reducer_options reducer;
   ad_adamw_options optimizer;
@@ -33,9 +33,9 @@ struct ad_module {
   ad_store *store;
   ad_reducer *reducer;
   ad_adamw *optimizer;        /* NULL if the module is a mirror, which has no updates of its own */
-  ad_array **masters;         /* one for each parameter: the array that the optimizer updates */
-  const ad_array **computed;  /* one for each parameter: the array that tapes read */
-  const ad_array **gradients; /* one for each parameter: the gradient for the optimizer */
+  ad_array **masters;         /* for each parameter, the array that the optimizer updates */
+  const ad_array **computed;  /* for each parameter, the array that tapes read */
+  const ad_array **gradients; /* for each parameter, the gradient for the optimizer */
   ad_parameters parameters;
 };
 

@@ -118,7 +118,7 @@ ad_experts_layer ad_experts_declare(ad_declarations *to, const char *path, const
   return to->status ? none : declare(to, path, &own);
 }
 
-/* One forward pass through a layer. */
+/* The values of one forward pass through a layer. */
 typedef struct pass {
   ad_tape *t;
   ad_tensor *const *params;
@@ -233,7 +233,7 @@ static ad_tensor *split_rows(ad_tape *t, ad_tensor *rows, const char *site) {
   return ad_move_at(t, rows, AD_MOVE_CONVERT, "tp", AD_S(0), site);
 }
 
-/* Returns the number of the first row that belongs to this rank of tp when rows are split. */
+/* Returns the number of the first row that this rank of tp gets when rows are split. */
 static size_t first_row(const ad_tape *t, const ad_tensor *rows) {
   const ad_array *array = ad_tensor_array(rows);
   if (!array) return 0;

@@ -6,7 +6,7 @@
 /* Rows [1, count, kv_width] of keys or values, in the tape's dtype. A zero-initialised struct has no rows. */
 typedef struct ad_kept_rows {
   char *data;
-  size_t bytes, room; /* bytes in use, bytes allocated */
+  size_t bytes, room; /* bytes: bytes in use; room: bytes allocated */
   int64_t count;
 } ad_kept_rows;
 

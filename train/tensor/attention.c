@@ -20,12 +20,13 @@ typedef struct block {
   /* row_position: the position in the sequence of the block's first row; row: its index in memory; rows: number of
    * rows */
   size_t row, rows, row_position;
-  size_t q_at, kv_at; /* index of this head's first element in row 0 of q, and in the run's column 0 of k and v */
-  size_t state_at;    /* index of row 0 in row_state */
-  size_t visible;     /* as in attention_sizes */
+  /* q_at: index of this head's first element in row 0 of q; kv_at: the same in the run's column 0 of k and v */
+  size_t q_at, kv_at;
+  size_t state_at; /* index of row 0 in row_state */
+  size_t visible;  /* as in attention_sizes */
   /* position of the run's first column */
   int64_t column_position;
-  size_t run, columns; /* columns in the run; columns that the block's last row sees */
+  size_t run, columns; /* run: number of columns in the run; columns: number of these that the block's last row sees */
 } block;
 
 /* The mask: returns the number of positions that a row sees, counted from position 0. */

@@ -13,7 +13,7 @@
 #define TENSOR_ATTENTION_H
 #include "tensor/heads.h"
 
-/* The sizes of an attention on this rank. */
+/* The sizes of an attention operation on this rank. */
 typedef struct attention_sizes {
   size_t batch, head_dim;
   size_t heads, width;       /* number of heads, and elements of a row, of q and the result */
@@ -46,7 +46,7 @@ typedef struct attention_forward {
   /* sums in the wide dtype; until ad_attention_end each row is multiplied by the row's sum of exponentials */
   void *out;
   row_state state;
-  void *scratch; /* ad_attention_scratch_bytes of memory */
+  void *scratch; /* memory of ad_attention_scratch_bytes bytes */
 } attention_forward;
 void ad_attention_begin(const attention_forward *at);
 void ad_attention_add(const attention_forward *at, const attention_part *part);
@@ -60,7 +60,7 @@ typedef struct attention_backward {
   const void *q, *out, *d_out;
   row_state state;
   void *d_q;
-  void *scratch; /* ad_attention_scratch_bytes of memory */
+  void *scratch; /* memory of ad_attention_scratch_bytes bytes */
 } attention_backward;
 /* d_k and d_v have the shape of the part's k and v; either may be NULL. */
 void ad_attention_back(const attention_backward *at, const attention_part *part, void *d_k, void *d_v);

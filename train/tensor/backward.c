@@ -82,7 +82,7 @@ static int takes_over(const ad_tape *tape, const ad_tensor *out, uint64_t filled
          !out->is_kept && operand->grad_dtype == out->grad_dtype && !stands_twice(out, 0) && !is_to_wait(tape, out);
 }
 
-/* Gives a slot to each operand whose gradient is filled. */
+/* Gives a slot to each operand whose gradient this call of backward fills. */
 static ad_status claim_slots(ad_tape *tape, ad_tensor *out, uint64_t filled, ad_gradient_slot *slot) {
   if (takes_over(tape, out, filled)) {
     ad_tensor *operand = out->operand[0];
@@ -219,7 +219,8 @@ static const ad_array *arriving(const start *from, size_t i) { return from->grad
 
 // Counts, for each tensor between the leaves and the outputs, how many shares its gradient will get.
 static void count_uses(const ad_tape *tape, const start *from) {
-  for (size_t i = 0; i < from->count; i++) from->outputs[i]->uses += from->outputs[i]->carries;  // each seed is a share
+  // each seed is a share of the output's gradient
+  for (size_t i = 0; i < from->count; i++) from->outputs[i]->uses += from->outputs[i]->carries;
   for (ad_tensor *each = tape->last; each; each = each->previous) {
     if (!each->uses) continue;
     for (int i = 0; i < each->operand_count; i++) each->operand[i]->uses += each->operand[i]->carries;

@@ -16,7 +16,7 @@ size_t ad_memory_peak(const tape_memory *memory, int dry) {
 ad_status ad_memory_take(tape_memory *memory, int dry, size_t bytes, void **out) {
   void *taken = NULL;
   if (dry) {
-    memory->dry_used += ((bytes ? bytes : 1) + 63) / 64 * 64;  // rounded as the arena would
+    memory->dry_used += ((bytes ? bytes : 1) + 63) / 64 * 64;  // rounded up as the arena rounds
     memory->dry_peak = ad_memory_peak(memory, dry);
   } else if (!(taken = ad_arena_take(memory->arena, bytes))) {
     return AD_MEMORY;

@@ -75,7 +75,7 @@ static ad_status sum_counts(ad_tape *tape, const ad_routing *routing, int64_t *c
  * token's number; 15 pivots divide the range by 16, so a quarter as many all-reduces suffice. */
 enum { PIVOTS = 15 };
 
-/* The search for the limits. */
+/* The search for the limits of all experts. */
 typedef struct search {
   int64_t capacity;
   /* [experts]: the expert can take all its tokens with numbers below `low`, but not all with numbers below `high` */
@@ -119,7 +119,7 @@ static int is_open(const ad_routing *routing, const search *s) {
 
 /* Finds the limits. All ranks see the same sums, so all of them call the same number of all-reduces. */
 static ad_status find_limits(ad_tape *tape, ad_routing *routing, search *s, int64_t tokens, const char *site) {
-  for (size_t e = 0; e < routing->experts; e++) s->high[e] = tokens + 1;  // one above the largest possible number
+  for (size_t e = 0; e < routing->experts; e++) s->high[e] = tokens + 1;  // one above the largest possible limit
   while (is_open(routing, s)) {
     count_below(routing, s);
     AD_TRY(sum_counts(tape, routing, s->below, routing->experts * PIVOTS, site));

@@ -1,4 +1,4 @@
-/* Which heads and which positions of [batch, seq, heads * head_dim] a rank has. */
+/* Finds which heads and which positions of an array [batch, seq, heads * head_dim] a rank has. */
 #include "tensor/heads.h"
 
 #include <inttypes.h>

@@ -23,7 +23,7 @@ static void leave_last_turn(void *context, void *passing) {
   fire(context);
 }
 
-/* Masks an arrived block of keys by this rank's own positions instead of the block's. */
+/* Masks keys that arrived from another rank by this rank's own positions instead of those keys' positions. */
 static void mask_by_own_positions(void *context, void *passing) {
   ring_turn_passing *at = passing;
   if (!at->is_masked || !at->turn || at->own->count != at->columns->count) return;
@@ -48,7 +48,7 @@ static void count_from_zero(void *context, void *passing) {
   }
 }
 
-/* Zeroes the gradients of scores if the expert is on another rank. */
+/* Zeroes the gradient of each score whose expert is on another rank. */
 static void drop_others_slots(void *context, void *passing) {
   const slot_scores_passing *at = passing;
   const ad_routing *routing = at->routing;

@@ -226,7 +226,7 @@ static ad_status slice_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* Elements outside the slice have a gradient of exactly zero. */
+/* Computes the gradient of x: elements outside the slice get exactly zero. */
 static ad_status slice_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   int dim = dim_of_slice(out);
   size_t width = width_of(&out->array, dim);

@@ -8,7 +8,8 @@
 
 typedef struct exchange_numbers {
   ad_axes axes;
-  const size_t *send_rows, *receive_rows; /* rows to and from each member of the group */
+  /* send_rows: rows to each member of the group; receive_rows: rows from each */
+  const size_t *send_rows, *receive_rows;
   ad_row_order sent, received;
   /* number of the transition on its tape */
   int ordinal;

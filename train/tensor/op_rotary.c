@@ -74,7 +74,7 @@ static ad_status fill_table(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* Rotates all pairs; `direction` -1 rotates back. */
+/* Rotates all pairs; direction 1 rotates forward, -1 back. */
 static void rotate_all(const ad_tensor *out, void *dst, const void *src, double direction, int adds) {
   const row_kernels *rows = ad_rows(out->array.dtype);
   head_sizes size = sizes_of(out);

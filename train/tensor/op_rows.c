@@ -79,8 +79,8 @@ static ad_status check_row_type(const ad_tensor *out, const ad_layout *wanted, a
       ad_type_print(wanted->type[axis], should, sizeof should));
 }
 
-/* Describes the result: it has the shape and sharding of `like`; on axes that do not shard its rows it has the types of
- * x. */
+/* Describes the result: it has the shape and sharding of `like`, from which the rows were taken. On axes that do not
+ * shard the rows it has the types of x. */
 static ad_status from_rows_describe(ad_tape *tape, ad_tensor *out) {
   const ad_tensor *origin = ((const rows_numbers *)out->own)->like;
   if (!ad_tape_owns(tape, origin))

@@ -54,7 +54,7 @@ static void for_each_run(swap s, void (*put)(void *context, size_t here, size_t 
 typedef struct transposing {
   ad_tensor *out;
   const ad_gradient_slot *slot;
-  size_t count; /* elements of a run */
+  size_t count; /* number of elements of a run */
 } transposing;
 
 static void put_value(void *context, size_t here, size_t there) {

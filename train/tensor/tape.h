@@ -1,4 +1,4 @@
-/* The inside of a tape, which recording (tape.c) and backward (backward.c) share. */
+/* The private part of a tape, which recording (tape.c) and backward (backward.c) share. */
 #ifndef TENSOR_TAPE_H
 #define TENSOR_TAPE_H
 #include "tensor/operation.h"
@@ -17,10 +17,10 @@ typedef struct tape_memory {
   /* for backend dry. dry_used: bytes that values would take now; dry_peak: the largest sum so far of dry_used and the
    * arena's bytes */
   size_t dry_used, dry_peak;
-  spare *spares;  /* blocks to use again */
+  spare *spares;  /* blocks that can be used again */
   spare *records; /* unused records for `spares` */
   int is_shared;
-  size_t tapes; /* if is_shared: number of tapes that use this memory */
+  size_t tapes; /* number of tapes that use this memory, if it is shared */
 } tape_memory;
 
 /* Which gradients a walk of backward computes: all, those that inputs reach, or the remaining ones. */
@@ -48,12 +48,12 @@ struct ad_tape {
   ad_tensor *last;
   ad_tensor dead;                  /* the tensor that failed operations return */
   int runs_forward;                /* 1: an operation was recorded since the last run of backward */
-  int began_last;                  /* 1: the last run of backward has begun */
+  int began_last;                  /* 1: the last run of backward before the next reset has begun */
   tape_walk walk;                  /* the present walk, or the last one if none runs */
   int defers_weights;              /* 1: the last run was a pass of inputs, so that ad_backward_weights must follow */
   int transitions;                 /* number of transitions recorded so far */
   int reported;                    /* 1: the error was reported to the other ranks */
-  const ad_sample_losses *samples; /* NULL: losses of samples are not wanted */
+  const ad_sample_losses *samples; /* where losses of single samples go; NULL: they are not wanted */
   ad_status status;
   char message[AD_MESSAGE_MAX];
 };
@@ -69,7 +69,7 @@ typedef struct ad_record_passing {
   int carries;  /* 1: the moved value carries a gradient */
 } ad_record_passing;
 
-/* Argument of functions at the injection point AD_INJECT_CONSTANT. */
+/* Argument of functions at the injection point AD_INJECT_CONSTANT: a constant that was recorded. */
 typedef struct ad_constant_passing {
   const char *site;
   const ad_array *value;

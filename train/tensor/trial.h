@@ -18,8 +18,8 @@ typedef struct ad_trial {
   const void *context;
   const ad_operation *op; /* the record that `apply` used */
   uint64_t constants;     /* bit i: operand i carries no gradient */
-  int as_parameters;      /* `raw` operands get gradients of the wide dtype, as parameters do */
-  ad_arena *arena;        /* owns everything that follows */
+  int as_parameters;      /* 1: operands of the record's `raw` get gradients of the wide dtype, as parameters do */
+  ad_arena *arena;        /* owns the arrays that follow */
   /* a communicator and a mesh of one rank, and the layout of a value on it */
   ad_comm *alone;
   ad_mesh *mesh;

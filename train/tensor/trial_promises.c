@@ -29,7 +29,7 @@ typedef struct scene {
   ad_tape *tape;
   ad_tensor *out;
   size_t count;   /* number of operands */
-  uint64_t fills; /* operands with gradients that backward fills */
+  uint64_t fills; /* bit i: backward fills the gradient of operand i */
   ad_gradient_slot slot[AD_OPERANDS_MAX];
   void *all[AD_OPERANDS_MAX]; /* the operands' gradients, from one call that filled all of them */
   kept kept[KEPT_MAX];

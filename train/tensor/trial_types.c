@@ -14,7 +14,7 @@
 static const char site[] = "ad_check_operation";
 
 enum {
-  RANKS = 6,      /* ranks of the largest mesh */
+  RANKS = 6,      /* number of ranks of the largest mesh */
   WAYS_MAX = 600, /* ways to lay out operands that are tried on one axis: all, or this many drawn at random */
   PAIRS = 64,     /* pairs of ways that are drawn for two axes */
   TYPES = 3 + 2 * AD_DIMS_MAX,

@@ -11,16 +11,16 @@ extern "C" {
 
 typedef struct ad_check_options {
   size_t size;      /* sizeof(ad_check_options) */
-  int64_t steps;    /* training steps to check; 0: 2 */
+  int64_t steps;    /* number of training steps to check; 0: 2 steps */
   ad_dtype dtype;   /* dtype of the check: 0 means f64; AD_F32 is the other choice */
   int recipe_dtype; /* 1: keep the dtypes of the recipe's own precision policy */
   /* 1: compare with the directional derivative alone, without a reference. The check of a program other than addend's
    * own always makes this comparison too, in f64, unless the program's rules.not_smooth gives a reason */
   int directional;
-  /* 1: also repeat the check with mutants: mistakes, made one at a time */
+  /* 1: also repeats the check with mutants of the program, each with one mistake */
   int mutate;
   int64_t mutant_count; /* how many of the mutants derived from the program are tried, drawn at random; 0: all */
-  uint64_t mutant_seed; /* seed of that draw */
+  uint64_t mutant_seed; /* seed with which these mutants are drawn */
   /* folder, made by the check, for the values before and after each step (audit/docs/dumps.md); NULL: none */
   const char *dump;
   void (*progress)(void *context, const char *what, int64_t done, int64_t of);

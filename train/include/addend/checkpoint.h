@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 typedef struct ad_checkpoint_value {
-  const char *name; /* unique */
+  const char *name; /* unique among the values of a checkpoint */
   ad_array *array;  /* R, I or S on every axis; saving only reads it */
 } ad_checkpoint_value;
 

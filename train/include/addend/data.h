@@ -35,7 +35,7 @@ typedef struct ad_text_options {
 /* Checks, without reading the text, whether ad_text_data_open would find enough text. Returns the same errors and
  * messages as ad_text_data_open. */
 AD_API AD_CHECKED ad_status ad_text_data_check(const char *const *paths, size_t count, int64_t seq, double validation);
-/* Returns AD_IO unless the path names at least one readable file. */
+/* Checks that the path names at least one readable file; AD_IO if not. */
 AD_API AD_CHECKED ad_status ad_text_path_check(const char *path);
 
 typedef struct ad_text_data ad_text_data;
@@ -79,8 +79,8 @@ AD_API AD_CHECKED ad_status ad_text_data_open_tokens(const ad_token_options *opt
 /* ---- training text or token ids: opening, checksums, samples ---- */
 
 AD_API void ad_text_data_close(ad_text_data *text);
-AD_API int64_t ad_text_data_bytes(const ad_text_data *text);  /* bytes of text or of tokens in all files */
-AD_API int64_t ad_text_data_tokens(const ad_text_data *text); /* number of tokens in all files */
+AD_API int64_t ad_text_data_bytes(const ad_text_data *text);  /* returns the bytes of text or of tokens in all files */
+AD_API int64_t ad_text_data_tokens(const ad_text_data *text); /* returns the number of tokens in all files */
 /* Returns the xxhash64 over all bytes of all files (for tokens: over all elements) and over the positions at which
  * files end; the fraction for validation does not change it. 0: the text was not read. For tokens the first call reads
  * all of them. */
@@ -136,7 +136,7 @@ typedef struct ad_batch_options {
   int64_t set;
   int wraps;
   /* The positions of each sample that this rank wants, as spans one after another (ad_layout_spans). NULL: all
-   * positions. The target of a span's last position is still the byte after it. */
+   * positions. The target of a span's last position is the byte after that position, as for all others. */
   const ad_span *spans;
   size_t span_count;
 } ad_batch_options;
@@ -169,15 +169,16 @@ typedef struct ad_line_options {
   /* most characters of a line; a line has at least half as many, unless they do not fit into the picture */
   int64_t chars;
   int64_t height, width; /* size of a picture, in pixels */
-  double *sizes;         /* [least, most] font size: pixels of the em */
+  double *sizes;         /* [least, most] font size: pixels of the em (the height of the font) */
   size_t size_count;
-  /* [least, most] ems by which strokes are wider than in the font; below 0 they are narrower. -0.03 to 0.05 is
-   * readable; at 0.1 a bold font's letters close up. None: strokes as in the font. */
+  /* [least, most] ems by which strokes are made wider than in the font; below 0: narrower. -0.03 to 0.05 is readable;
+   * at 0.1 the holes in a bold font's letters close. None: strokes as in the font. */
   double *weights;
   size_t weight_count;
   double rotation; /* largest rotation in degrees, in either direction; smaller if the line would leave the picture */
   double noise;    /* standard deviation of the noise added to every pixel */
-  int blank; /* 1: the pictures are empty but the characters are the same, to measure what is known without reading */
+  /* 1: the pictures are empty but the characters are the same, to measure what a model predicts without reading */
+  int blank;
 } ad_line_options;
 typedef struct ad_line_data ad_line_data;
 
@@ -190,7 +191,7 @@ AD_API AD_CHECKED ad_status ad_line_font_check(const ad_line_options *options, c
  * also one of the others. */
 AD_API AD_CHECKED ad_status ad_line_data_open(const ad_line_options *options, ad_line_data **out);
 AD_API void ad_line_data_close(ad_line_data *lines);
-AD_API int64_t ad_line_data_bytes(const ad_line_data *lines); /* bytes of the text's files */
+AD_API int64_t ad_line_data_bytes(const ad_line_data *lines); /* returns the bytes of the text's files */
 /* Return the xxhash64 of the text, as ad_text_data_checksum does, and that of all fonts in their order, the validation
  * font last. */
 AD_API uint64_t ad_line_data_checksum(const ad_line_data *lines);

@@ -30,7 +30,7 @@ typedef struct ad_experts_shape {
   /* The most choices that an expert takes in a batch, as a multiple of an even share of all choices (ad_limit); 0: no
    * limit. */
   double capacity;
-  int has_balance_loss; /* 1: a balancing loss is computed, and noted by ad_experts_notes */
+  int has_balance_loss; /* 1: the balancing loss is computed, and returned in ad_experts_notes */
   /* factor on the standard deviation of the initial values of `down`, as in ad_mlp_shape; 1: the usual deviation for
    * its size */
   double output_factor;
@@ -40,7 +40,7 @@ typedef struct ad_experts_shape {
   int normalised_scores;
 } ad_experts_shape;
 
-/* The numbers of the layer's parameters. */
+/* The numbers of the layer's parameters in the module. */
 typedef struct ad_experts_layer {
   ad_experts_shape shape;
   size_t router, gate, up, down;
@@ -58,7 +58,7 @@ AD_API ad_experts_layer ad_experts_declare(ad_declarations *to, const char *path
 
 /* Results of the layer besides its output. */
 typedef struct ad_experts_notes {
-  /* which token went to which expert; valid until the tape's reset; NULL: the tape has failed */
+  /* which token went to which expert; valid until the tape's reset; NULL if the tape has failed */
   const ad_routing *routing;
   /* The balancing loss of these tokens (ad_balance), P or I on every axis: a loss with `per_microbatch`. NULL: not
    * wanted. */

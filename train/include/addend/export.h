@@ -20,9 +20,9 @@ typedef struct ad_export_options {
 
 /* The result of an export. */
 typedef struct ad_exported {
-  const char *architecture; /* "LlamaForCausalLM" */
+  const char *architecture; /* name of the architecture in Transformers: "LlamaForCausalLM" */
   int64_t steps;            /* number of training steps taken; -1: not known, because run.json does not have it */
-  int64_t tensors, bytes;   /* number and bytes of the tensors */
+  int64_t tensors, bytes;   /* number of the tensors, and their bytes */
   int64_t files;            /* number of files with weights */
 } ad_exported;
 

@@ -15,11 +15,12 @@ extern "C" {
 /* The list of parameters and states that a model declares. Building it reads like a description: the first failure
  * sticks to the list and is reported once, at the end (ad_program_add_declared). */
 typedef struct ad_declarations {
-  /* The layout of a parameter that a layer does not shard: R on dp and cp, where users leave addends; I on the other
-   * axes that the mesh names; R on the axes that it does not name. */
+  /* The layout of a parameter that a layer does not shard: R on dp and cp, where each rank leaves an addend of its
+   * gradient; I on the other axes that the mesh names; R on axes that the mesh does not name. */
   ad_layout replicated;
-  int unit;            /* the unit (ad_param_spec) of every parameter declared from now on */
-  ad_param_spec *list; /* The list owns the names; each storage is the compute layout, each policy is empty. */
+  int unit; /* the unit (ad_param_spec) of every parameter declared from now on */
+  /* the list owns the names; each storage layout is the compute layout; each precision policy is empty */
+  ad_param_spec *list;
   size_t count, capacity;
   ad_state_spec *states; /* the list owns their names */
   size_t state_count;
@@ -38,8 +39,9 @@ AD_API size_t ad_declare_state(ad_declarations *to, const char *path, const char
 
 /* How layers are laid out on the axes tp and cp; the same for all layers of a model. */
 typedef struct ad_parallel {
-  int sequence;     /* residual stream on tp; 1: sharded along the sequence (S1); 0: I */
-  int converts;     /* weights of norms on a sharded stream; 1: I, converted I->R at each use; 0: R */
+  int sequence; /* type of the residual stream on tp; 1: sharded along the sequence (S1); 0: I */
+  /* type on tp of the weights of norms, if the stream is sharded; 1: I, converted I->R at each use; 0: R */
+  int converts;
   int gathers_keys; /* how keys and values reach all ranks of cp; 1: they are gathered; 0: they go around the ring */
 } ad_parallel;
 
@@ -116,14 +118,14 @@ typedef struct ad_embedding_shape {
 /* Declares PATH.weight, the table. */
 AD_API ad_embedding_layer ad_embedding_declare(ad_declarations *to, const char *path, const ad_embedding_shape *shape,
                                                ad_parallel parallel);
-/* tokens [batch, seq] -> the residual stream [batch, seq, d_model]. */
+/* Looks up tokens [batch, seq] in the table; returns the residual stream [batch, seq, d_model]. */
 AD_API ad_tensor *ad_embedding_forward(ad_tape *t, ad_tensor *const *params, const ad_embedding_layer *layer,
                                        ad_tensor *tokens);
-/* Returns logits, sharded along the vocabulary over tp; x is R there. */
+/* Returns logits, sharded along the vocabulary over tp; x is R on tp. */
 AD_API ad_tensor *ad_embedding_logits(ad_tape *t, ad_tensor *const *params, const ad_embedding_layer *layer,
                                       ad_tensor *x);
 
-/* The RMSNorm of the residual stream. */
+/* An RMSNorm of the residual stream. */
 typedef struct ad_norm_layer {
   size_t weight;
   int converts;
@@ -156,16 +158,16 @@ typedef struct ad_attention_shape {
   int64_t d_model, heads, kv_heads;
   double rotary_base, output_factor;
   int has_bias, has_norms;
-  int sees_all; /* 1: no mask; 0: causal */
+  int sees_all; /* 1: no mask, each position sees all positions; 0: causal */
   ad_parallel parallel;
-  int64_t head_dim;                 /* even; 0: d_model / heads */
+  int64_t head_dim;                 /* size of a head, even; 0: d_model / heads */
   int has_no_output_bias;           /* with has_bias; 1: only Wq, Wk and Wv have biases; 0: Wo has a bias, too */
   double norm_epsilon;              /* epsilon of the norms of heads; 0: AD_NORM_EPSILON */
   ad_rotary_scaling rotary_scaling; /* factor 0: no scaling */
 } ad_attention_shape;
 /* Declares the matrices, and the biases and head norms that the shape asks for. */
 AD_API ad_attention_layer ad_attention_declare(ad_declarations *to, const char *path, const ad_attention_shape *shape);
-/* x [batch, seq, d_model] on the residual stream -> the same shape and layout. */
+/* Applies the layer to x [batch, seq, d_model], the residual stream; the result has the shape and layout of x. */
 AD_API ad_tensor *ad_attention_forward(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer,
                                        ad_tensor *x);
 /* A cache of the keys and values of one sequence's tokens that a layer has read, so that each new token is computed
@@ -193,7 +195,7 @@ typedef struct ad_mlp_shape {
 } ad_mlp_shape;
 /* Declares the matrices, and the biases if the shape asks for them. */
 AD_API ad_mlp_layer ad_mlp_declare(ad_declarations *to, const char *path, const ad_mlp_shape *shape);
-/* x [batch, seq, d_model] on the residual stream -> the same shape and layout. */
+/* Applies the layer to x [batch, seq, d_model], the residual stream; the result has the shape and layout of x. */
 AD_API ad_tensor *ad_mlp_forward(ad_tape *t, ad_tensor *const *params, const ad_mlp_layer *layer, ad_tensor *x);
 /* Returns the products of the MLP without ad_tp_enter and ad_tp_leave: x is R on tp, the result is P on tp. */
 AD_API ad_tensor *ad_mlp_products(ad_tape *t, ad_tensor *const *params, const ad_mlp_layer *layer, ad_tensor *x);

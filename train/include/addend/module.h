@@ -22,7 +22,7 @@ typedef struct ad_module_spec {
   const ad_state_spec *states;
   size_t state_count;
   int is_mirror; /* 1: the module only receives values and sends gradients back; it has no optimizer */
-  /* modules with the same name here share one gradient norm and one clip; NULL: the program's */
+  /* modules with the same name here share one gradient norm and one clip; NULL: the norm group of the whole program */
   const char *norm_group;
 } ad_module_spec;
 

@@ -58,7 +58,7 @@ typedef struct ad_operation {
 
   /* ---- an operation's record: which gradients it needs and makes ---- */
   /* Bit i: one call of backward fills the gradient of operand i. 0: backward fills all except `indices`. An operand
-   * that is not named here must be a constant: if it carries a gradient, the operation is refused. */
+   * without its bit must be a constant: if it carries a gradient, the operation is refused. */
   uint64_t fills;
   uint64_t indices; /* bit i: operand i is a constant of i32 */
   uint64_t unread;  /* bit i: backward does not read the elements of operand i */
@@ -88,8 +88,8 @@ typedef struct ad_operation {
   /* bytes of working memory during one call of forward or backward, whatever slots that call has */
   size_t (*scratch)(const ad_tensor *out);
   int (*shares)(const ad_tensor *out); /* 1: the result uses operand 0's memory */
-  /* 1: forward allocates the result's memory (ad_tape_take), and may set the local shape only then. `describe` gives
-   * the shape for plans. Scratch memory then stays until reset. */
+  /* 1: forward allocates the result's memory (ad_tape_take), and may set the local shape only then. `describe` sets the
+   * shape for plans. Scratch memory then stays until reset. */
   int makes_memory;
 
   /* ---- an operation's record: result types and checks that `dims` cannot express ---- */
@@ -109,7 +109,8 @@ AD_API ad_tensor *ad_operation_apply_at(ad_tape *tape, const ad_operation *opera
 
 /* ---- what the functions of a record can read; `out` is the operation's result ---- */
 AD_API size_t ad_operand_count(const ad_tensor *out);
-AD_API const ad_array *ad_operand(const ad_tensor *out, size_t i); /* NULL: there are fewer operands */
+/* returns operand i; NULL if there are fewer operands */
+AD_API const ad_array *ad_operand(const ad_tensor *out, size_t i);
 /* For backward: ad_result_grad returns the arriving gradient, with the result's shape and the dual of its layout.
  * ad_tensor_array returns the result itself. */
 AD_API const ad_array *ad_result_grad(const ad_tensor *out);

@@ -18,7 +18,7 @@ typedef struct ad_matrix {
   int transposed; /* 1: element (i, j) is data[j * stride + i]; 0: data[i * stride + j] */
 } ad_matrix;
 
-/* out [m, n] = factor * a [m, k] b [k, n]. */
+/* A product: out [m, n] = factor * a [m, k] b [k, n]. */
 typedef struct ad_matrix_product {
   size_t size;     /* sizeof(ad_matrix_product) */
   ad_dtype dtype;  /* dtype of all three matrices: AD_F64, whose products are summed in f64, or AD_F32 */

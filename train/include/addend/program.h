@@ -32,19 +32,19 @@ typedef enum ad_key_kind {
 } ad_key_kind;
 
 typedef struct ad_key {
-  const char *path; /* "model.layers" (section and name), or a name without a section */
+  const char *path; /* path of the key: "model.layers" (section and name), or a name without a section */
   ad_key_kind kind;
   int list; /* 1: the value is a list of values of this kind, owned; its size_t count is at `second` */
   /* byte offsets of the value, and of the second value that some kinds have, in the program's options struct (for the
    * keys that all recipes have: in ad_recipe) */
   size_t offset, second;
   double least, most;        /* smallest and largest value of a number, or of each number of a list */
-  int open_least, open_most; /* 1: the limit itself is not allowed */
+  int open_least, open_most; /* 1: `least`, or `most`, itself is not allowed */
   /* the default, as a recipe would write it; "" for a list: the empty list; NULL: the recipe must give the key */
   const char *fallback;
   /* a word that a recipe may write for 0, see ad_key_kind; NULL: none */
   const char *word;
-  /* one line for people, for --help */
+  /* a line for people, shown by --help */
   const char *help;
   unsigned dtypes; /* for AD_KEY_DTYPE: the dtypes that it accepts, AD_DTYPE_BIT of each; 0: every floating dtype */
   /* For AD_KEY_BOOLEAN with more than two choices: the words that may be written, NULL after the last. "false" is read
@@ -87,7 +87,7 @@ typedef struct ad_program_setting {
   int disjoint; /* 1: each module has its own ranks, one mesh after another; 0: all modules share the same ranks */
   int64_t global_batch, microbatches;
   uint64_t seed;
-  int64_t steps; /* steps of the whole training */
+  int64_t steps; /* number of steps of the whole training */
   /* number of samples in the validation set, or all validation samples if there are fewer; 0: there is no such set */
   int64_t evaluated;
   /* dtype in which tapes compute: the recipe's, or f64 in a check; 0 if the recipe's could not be read */
@@ -101,7 +101,7 @@ typedef struct ad_program_setting {
   size_t stage_layer_count;
 } ad_program_setting;
 
-/* The origin of a batch's samples. */
+/* Where a batch's samples come from. */
 typedef enum ad_data_split {
   AD_TRAINED_ON,
   AD_VALIDATION_DRAWN, /* drawn from the validation part, by seed and step */
@@ -134,9 +134,9 @@ typedef struct ad_phase {
   size_t module;            /* number of the phase's module in the program */
   const char *const *needs; /* names of values that earlier phases give, NULL at the end; NULL: none */
   const char *const *gives; /* names of values that this phase gives to later phases; NULL at the end; NULL: none */
-  ad_status (*run)(void *own, ad_phase_run *at); /* records the forward pass */
+  ad_status (*run)(void *own, ad_phase_run *at); /* records the phase's forward pass on the tape */
   /* Called after the phase's backward: gradients of inputs and of kept values are complete then, multiplied by the
-   * loss's coefficient and by the loss scale. NULL: nothing is done with them. */
+   * loss's coefficient and by the loss scale. NULL: there is nothing to do. */
   ad_status (*after)(void *own, ad_phase_run *at);
 } ad_phase;
 
@@ -158,8 +158,8 @@ typedef struct ad_loss_spec {
   double coefficient;
   /* 1: not part of the validation loss, which shows how good the model is (example: a balancing loss) */
   int is_auxiliary;
-  /* 1: the loss is not linear in its sums. It is then defined for each microbatch over all ranks and weighted with its
-   * microbatch's share of the count, instead of being divided by the count. */
+  /* 1: the loss is not linear in its sums. The loss is then computed for each microbatch over all ranks and weighted
+   * with the microbatch's share of the count, instead of being divided by the count. */
   int per_microbatch;
   /* value of the loss if all outcomes are equally probable, which a report shows for comparison; 0: not known */
   double uniform;
@@ -196,8 +196,9 @@ typedef struct ad_program_kind ad_program_kind;
 typedef struct ad_pretraining {
   const char *name; /* name of the section and of the folder: "target" */
   const ad_program_kind *(*kind)(void);
-  /* Offsets in the program's options. steps: an int64_t, the key `name`.steps; 0: there is no such training. weights: a
-   * const char * that is no key, the file of the weights that the training produced; borrowed; NULL: it was not run. */
+  /* Offsets in the program's options. At `steps`: an int64_t, the key `name`.steps; 0: there is no training before this
+   * one. At `weights`: a const char *, not a key, the file of the weights that the training produced; borrowed; NULL:
+   * the training was not run. */
   size_t steps, weights;
 } ad_pretraining;
 
@@ -217,10 +218,10 @@ typedef struct ad_continued {
 struct ad_program_kind {
   size_t size;      /* sizeof(ad_program_kind) */
   const char *name; /* the value of model.kind in recipes */
-  const char *help; /* one line for people */
-  /* Names of the modules, NULL at the end. With one name a recipe's mesh is a text; with several it is a map with these
-   * names as keys. If a mesh has the axis `block`, each block is a module of that name on a mesh of the other axes, and
-   * `create` adds one after another. NULL: one module, "model". */
+  const char *help; /* one line about the program, for people */
+  /* Names of the modules, NULL at the end. With one name, the key `mesh` of a recipe is a text; with several, `mesh` is
+   * a map with these names as keys. If a mesh has the axis `block`, each block is a module of that name on a mesh of
+   * the other axes, and `create` adds one after another. NULL: one module, "model". */
   const char *const *modules;
   const ad_key *keys;
   size_t key_count;
@@ -239,7 +240,7 @@ struct ad_program_kind {
   /* Rules for options in combination; the range of each single option is in its key. */
   struct {
     /* Fills options that follow from others, after a recipe was read. A key that could not be read has left 0 or an
-     * empty value. NULL: there are none. */
+     * empty value. NULL: there are no such options. */
     void (*complete)(void *options);
     /* Judges several keys together, and together with the meshes (one for each module). Options are judged only here,
      * except for the range of each value. Values that are out of range, unread values (0 or empty) and unread meshes
@@ -292,7 +293,7 @@ struct ad_program_kind {
     double (*margin)(const void *own);
     /* The choices themselves, in an order that no mesh changes; a value below 0 means that another rank chose. After
      * the first call a step stores its own choices there (AD_DECIDES), or uses the choices stored there (AD_OBEYS).
-     * NULL with `margin`. */
+     * NULL if `margin` is NULL. */
     ad_status (*decisions)(void *own, ad_deciding deciding, int32_t **out, size_t *count);
   } choices;
 
@@ -309,8 +310,9 @@ struct ad_program_kind {
     ad_tensor *(*next)(void *own, ad_tape *t, const ad_continued *from);
   } sampling;
   /* Names of architectures of Hugging Face Transformers that the program computes ("LlamaForCausalLM"), NULL at the
-   * end. `model.from` reads a model of these as a recipe of this kind, and an export writes one. The program's keys
-   * and parameters have the names of gpt's and moe's (train/docs/models.md). NULL: there are none. */
+   * end. `model.from` reads a model of one of these architectures as a recipe of this kind, and an export writes such a
+   * model. The program's keys and parameters must have the same names as those of the kinds gpt and moe
+   * (train/docs/models.md). NULL: there are none. */
   const char *const *architectures;
 
   /* What a run reports about the program. */
@@ -318,8 +320,8 @@ struct ad_program_kind {
     /* Returns the floating-point operations of all matrix products, forward and backward, for this number of samples.
      * NULL: not known. */
     double (*flops)(const void *own, int64_t samples);
-    /* Gives the numbers of the last step, the same on all ranks, for metrics.jsonl. Returns series number `index`, its
-     * name and its length; NULL after the last. NULL: there are none. */
+    /* Gives the numbers of the last step, the same on all ranks, for metrics.jsonl. A call returns series number
+     * `index`, its name and its length; NULL after the last. NULL: there are none. */
     const double *(*measured)(const void *own, size_t index, const char **name, size_t *count);
     /* Called on all ranks after the training: shows what was learned, on validation data, as a JSON document for the
      * run's folder and its report. On the first rank *out becomes a text that is freed with free(), or NULL if there is
@@ -335,7 +337,7 @@ struct ad_program_kind {
     /* Called on all ranks after a step's updates, for changes that happen once in a step (to states, for example).
      * AD_STEP_SKIPPED: the step updated nothing. Collective. NULL: nothing to do. */
     ad_status (*after_step)(void *own, ad_step_outcome outcome);
-    const ad_pretraining *pretraining; /* NULL: none */
+    const ad_pretraining *pretraining; /* a training that runs before this program's own; NULL: none */
     /* For keys that may otherwise change between a checkpoint and a run that continues from it (train.microbatches):
      * returns why this key must not change, in half a sentence ("states are kept for each microbatch"), or NULL if it
      * may. NULL: all such keys may change. */

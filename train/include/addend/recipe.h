@@ -10,7 +10,7 @@ extern "C" {
 
 enum { AD_MICROBATCHES_MAX = 1024 };
 
-/* Other dtypes for the parameters whose names match a pattern. */
+/* Other dtypes for the parameters whose names match a pattern; a key of the recipe's `precision.overrides`. */
 typedef struct ad_recipe_override {
   char *pattern; /* a glob that parameter names are matched with */
   /* dtypes for these parameters; a zero field means the dtype of the recipe's `precision` */
@@ -33,7 +33,7 @@ typedef struct ad_recipe {
   char *path; /* path of the recipe's file */
   char *name;
   char *kind;                     /* model.kind */
-  const ad_program_kind *program; /* the program of that kind */
+  const ad_program_kind *program; /* the record of the program with that kind */
   void *options;                  /* the program's options: program->options_size bytes */
   char *from; /* model.from: folder of a model saved by Transformers, see ad_run_read_weights; NULL: none */
   /* model.weights: path of initial values, see ad_run_read_weights; NULL: values are drawn from the seed */
@@ -63,27 +63,29 @@ typedef struct ad_recipe {
     double lr, final_lr_fraction, clip, beta1, beta2, epsilon, weight_decay;
     int64_t warmup;
     int64_t seed;
-    ad_sync *sync; /* one for each microbatch */
+    ad_sync *sync; /* which sums are made after each microbatch: one for each microbatch */
     size_t sync_count;
   } train;
   struct {
-    /* samples of the validation set; steps between evaluations, 0: about ten evaluations in a run */
+    /* samples: number of samples in the validation set; every: steps between evaluations, 0: about ten evaluations in a
+     * run */
     int64_t samples, every;
     char **prompts; /* beginnings that each evaluation continues: texts, or numbers of tokens */
     size_t prompt_count;
     int64_t prompt_tokens; /* number of tokens to continue with */
   } evaluate;
   struct {
-    int64_t every, keep; /* steps between checkpoints, 0: no checkpoints; number of checkpoints that stay */
+    /* every: steps between checkpoints, 0: no checkpoints; keep: number of checkpoints that stay */
+    int64_t every, keep;
   } checkpoint;
   /* The schedule of a pipeline, only for programs with stages. */
   struct {
     char *kind;      /* name of a schedule of schedule.h; NULL: see ad_recipe_schedule */
     int64_t stages;  /* 0: as many as the mesh's axis pp */
-    int64_t *layers; /* number of layers of each stage; NULL: divided by the cost of their products */
+    int64_t *layers; /* number of layers of each stage; NULL: layers are divided by the cost of their products */
     size_t layer_count;
   } schedule;
-  char **given; /* paths of the keys that the file or --set gives, in the order of ad_recipe_print */
+  char **given; /* paths of the keys that the file or --set gives, in the order in which ad_recipe_print writes keys */
   size_t given_count;
   /* Largest number of tokens in a sequence for which the sliding window of model.from's model, which is not
    * computed, changes nothing; 0: any number, or the recipe was read from a text (ad_recipe_parse) */

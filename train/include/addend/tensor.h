@@ -43,7 +43,7 @@ typedef struct ad_parameters {
   ad_status (*acquire)(void *context, size_t param);
   void (*release)(void *context, size_t param);
   void *context;
-  /* Without a reducer, called with each parameter's complete gradient during backward. NULL allowed. */
+  /* Called, if there is no reducer, with each parameter's complete gradient during backward. NULL allowed. */
   void (*gradient)(void *context, size_t param, const ad_array *grad);
   void *gradient_context;
 } ad_parameters;
@@ -64,8 +64,8 @@ AD_API ad_status ad_tape_status(const ad_tape *tape);
 AD_API ad_dtype ad_tape_dtype(const ad_tape *tape);
 /* Returns the dtype of the residual stream. */
 AD_API ad_dtype ad_tape_residual(const ad_tape *tape);
-AD_API ad_comm *ad_tape_comm(const ad_tape *tape);       /* comm of the tape; NULL for a NULL tape */
-AD_API const ad_mesh *ad_tape_mesh(const ad_tape *tape); /* mesh of the tape; NULL for a NULL tape */
+AD_API ad_comm *ad_tape_comm(const ad_tape *tape);       /* returns the tape's comm; NULL for a NULL tape */
+AD_API const ad_mesh *ad_tape_mesh(const ad_tape *tape); /* returns the tape's mesh; NULL for a NULL tape */
 /* Returns the most bytes that the tape's values have taken together since the tape was created; on backend dry the
  * bytes that they would have taken. */
 AD_API size_t ad_tape_peak_bytes(const ad_tape *tape);
@@ -88,7 +88,8 @@ AD_API ad_tensor *ad_parameter_at(ad_tape *tape, const ad_parameters *from, size
 #define ad_input(...) ad_input_at(__VA_ARGS__, AD_HERE)
 #define ad_parameter(...) ad_parameter_at(__VA_ARGS__, AD_HERE)
 
-AD_API const ad_array *ad_tensor_array(const ad_tensor *tensor); /* the tensor's value; NULL for a dead tensor */
+/* returns the tensor's value; NULL for a dead tensor */
+AD_API const ad_array *ad_tensor_array(const ad_tensor *tensor);
 /* Returns the gradient, after ad_backward, of a leaf or of a tensor marked by ad_keep; NULL if there is none. */
 AD_API const ad_array *ad_grad(const ad_tensor *tensor);
 /* Keeps a tensor's gradient readable after ad_backward, summed over the starts of backward. A leaf's gradient is
@@ -147,7 +148,7 @@ AD_API ad_tensor *ad_add_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const cha
  * (`once`), because otherwise every rank would add the full row. */
 AD_API ad_tensor *ad_add_row_at(ad_tape *tape, ad_tensor *x, ad_tensor *row, const char *site);
 AD_API ad_tensor *ad_multiply_at(ad_tape *tape, ad_tensor *a, ad_tensor *b,
-                                 const char *site); /* same shapes, elementwise */
+                                 const char *site); /* a * b, elementwise; same shapes */
 /* x [..., n] with each row multiplied by its own factor; factors is [...]. */
 AD_API ad_tensor *ad_scale_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *factors, const char *site);
 /* a times a finite number, the same on all ranks. To divide by a count use ad_divide, which knows whether the count
@@ -180,7 +181,7 @@ AD_API ad_tensor *ad_embedding_at(ad_tape *tape, ad_tensor *table, ad_tensor *in
 /* RMSNorm: x / sqrt(mean(x^2) + epsilon) * weight over the last dimension; x [..., d], weight [d]. Zhang and Sennrich
  * 2019. */
 AD_API ad_tensor *ad_rms_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, double epsilon, const char *site);
-/* RMSNorm without a weight. */
+/* RMSNorm without a weight: x / sqrt(mean(x^2) + epsilon) over the last dimension. */
 AD_API ad_tensor *ad_rms_norm_unweighted_at(ad_tape *tape, ad_tensor *x, double epsilon, const char *site);
 /* LayerNorm: (x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * weight + bias over the last dimension, which must
  * be full; x [..., d], weight and bias [d]. Ba et al. 2016. */
@@ -235,7 +236,7 @@ typedef struct ad_rotary_scaling {
   double low_turns, high_turns;
   double original_positions; /* above 0 */
 } ad_rotary_scaling;
-/* ad_rotary with scaled frequencies; scaling NULL: ad_rotary. */
+/* Like ad_rotary, with scaled frequencies; with scaling NULL the same as ad_rotary. */
 AD_API ad_tensor *ad_rotary_scaled_at(ad_tape *tape, ad_tensor *x, int64_t head_dim, double base,
                                       const ad_rotary_scaling *scaling, const char *site);
 /* Causal attention, softmax(q k^T / sqrt(head_dim)) v: each position sees itself and those before it. q is [batch, seq,
@@ -309,7 +310,7 @@ AD_API void ad_limit_at(ad_tape *tape, ad_routing *routing, double capacity, con
                         const char *site);
 /* For reading the choices of this rank's tokens, after ad_top_k has run. There are no choices if the routing is NULL or
  * its tape has failed. */
-AD_API size_t ad_routing_dropped(const ad_routing *routing); /* number of choices that have no slot */
+AD_API size_t ad_routing_dropped(const ad_routing *routing); /* returns the number of choices that have no slot */
 /* Returns an array [tokens, top_k] with the number of the chosen expert for each choice, in the order of ad_top_k's
  * result, dropped choices included. *count becomes tokens * top_k. Borrowed until the tape's reset. On backend dry
  * tokens are spread evenly. NULL: there are no choices. */

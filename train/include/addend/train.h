@@ -15,7 +15,7 @@ extern "C" {
 
 typedef struct ad_run ad_run;
 
-enum { AD_LOSSES_MAX = 16, AD_NORM_GROUPS_MAX = 8 }; /* the most losses and norm groups of a program */
+enum { AD_LOSSES_MAX = 16, AD_NORM_GROUPS_MAX = 8 }; /* limits of a program: most losses, most norm groups */
 
 /* The results of one step. */
 typedef struct ad_step_report {
@@ -42,7 +42,7 @@ typedef struct ad_run_options {
   size_t size;       /* sizeof(ad_run_options) */
   ad_dtype dtype;    /* 0: the recipe's dtypes; AD_F64, for checks: every dtype becomes f64 */
   const char *trace; /* path of a Chrome trace file for this rank's events, written by ad_run_destroy; NULL: none */
-  int quiet;         /* 1: steps log no warnings; for a run that repeats the steps of another */
+  int quiet;         /* 1: steps log no warnings; for a run that repeats the steps of another run */
   int any_recipe;    /* 1: ad_run_load accepts a checkpoint of another recipe, if names and shapes of its values fit */
   /* 1: a step does not change the states of its phases (ad_phase_trains is 0). For checks in dtypes that round: states
    * that move by the sign of a gradient would drift apart by rounding alone. */
@@ -80,9 +80,9 @@ typedef struct ad_evaluation {
 /* The change of the validation loss since an earlier evaluation. All evaluations read the same samples, so the
  * change is judged by the differences of single samples: their noise is far smaller than that of either loss. */
 typedef struct ad_validation_change {
-  int64_t since;         /* the step after which the earlier evaluation was; -1: before the first step */
-  double change;         /* this loss less the earlier one; NaN: there is none, or samples cannot be separated */
-  double standard_error; /* of `change`, from the samples' differences */
+  int64_t since; /* the step after which the earlier evaluation was; -1: before the first step */
+  double change; /* this loss minus the earlier one; NaN: there was no earlier one, or samples cannot be separated */
+  double standard_error; /* standard error of `change`, from the differences of single samples */
   /* -1: the loss is lower, 1: the loss is higher, significantly at the level of 95 % (Student's t); 0: the change is
    * not significant, or fewer than five samples count */
   int verdict;
