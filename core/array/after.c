@@ -10,7 +10,8 @@ static int64_t ranks_sharding(const ad_layout *layout, ad_axes axes, int dim) {
 }
 
 /* Returns the shape of the full value after a declaration, which leaves every local part as it is. If parts are uneven,
- * no rank knows the full shape; the result is then the shape if all parts were as large as this rank's. */
+ * no rank knows the full shape; the function then returns what it would be if all parts were as large as this
+ * rank's. */
 static ad_shape declared_shape(const ad_array *in, const ad_layout *after, ad_axes axes) {
   ad_shape shape = in->shape;
   for (int dim = 0; dim < shape.ndim; dim++) {

@@ -31,7 +31,7 @@ static void *element_of(const ad_array *array, size_t i) {
 }
 
 double ad_array_get(const ad_array *array, size_t i) {
-  double value = NAN;  // the result for a dtype that arrays cannot have
+  double value = NAN;  // returned if arrays cannot have this dtype
   if (array->dtype == AD_I32) return *(const int32_t *)element_of(array, i);
   if (array->dtype == AD_I64) return (double)*(const int64_t *)element_of(array, i);
   ad_cast(&value, AD_F64, element_of(array, i), array->dtype, 1);
@@ -56,7 +56,8 @@ static ad_status check_rank(const ad_comm *comm, const ad_mesh *mesh, const char
                  (long long)ad_mesh_last_rank(mesh));
 }
 
-/* Refuses dtypes that only collectives support: gradients and tensors consist of arrays. */
+/* Refuses dtypes that only collectives support. Gradients and tensors consist of arrays, so these cannot have such
+ * dtypes either. */
 static ad_status check_dtype(ad_dtype dtype, const char *what, const char *site) {
   if (!ad_dtype_size(dtype))
     return ad_fail(AD_INVALID, "%s: the array of `%s` has dtype %d, which does not exist; use a dtype of ad_dtype",

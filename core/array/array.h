@@ -5,11 +5,11 @@
 #include "addend/array.h"
 #include "base/internal.h"
 
-/* This rank's group over `axes` of the array's mesh. */
+/* Returns this rank's group over `axes` of the array's mesh. */
 static inline ad_group ad_array_group(const ad_comm *comm, const ad_array *array, ad_axes axes) {
   return ad_mesh_group(array->layout.mesh, axes, ad_comm_rank(comm));
 }
-/* Rounds up to whole cache lines, so that the next piece of scratch memory begins at a cache line. */
+/* Rounds a size up to whole cache lines. Pieces of scratch memory have padded sizes, so each begins at a cache line. */
 static inline size_t ad_padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 /* The shape of this rank's part, computed from the layout and, for a packed array, its segments. */
 ad_shape ad_array_local_shape(const ad_comm *comm, const ad_array *array);
@@ -18,14 +18,14 @@ ad_shape ad_array_local_shape(const ad_comm *comm, const ad_array *array);
 AD_INTERNAL ad_status ad_array_check(const ad_comm *comm, const ad_array *array, const char *what,
                                      const char *site) AD_CHECKED;
 
-/* Checks law 6 (like adds to like): AD_TYPE unless layout and scale agree, AD_INVALID unless the shapes agree. The
- * caller checks the dtypes. */
+/* Checks law 6 (like adds to like): AD_TYPE unless layout and scale agree, AD_INVALID unless the shapes agree. Does not
+ * check the dtypes. */
 ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const char *site) AD_CHECKED;
 
-/* Like ad_array_square_sum, for several sums: adds the squares of array i to sums[places[i]] (places NULL: all to
- * sums[0]). There are `sum_count` sums, the same number on all ranks of the group. A sum over only one array has the
- * same bits, whatever other ranks are in the group. `names` are the arrays' names for messages (NULL: none). `site` is
- * not NULL. */
+/* Like ad_array_square_sum, for several sums: adds the squares of array i to sums[places[i]], or to sums[0] if `places`
+ * is NULL. There are `sum_count` sums, the same number on all ranks of the group. If only one array is added to a sum,
+ * the sum has the same bits whatever other ranks are in the group. `names` are the arrays' names for messages (NULL:
+ * none). `site` is not NULL. */
 AD_INTERNAL ad_status ad_square_sums(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
                                      const char *const *names, size_t count, const char *site, double *sums,
                                      const size_t *places, size_t sum_count) AD_CHECKED;

@@ -1,5 +1,5 @@
-/* The transition all_to_all V->V of law 2: counts of rows, not types, determine which rows go to which rank. transit.c
- * executes the other transitions. */
+/* The transition all_to_all V->V of law 2. Here counts of rows determine which rows go to which rank; types alone do
+ * not. transit.c executes the other transitions. */
 #include "array/array.h"
 #include "array/packed.h"
 #include "array/transit.h"
@@ -14,8 +14,8 @@ static size_t sum_of(const size_t *rows, int64_t members) {
   return sum;
 }
 
-/* Describes the result. As in after.c, the full shape is unknown; it is set as if all parts were as large as this
- * rank's. */
+/* Describes the result. The full shape is unknown, as for the declarations in after.c; shape.dim is set as if all parts
+ * were as large as this rank's. */
 static ad_array describe_result(const ad_array *in, const ad_layout *layout, size_t rows) {
   ad_array out = *in;
   out.layout = *layout;
@@ -57,15 +57,16 @@ ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, cons
 /* One side of an exchange: the rows that this rank sends, or the rows that it receives. */
 typedef struct row_side {
   ad_row_order order;
-  const size_t *rows; /* rows of each member */
-  /* number of members, and this rank's index among them */
+  const size_t *rows; /* number of rows of each member */
+  /* number of members; this rank's index among them */
   size_t members, own;
   char *data;
 } row_side;
 
 static size_t runs_of(const row_side *side) { return ad_row_runs(&side->order, side->members); }
 
-/* Adds a message for each run of rows to or from another member; this rank's own rows are copied by copy_own. */
+/* Adds a message for each run of rows that another member sends or receives. copy_own copies the runs that stay on this
+ * rank. */
 static void add_messages(const row_side *side, int sends, const ad_array *like, ad_collective *call,
                          ad_message *messages) {
   size_t row = ad_segment_of(&like->local).row, element = ad_dtype_size(like->dtype);
@@ -82,12 +83,13 @@ static void add_messages(const row_side *side, int sends, const ad_array *like, 
   }
 }
 
-/* A cursor over the runs of this rank's own rows: number of the next run; first row and rows of the current run. */
+/* A cursor over the runs of rows that this rank sends to itself: number of the next run of the buffer; first row and
+ * number of rows of the current run. */
 typedef struct own_run {
   size_t next, row, rows;
 } own_run;
 
-/* Moves to the next run of this rank's own rows. Returns 0 if there is none. */
+/* Moves the cursor to the next run of rows that this rank sends to itself. Returns 0 if there is none. */
 static int find_own(const row_side *side, own_run *at) {
   at->row += at->rows;
   for (; at->next < runs_of(side); at->row += at->rows) {

@@ -1,4 +1,4 @@
-/* Gathers the full value on every rank. For checks and checkpoints, where memory and time do not matter. */
+/* Gathers the full value on every rank. Meant for checks and checkpoints, where memory and time do not matter. */
 #include "array/array.h"
 #include "array/packed.h"
 #include "array/part.h"
@@ -26,7 +26,7 @@ static ad_status check_full(const ad_comm *comm, const ad_array *in, const ad_ar
   return AD_OK;
 }
 
-/* Runs a collective in place on `data`, this rank's local part. */
+/* Runs a collective in place on `data`, which has as many elements as this rank's local part. */
 static ad_status run_in_place(ad_comm *comm, const ad_array *in, ad_collective_op op, ad_axes axes, void *data,
                               const char *site) {
   ad_collective call = {
@@ -36,7 +36,7 @@ static ad_status run_in_place(ad_comm *comm, const ad_array *in, ad_collective_o
   return ad_comm_run(comm, &call);
 }
 
-/* Copies the gathered parts of all members to their places in the full value. */
+/* Copies the gathered parts of all members to their positions in the full value. */
 static void place_parts(const ad_array *in, const ad_group *group, const char *gathered, void *out) {
   ad_layout uncut = ad_layout_all(in->layout.mesh, AD_R);
   ad_part full, part;
@@ -48,8 +48,8 @@ static void place_parts(const ad_array *in, const ad_group *group, const char *g
   }
 }
 
-/* Gathers all parts into `out`. Working memory: `counts` for the members, `local` for this rank's part, `gathered` for
- * all parts. */
+/* Gathers the parts of all members into the full value `out`. The other buffers are working memory: `counts` for the
+ * members' sizes, `local` for this rank's part, `gathered` for all parts. */
 static ad_status gather_parts(ad_comm *comm, const ad_array *in, const ad_group *group, size_t *counts, char *local,
                               char *gathered, const char *site, void *out) {
   ad_copy(local, in->data, ad_array_bytes(in));
@@ -127,12 +127,13 @@ static void take_header(const ad_comm *comm, const ad_mesh *mesh, const int64_t 
   void *data = out->data;
   for (int i = 0; i < shape.ndim; i++) shape.dim[i] = header[3 + i];
   *out = ad_array_describe(comm, (ad_dtype)header[0], &shape, &uncut);
-  out->local = shape; /* these ranks receive the full value, although they are not on the mesh */
+  out->local = shape; /* this rank receives the full value, although it is not on the mesh */
   out->scale = (int)header[1];
   out->data = data;
 }
 
-/* The mesh's first rank sends dtype and shape, then the full value, to the ranks that are not on the mesh. */
+/* Builds the full value on the mesh's ranks; then the mesh's first rank broadcasts dtype and shape, and after these the
+ * full value, for the ranks that are not on the mesh. */
 ad_status ad_array_full_for_at(ad_comm *comm, const ad_group *all, const ad_mesh *mesh, const ad_array *in,
                                ad_array *out, const char *site) {
   if (!site) site = AD_NO_SITE;

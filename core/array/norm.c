@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "kernels/kernels.h"
 
-/* The sum of squares of the elements that this rank stores. */
+/* Returns the sum of squares of the elements that this rank stores. */
 static double local_square_sum(const ad_array *array) {
   enum { BLOCK = 512 };
   double sum = 0, block[BLOCK];
@@ -20,7 +20,7 @@ static double local_square_sum(const ad_array *array) {
   return ldexp(sum, 2 * array->scale);
 }
 
-/* AD_TYPE if a value is P on an axis, AD_INVALID if its dtype is not a floating one. */
+/* Returns AD_TYPE if a value is P on an axis, AD_INVALID if its dtype is not a floating one. */
 static ad_status check_summable(const ad_comm *comm, const ad_array *array, const char *site) {
   AD_TRY(ad_array_check(comm, array, "square sum", site));
   ad_axes partial = ad_layout_axes_of(&array->layout, AD_P) & ad_mesh_large(array->layout.mesh);
@@ -43,7 +43,7 @@ static int has_ranks(const ad_group *group, const ad_mesh *mesh) {
 }
 
 /* *out: the axes on which the group's ranks hold replicas of the array. AD_INVALID unless the group lies on the array's
- * mesh or contains all its ranks. */
+ * mesh or contains all ranks of that mesh. */
 static ad_status find_replicas(const ad_array *array, const ad_group *group, const char *site, ad_axes *out) {
   const ad_mesh *mesh = array->layout.mesh, *of_group = group->mesh;
   ad_axes same = ad_layout_same_axes(&array->layout);
@@ -57,8 +57,8 @@ static ad_status find_replicas(const ad_array *array, const ad_group *group, con
                  site, ad_group_print(group, ranks, sizeof ranks), ad_mesh_text(of_group), ad_mesh_text(mesh));
 }
 
-/* Describes `count` sums as an array on the mesh: R on the axes `replicas`, P on the axes `addends`. No gradient passes
- * here, so R stands for R and I. */
+/* Describes `count` sums as an array on the mesh: R on the axes `replicas`, P on the axes `addends`, V on all others.
+ * The sums have no gradient, so R is used for both R and I. */
 static ad_array describe_sums(const ad_comm *comm, const ad_mesh *mesh, ad_axes replicas, ad_axes addends, double *data,
                               size_t count) {
   ad_shape shape = {1, {(int64_t)count}};
@@ -70,8 +70,8 @@ static ad_array describe_sums(const ad_comm *comm, const ad_mesh *mesh, ad_axes 
   return sums;
 }
 
-/* All ranks along `axes` have the same sums. Keeps the sums on the first of these ranks and zeroes them on the others,
- * so that each sum counts once. `name`: the array that was summed, for messages. */
+/* Keeps the sums on the first rank along `axes` and zeroes them on the other ranks. All ranks along `axes` have the
+ * same sums, and so each sum counts once. `name` is the array that was summed, for messages. */
 static ad_status take_once(ad_comm *comm, const ad_array *sums, ad_axes axes, const char *name, const char *site) {
   ad_array once;
   ad_transit move = {.move = AD_MOVE_ONCE, .axes = axes, .to = AD_P, .site = site, .what = name};
@@ -87,8 +87,8 @@ static ad_status take_once(ad_comm *comm, const ad_array *sums, ad_axes axes, co
                  site, name, ad_axes_print(replicas, text, sizeof text));
 }
 
-/* *sum: this rank's contribution for one array: the sum over its elements, or 0 if an earlier rank of the group has the
- * same elements. */
+/* *sum: what this rank adds to the sum for one array: the squares of its own elements, or 0 if an earlier rank of the
+ * group has the same elements. */
 static ad_status count_own(ad_comm *comm, const ad_group *group, const ad_array *array, const char *name,
                            const char *site, double *sum) {
   ad_axes replicas, same = ad_layout_same_axes(&array->layout);
@@ -116,7 +116,7 @@ static ad_status reduce(ad_comm *comm, const ad_group *group, const char *site, 
 }
 
 /* Sums over the ranks of `mesh`, which are a part of a larger group. Keeps the result only on the mesh's first rank, so
- * that it counts once in the sum over the larger group. */
+ * that the result counts once in the sum over the larger group. */
 static ad_status reduce_part(ad_comm *comm, const ad_mesh *mesh, const char *site, double *sums, size_t count) {
   ad_group part = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));
   AD_TRY(reduce(comm, &part, site, sums, count));
@@ -124,12 +124,12 @@ static ad_status reduce_part(ad_comm *comm, const ad_mesh *mesh, const char *sit
   return take_once(comm, &total, AD_AXES_ALL, "norm", site);
 }
 
-/* Returns 1 if the mesh's ranks are a proper part of the group. */
+/* Returns 1 if the group contains all ranks of the mesh and further ranks, else 0. */
 static int is_part(const ad_group *group, const ad_mesh *mesh) {
   return has_ranks(group, mesh) && ad_mesh_size(mesh) < ad_group_size(group);
 }
 
-/* Checks the rank, the group and all arrays that lie on this rank. */
+/* Checks that this rank is in the group, and checks all arrays that lie on this rank. */
 static ad_status check_call(const ad_comm *comm, const ad_group *group, const ad_array *const *arrays, size_t count,
                             const char *site) {
   int64_t rank = ad_comm_rank(comm);
@@ -147,8 +147,8 @@ static ad_status check_call(const ad_comm *comm, const ad_group *group, const ad
   return AD_OK;
 }
 
-/* Returns the end of a run of arrays, from number i on, that lie on the same ranks and have neighbouring sums. One
- * reduction is then enough for the run. */
+/* Returns the end of a run of arrays that begins at array i. The arrays of a run lie on the same ranks and are added to
+ * consecutive sums, so one reduction is enough for the run. */
 static size_t find_end(const ad_array *const *arrays, const size_t *places, size_t count, size_t i) {
   size_t end = i + 1;
   while (end < count && ad_mesh_same_ranks(arrays[end]->layout.mesh, arrays[i]->layout.mesh) &&
@@ -157,9 +157,9 @@ static size_t find_end(const ad_array *const *arrays, const size_t *places, size
   return end;
 }
 
-/* Adds this rank's contributions for several arrays on the same ranks: to one sum for each array, or to one sum for
- * all. If these ranks are only a part of the group, they first sum among themselves. So the order of additions, and
- * with it the bits, does not depend on the other ranks of the group. */
+/* Adds this rank's squares of several arrays on the same ranks: to one sum for each array, or to one sum for all
+ * arrays. If these ranks are only a part of the group, they are summed among themselves first. Therefore the order of
+ * additions, and with it the bits, does not depend on the other ranks of the group. */
 static ad_status sum_neighbours(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
                                 const char *const *names, size_t count, const char *site, double *sums,
                                 size_t sum_count) {

@@ -1,4 +1,5 @@
-/* Computes where the rows of packed values lie, and describes them to a collective. Nothing here communicates. */
+/* Computes which rows of packed values a rank holds, and describes these rows to a collective. Nothing here
+ * communicates. */
 #include "array/packed.h"
 #include "array/array.h"
 
@@ -13,7 +14,7 @@ typedef struct row_cuts {
   int64_t index[AD_AXIS_COUNT], members[AD_AXIS_COUNT];
 } row_cuts;
 
-/* The sharded axes of a layout for this rank; axes of size 1 are left out. */
+/* Returns how the layout shards rows for `rank`; axes of size 1 are left out. */
 static row_cuts cuts_of(const ad_layout *layout, int64_t rank) {
   row_cuts cuts = {0};
   int depths = __builtin_popcount(ad_layout_axes_sharding(layout, 0));
@@ -27,7 +28,7 @@ static row_cuts cuts_of(const ad_layout *layout, int64_t rank) {
   return cuts;
 }
 
-/* The rows of a value with `rows` rows that belong to the rank. */
+/* Returns the rows that belong to the rank of `cuts`, from a value with `rows` rows. */
 static ad_span own_rows(const row_cuts *cuts, int64_t rows) {
   ad_span own = {0, rows};
   for (int i = 0; i < cuts->count; i++) {
@@ -37,7 +38,7 @@ static ad_span own_rows(const row_cuts *cuts, int64_t rows) {
   return own;
 }
 
-/* The number of elements of the first `count` segments that belong to the rank. */
+/* Returns how many elements of the first `count` segments belong to the rank of `cuts`. */
 static size_t elements_in(const ad_segment *segments, size_t count, const row_cuts *cuts) {
   size_t elements = 0;
   for (size_t i = 0; i < count; i++) elements += (size_t)own_rows(cuts, segments[i].rows).count * segments[i].row;
@@ -114,7 +115,8 @@ void ad_packed_copy_common(int64_t rank, const ad_array *in, const ad_array *out
   }
 }
 
-/* Returns 1 if the layout gives each member as many rows as a single sharding of `rows` over the group would. */
+/* Returns 1 if each member has as many of a value's `rows_of_all` rows as it would have if one axis over the group
+ * sharded the group's `rows` rows, else 0. */
 static int are_sharded_once(const ad_array *part, const ad_group *group, int64_t rows, int64_t rows_of_all) {
   int64_t members = ad_group_size(group);
   for (int64_t member = 0; member < members; member++) {
@@ -124,8 +126,8 @@ static int are_sharded_once(const ad_array *part, const ad_group *group, int64_t
   return 1;
 }
 
-/* A collective shards rows once over all its members. Sharding on one axis, or on several axes that divide evenly,
- * gives the same parts. Refuses all other shardings. */
+/* Refuses a sharding that one collective cannot make. A collective shards rows once over all its members. Sharding on
+ * one axis, or on several axes that divide the rows evenly, gives the same parts. */
 static ad_status check_one_sharding(const ad_array *full, const ad_array *part, const ad_group *group,
                                     const char *site) {
   if (__builtin_popcount(group->axes & ad_mesh_large(group->mesh)) < 2) return AD_OK;

@@ -31,7 +31,7 @@ void ad_part_intersect(const ad_part *a, const ad_part *b, ad_part *out) {
   }
 }
 
-/* The number of indices of one dimension that the part stores. */
+/* Returns how many indices of dimension `dim` the part stores. */
 static int64_t dim_size(const ad_part *part, int dim) {
   int64_t size = 0;
   for (int i = 0; i < part->count[dim]; i++) size += part->span[dim][i].count;
@@ -44,8 +44,8 @@ size_t ad_part_numel(const ad_part *part) {
   return (size_t)numel;
 }
 
-/* The place in a part of an index of the full dimension: its offset in the part, and the number of indices from it on
- * without a gap. */
+/* Where a part stores one index of a dimension: the offset in the part, and the number of indices that follow in both
+ * the dimension and the part, the first one included. */
 typedef struct place {
   int64_t offset, room;
 } place;
@@ -61,19 +61,19 @@ static place find_place(const ad_part *part, int dim, int64_t at) {
   return (place){0, 0};  // never reached: callers only ask for indices that the part stores
 }
 
-/* A copy of `region` from one buffer to another. */
+/* One copy: of the elements `region`, from the buffer of `src` to the buffer of `dst`. */
 typedef struct copy {
   const ad_part *dst, *src, *region;
   size_t dst_stride[AD_DIMS_MAX], src_stride[AD_DIMS_MAX];  // strides in bytes
   int run_dim;  // from this dimension on, elements of the region are contiguous in both buffers
 } copy;
 
-/* Returns 1 if the part, which contains the region, stores nothing else along this dimension. */
+/* Returns 1 if along `dim` the part stores the region's indices and no others. The part must contain the region. */
 static int stores_the_same(const ad_part *part, const ad_part *region, int dim) {
   return dim_size(part, dim) == dim_size(region, dim);
 }
 
-/* Sets the strides of both buffers and the dimension from which on the copy is contiguous. */
+/* Sets the strides of both buffers, and run_dim. */
 static void set_strides(copy *work, size_t element_bytes) {
   size_t dst_bytes = element_bytes, src_bytes = element_bytes;
   int runs = 1;
@@ -90,8 +90,8 @@ static void set_strides(copy *work, size_t element_bytes) {
 
 static void copy_dim(const copy *work, int dim, char *dst, const char *src);
 
-/* Copies `count` neighbouring indices of one dimension: with one copy if they are contiguous in both buffers, otherwise
- * index by index. */
+/* Copies `count` neighbouring indices of dimension `dim`: with one copy if they are contiguous in both buffers,
+ * otherwise index by index. */
 static void copy_run(const copy *work, int dim, char *dst, const char *src, int64_t count) {
   size_t dst_stride = work->dst_stride[dim], src_stride = work->src_stride[dim];
   if (dim == work->run_dim) {
@@ -102,7 +102,7 @@ static void copy_run(const copy *work, int dim, char *dst, const char *src, int6
     copy_dim(work, dim + 1, dst + (size_t)i * dst_stride, src + (size_t)i * src_stride);
 }
 
-/* Copies the region from dimension `dim` on, in pieces that have no gap in either buffer. */
+/* Copies the region's dimensions from `dim` on, as pieces that are contiguous along `dim` in both buffers. */
 static void copy_dim(const copy *work, int dim, char *dst, const char *src) {
   for (int i = 0; i < work->region->count[dim]; i++) {
     ad_span span = work->region->span[dim][i];
@@ -172,7 +172,8 @@ typedef struct walk {
   void *context;
 } walk;
 
-/* Visits all elements with given indices in the dimensions before `dim`; `prefix` is the flattened value of these. */
+/* Visits all elements that have given indices in the dimensions before `dim`; `prefix` is these indices, flattened row
+ * by row to one number. */
 static void visit_from(const walk *on, int dim, int64_t prefix) {
   if (dim == on->part->ndim) {
     on->visit(on->context, prefix, 1);

@@ -1,6 +1,6 @@
-/* Executes a transition: checks it (law 2, and law 6: like adds to like) and runs its one collective or local copy. If
- * the blocks of a collective are not contiguous in the buffer (sharded on another dimension than the first, or zigzag),
- * they are packed first. */
+/* Executes a transition: checks it (law 2, and law 6: like adds to like) and runs its one collective or local copy. The
+ * blocks of a collective are first copied next to each other if they are not contiguous in the array's buffer (because
+ * another dimension than the first is sharded, or a dimension is sharded zigzag). */
 #include "array/transit.h"
 
 #include "array/array.h"
@@ -22,19 +22,19 @@ typedef struct transfer {
   ad_part in_part, out_part;
   ad_collective call;
   int64_t members;
-  // Elements sent to and received from each member; then the packed blocks, if they are needed.
+  // Numbers of elements sent to and received from each member. `send` and `receive` are memory for packed blocks.
   size_t *send_counts, *receive_counts;
-  char *send, *receive;  // NULL: blocks are contiguous in the array itself
+  char *send, *receive;  // NULL: not needed, because the blocks are contiguous in the array itself
 } transfer;
 
-/* The elements that this rank sends to a member: all elements that this rank has and the member needs. */
+/* *out: the elements that this rank sends to a member: all that this rank has and the member needs. */
 static void send_region(const transfer *work, int64_t member, ad_part *out) {
   ad_part theirs;
   ad_part_of(&work->out->layout, &work->out->shape, ad_group_rank(&work->call.group, member), &theirs);
   ad_part_intersect(&work->in_part, &theirs, out);
 }
 
-/* The elements that this rank receives from a member: all elements that the member has and this rank needs. */
+/* *out: the elements that this rank receives from a member: all that the member has and this rank needs. */
 static void receive_region(const transfer *work, int64_t member, ad_part *out) {
   ad_part theirs;
   ad_part_of(&work->in->layout, &work->in->shape, ad_group_rank(&work->call.group, member), &theirs);
@@ -44,7 +44,8 @@ static void receive_region(const transfer *work, int64_t member, ad_part *out) {
 static int sends_blocks(const transfer *work) { return work->call.op != AD_ALL_GATHER; }
 static int receives_blocks(const transfer *work) { return work->call.op != AD_REDUCE_SCATTER; }
 
-/* Returns 1 if the members' blocks, one after another, are exactly the buffer, so no packing is needed. */
+/* Returns 1 if the buffer of `part` consists of the members' blocks, one after another, so that no packing is
+ * needed. */
 static int are_runs(const transfer *work, void (*region_of)(const transfer *, int64_t, ad_part *),
                     const ad_part *part) {
   size_t offset = 0;
@@ -57,8 +58,8 @@ static int are_runs(const transfer *work, void (*region_of)(const transfer *, in
   return 1;
 }
 
-/* Takes scratch memory for the counts and, if `packs`, for packed blocks. AD_INVALID if blocks need packing and `packs`
- * is 0. */
+/* Allocates scratch memory for the counts and for packed blocks. If `packs` is 0, blocks that need packing are
+ * AD_INVALID. */
 static ad_status take_scratch(transfer *work, int packs, const char *site) {
   int pack_send = sends_blocks(work) && !are_runs(work, send_region, &work->in_part);
   int same_memory = work->call.op == AD_ALL_TO_ALL && work->in->data == work->out->data;
@@ -82,7 +83,7 @@ static ad_status take_scratch(transfer *work, int packs, const char *site) {
   return AD_OK;
 }
 
-/* Counts the elements for each member, and packs them if take_scratch gave memory for packed blocks. */
+/* Counts the elements for each member; copies them to work->send, if blocks must be packed. */
 static void pack(transfer *work) {
   size_t element = ad_dtype_size(work->in->dtype);
   char *at = work->send;
@@ -104,7 +105,7 @@ static void count_received(transfer *work) {
   }
 }
 
-/* Copies packed blocks to their places in the result, if blocks were packed. */
+/* Copies the received blocks to their positions in the result, if they were packed. */
 static void unpack(transfer *work) {
   size_t element = ad_dtype_size(work->in->dtype);
   const char *at = work->receive;
@@ -138,7 +139,7 @@ ad_collective_op ad_move_op(ad_move move) {
   return move == AD_MOVE_ALL_TO_ALL ? AD_ALL_TO_ALL : AD_ALL_REDUCE;
 }
 
-/* The collective that executes a move of bytes, without counts and messages. */
+/* Describes the collective for a move that communicates, without counts and messages. */
 static ad_collective describe_call(ad_comm *comm, const ad_transit *transit, const ad_array *in, const ad_array *out) {
   ad_collective call = {.size = sizeof call,
                         .op = ad_move_op(transit->move),
@@ -165,7 +166,8 @@ static transfer describe_transfer(ad_comm *comm, const ad_collective *call, cons
   return work;
 }
 
-/* With `request`, posts the collective (nothing may be packed then); otherwise runs it to its end. */
+/* Posts the collective if `request` is not NULL; blocks must then not be packed. Otherwise runs the collective until it
+ * is complete. */
 static ad_status start(ad_comm *comm, const ad_transit *transit, const ad_collective *call, ad_request *request) {
   if (request) return ad_comm_post_hinted(comm, call, transit->past_caches, request);
   return ad_comm_run(comm, call);
@@ -195,7 +197,7 @@ static ad_status communicate(ad_comm *comm, const ad_transit *transit, const ad_
 
 static void zero(ad_array *array) { memset(array->data, 0, ad_array_bytes(array)); }
 
-/* Copies the elements that both local parts have; for a conversion to P the other elements are zero. */
+/* Copies the elements that both local parts have. If `to` is P, all other elements of `out` become zero. */
 static void convert(ad_comm *comm, const ad_array *in, ad_type to, ad_array *out) {
   if (in->data == out->data) return;  // the result shares in's memory and its local part is the same
   if (to == AD_P) zero(out);
@@ -231,7 +233,7 @@ static ad_status describe_result(const ad_comm *comm, const ad_transit *transit,
   return ad_array_after_at(comm, in, transit->move, transit->axes, transit->to, out, transit->site);
 }
 
-/* Checks law 6 (like adds to like) for a sum that is added to the contents of `out`. */
+/* Checks law 6 (like adds to like) for a reduce_scatter that adds to the contents of `out`. */
 static ad_status check_adds(const ad_transit *transit, const ad_array *in, const ad_array *expected,
                             const ad_array *out) {
   if (transit->move != AD_MOVE_REDUCE_SCATTER || !ad_dtype_is_float(in->dtype)) {
@@ -244,20 +246,22 @@ static ad_status check_adds(const ad_transit *transit, const ad_array *in, const
   return ad_array_check_addend(out, &incoming, transit->site);
 }
 
-/* Returns 1 if dtype and scale of `out` are as expected. A move that sums may round to other floats and scales. */
+/* Returns 1 if dtype and scale of `out` are the expected ones, or if the move sums and both dtypes are floats: a sum
+ * may be rounded to another dtype and scale. */
 static int numbers_fit(const ad_transit *transit, const ad_array *in, const ad_array *expected, const ad_array *out) {
   if (out->dtype == expected->dtype && out->scale == expected->scale) return 1;
   return sums(transit->move) && ad_dtype_is_float(in->dtype) && ad_dtype_is_float(out->dtype);
 }
 
-/* Checks that `out` is described as the move's result; sums may have another floating dtype and scale. */
+/* Checks that `out` is described as the move's result; the result of a sum may have another floating dtype and
+ * scale. */
 static ad_status check_out(const ad_comm *comm, const ad_transit *transit, const ad_array *in, const ad_array *expected,
                            const ad_array *out) {
   const char *move = ad_move_name(transit->move), *site = transit->site;
   AD_TRY(ad_array_check(comm, in, move, site));
   AD_TRY(ad_array_check(comm, out, move, site));
   if (transit->adds) AD_TRY(check_adds(transit, in, expected, out));
-  // If uneven parts are declared to be shards, only the caller knows the full shape, so any full shape is allowed.
+  // The full shape after a declaration of uneven shards is known only to the caller, so any full shape is allowed.
   int shape_fits = ad_shape_equal(&out->shape, &expected->shape) ||
                    (transit->move == AD_MOVE_DECLARE && ad_shape_equal(&out->local, &in->local));
   char want[96], have[96], want_layout[160], have_layout[160];
@@ -278,9 +282,10 @@ static ad_status check_arrays(const ad_comm *comm, const ad_transit *transit, co
   return check_out(comm, transit, in, &expected, out);
 }
 
-/* ---- executing a transition: to its end, or posted ---- */
+/* ---- executing a transition, or posting it ---- */
 
-/* Passes the transition to the mutation at the injection point, if any. Returns 1 if the mutation executed it. */
+/* Passes the transition to the mutation at the injection point, if there is one. Returns 1 if the mutation executed the
+ * transition itself, with the outcome *status. */
 static int is_handled(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out, ad_request *request,
                       ad_status *status) {
   ad_transit_passing passing = {comm, transit, in, out, request, 0, AD_OK};

@@ -5,19 +5,19 @@
 #include "addend/array.h"
 #include "base/internal.h"
 
-/* Rows of one member of a group that are contiguous in memory. */
+/* A run: rows from or for one member of a group, contiguous in memory. */
 typedef struct ad_row_run {
   size_t member, rows;
 } ad_row_run;
 
-/* The order of rows in a buffer: runs one after another. runs NULL: one run for each member, in the order of the group.
- * Between two members, the first run sent is the first run received, and so on. */
+/* The order of rows in a buffer: one run after another. If `runs` is NULL, there is one run for each member, in the
+ * order of the group. Between two members, the first run sent is the first run received, and so on. */
 typedef struct ad_row_order {
   const ad_row_run *runs;
   size_t count;
 } ad_row_order;
 
-/* Run number i in this order; `rows` has the number of rows of each member. */
+/* Returns run number i of this order. `rows` has the number of rows of each member. */
 static inline ad_row_run ad_row_run_at(const ad_row_order *order, const size_t *rows, size_t i) {
   return order->runs ? order->runs[i] : (ad_row_run){i, rows[i]};
 }
@@ -29,29 +29,32 @@ typedef struct ad_transit {
   ad_move move;
   ad_axes axes;
   ad_type to;
-  ad_dtype accumulate; /* for moves that sum: dtype in which the sum is formed; 0: f64 for f64, f32 for other floats */
-  /* 1: a reduce_scatter adds to the contents of `out`, which must then have the accumulate dtype, no scale and the
+  /* for moves that sum: the dtype in which the sum is accumulated; 0: f64 for f64, f32 for other floats */
+  ad_dtype accumulate;
+  /* 1: a reduce_scatter adds to the contents of `out`, which must then have the accumulate dtype, scale 0 and the
    * result's layout (law 6, like adds to like) */
   int adds;
   int past_caches;                        /* a hint, see comm/hint.h */
   const size_t *send_rows, *receive_rows; /* for all_to_all V->V: rows for and from each member of the group */
-  ad_row_order sent, received;            /* order of these rows in `in` and in `out` */
+  ad_row_order sent, received;            /* order of the sent rows in `in`, and of the received rows in `out` */
   const char *site;                       /* the caller's line; NULL allowed */
-  const char *what;                       /* the moved value, for messages; NULL: on a tape, where `site` names it */
-  const char *const *names;               /* names of a packed array's values, one for each; NULL: none */
-  int ordinal;                            /* number of the transition on its tape */
-  int backward;                           /* 1: the transition belongs to a tape's backward pass */
+  const char *what;         /* the moved value, for messages; NULL on a tape: there `site` names the value */
+  const char *const *names; /* names of a packed array's values, one for each; NULL: none */
+  int ordinal;              /* number of the transition on its tape */
+  int backward;             /* 1: the transition belongs to a tape's backward pass */
 } ad_transit;
 
-/* Executes a transition to its end. `out` is described by ad_array_after and has memory. */
+/* Executes a transition until it is complete. `out` is an array as ad_array_after describes it, with memory. */
 AD_INTERNAL ad_status ad_transit_run(ad_comm *comm, const ad_transit *transit, const ad_array *in,
                                      ad_array *out) AD_CHECKED;
-/* Starts a transition and returns. Only for moves of bytes whose parts are contiguous: all_reduce, and reduce_scatter
- * or all_gather along dimension 0. Keeps no pointer to the transit or the arrays, only to the arrays' memory. */
+/* Starts a transition and returns. Only for moves whose blocks are contiguous in the arrays: all_reduce, and
+ * reduce_scatter or all_gather along dimension 0. The transit and the arrays may be freed after the call, but the
+ * memory at their `data` must stay valid until the request is complete. */
 AD_INTERNAL ad_status ad_transit_post(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out,
                                       ad_request *request) AD_CHECKED;
 
-/* Returns 1 for all_reduce, reduce_scatter, all_gather and all_to_all; ad_move_op gives their collectives. */
+/* ad_move_moves_bytes returns 1 for all_reduce, reduce_scatter, all_gather and all_to_all, else 0; ad_move_op returns
+ * the collective of such a move. */
 static inline int ad_move_moves_bytes(ad_move move) {
   return move != AD_MOVE_CONVERT && move != AD_MOVE_ONCE && move != AD_MOVE_DECLARE;
 }
@@ -63,13 +66,14 @@ typedef struct ad_transit_passing {
   const ad_transit *transit;
   const ad_array *in;
   ad_array *out;
-  ad_request *request; /* NULL: the transition runs to its end */
+  ad_request *request; /* NULL: the transition is executed until it is complete */
   int handled;         /* 1: the mutation executed the transition itself, with the outcome `status` */
   ad_status status;
 } ad_transit_passing;
 
-/* all_to_all V->V, in exchange.c. ad_exchange_after checks the call and describes the result (data NULL). If the group
- * has one member, `in` and `out` may be the same memory. */
+/* The two steps of all_to_all V->V (exchange.c): ad_exchange_after checks the call and describes the result with data
+ * NULL; ad_exchange_run sends and receives the rows. If the group has one member, `in` and `out` may be the same
+ * memory. */
 AD_INTERNAL ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, const ad_array *in,
                                         ad_array *out) AD_CHECKED;
 ad_status ad_exchange_run(ad_comm *comm, const ad_transit *transit, const ad_array *in, ad_array *out) AD_CHECKED;

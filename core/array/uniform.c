@@ -1,5 +1,5 @@
 /* Random numbers for the samples of a batch, for masks and noise. A number depends on the seed, a name, the step and
- * its place in the batch, never on its rank or microbatch. */
+ * its element's position in the batch, never on the rank or the microbatch. */
 #include "array/array.h"
 #include "array/packed.h"
 #include "array/part.h"
@@ -21,7 +21,8 @@ static void set_element(const ad_array *array, size_t i, double value) {
     ((float *)array->data)[i] = (float)value;
 }
 
-/* Only 24 random bits, since f32 has no more below 1: so f32 and f64 get the same numbers. */
+/* Returns a number with 24 random bits. An f32 below 1 has no more bits, so arrays of f32 and of f64 get the same
+ * numbers. */
 static double uniform(const drawing *of, int64_t element) {
   uint64_t sample = (uint64_t)(of->first + element / of->of_sample);
   return (double)(ad_random_bits(of->seed, sample, (uint64_t)(element % of->of_sample)) >> 40) * 0x1p-24;
@@ -32,7 +33,7 @@ static void draw_run(void *context, int64_t first, int64_t count) {
   for (int64_t i = 0; i < count; i++) set_element(of->array, of->written++, uniform(of, first + i));
 }
 
-/* Refuses arrays without samples, other dtypes than f32 and f64, and P and V values. */
+/* Refuses arrays without samples, other dtypes than f32 and f64, and values that are P or V on an axis. */
 static ad_status check_array(const ad_comm *comm, const ad_array *array, const char *name, const char *site) {
   AD_TRY(ad_array_check(comm, array, "uniform", site));
   if (!array->shape.ndim || ad_array_is_packed(array))

@@ -47,7 +47,8 @@ static ad_status refuse_side(const char *side, ad_axis axis, ad_type is, const c
 
 static int is_dp(int axis) { return (AD_AXES(axis) & AD_AXES_DP) != 0; }
 
-/* Returns 1 if the layout's type on this axis matters. An axis of size 1 matters only if the mesh names it. */
+/* Returns 1 if the layout's type on this axis matters, else 0. On an axis of size 1 the type matters only if the mesh
+ * names the axis. */
 static int counts(const ad_layout *layout, int axis) {
   return ((ad_mesh_named(layout->mesh) | ad_mesh_large(layout->mesh)) & AD_AXES(axis)) != 0;
 }
@@ -246,7 +247,7 @@ static int is_absent(const ad_bridge *bridge, const ad_array *array) {
   return !array || !array->layout.mesh || (!array->shape.ndim && !bridge->options.identical);
 }
 
-/* Checks an array that enters or leaves the bridge: its layout, its number of rows and its memory. */
+/* Checks the array of one side of the bridge: its layout, its number of rows and its memory. */
 static ad_status check_array(const ad_bridge *bridge, const ad_array *array, const ad_layout *wanted, const char *side,
                              const char *site) {
   char is[160], should[160];
@@ -269,15 +270,15 @@ ad_status ad_bridge_check_source(const ad_bridge *bridge, const ad_array *array,
   return check_array(bridge, array, &bridge->from, "source", site);
 }
 
-/* Returns 1 if the array need not be checked again: it has the shapes of an array that was checked before, and the
- * layout `wanted`. check_array reads nothing else. */
+/* Returns 1 if the array need not be checked again: it has the layout `wanted` and the shapes of an array that was
+ * checked before. check_array depends on nothing else. */
 static int is_like(const ad_array *array, const ad_sizes *checked, const ad_layout *wanted) {
   return array && array->data && !array->segments && checked->shape.ndim && ad_layout_equal(&array->layout, wanted) &&
          ad_shape_equal(&array->shape, &checked->shape) && ad_shape_equal(&array->local, &checked->local);
 }
 
-/* Checks an array that is sent (`arrives` 0) or received (1), unless the last such array had the same shapes: from step
- * to step usually only the memory changes. */
+/* Checks an array that is sent (`arrives` 0) or received (`arrives` 1), unless the last such array had the same shapes:
+ * from one step to the next usually only the memory changes. */
 static ad_status check_passing(ad_bridge *bridge, ad_pass pass, int arrives, const ad_array *array,
                                const ad_layout *wanted, const char *side, const char *site) {
   int is_source = (pass == AD_FORWARD) != arrives;
@@ -291,7 +292,7 @@ static ad_status check_passing(ad_bridge *bridge, ad_pass pass, int arrives, con
 
 /* ---- moving rows from the source's ranks to the destination's ---- */
 
-/* The array of this rank's side. */
+/* Returns the array of the side that this rank is on. */
 static const ad_array *present(const ad_bridge_way *w) { return w->in.shape.ndim ? &w->in : &w->out; }
 static int64_t batch_of(const ad_bridge_way *w) { return present(w)->shape.dim[0]; }
 
@@ -308,7 +309,7 @@ size_t ad_bridge_row_numel(const ad_array *array) {
   return row;
 }
 
-/* This rank's group: the ranks that move rows to each other. */
+/* Returns this rank's group: the ranks that move rows to each other. */
 static ad_group group_of(const ad_bridge *bridge, const ad_bridge_way *w) {
   int64_t rank = ad_comm_rank(bridge->comm);
   if (bridge->disjoint) return ad_mesh_group(bridge->both, AD_AXES_ALL, rank);
@@ -341,12 +342,13 @@ static ad_status take_room(ad_known_way *known, size_t count) {
   return AD_OK;
 }
 
-/* Finds the rows that this rank sends and receives, and the peers. */
+/* Finds the rows that this rank sends and receives, and the ranks to which and from which they go. */
 static ad_status find_routes(ad_bridge *bridge, const ad_bridge_way *w, ad_known_way *known) {
   int64_t rank = ad_comm_rank(bridge->comm), rows = batch_of(w);
   size_t sends = ad_bridge_sends(w->from, w->to, rows, rank, NULL, 0);
   size_t receives = ad_bridge_receives(w->from, w->to, rows, rank, NULL, 0);
-  AD_TRY(take_room(known, sends + receives + 1));  // + 1, so that a rank without rows has memory too
+  // + 1, so that there is memory even if this rank sends and receives no rows
+  AD_TRY(take_room(known, sends + receives + 1));
   ad_bridge_sends(w->from, w->to, rows, rank, known->routes, sends);
   ad_bridge_receives(w->from, w->to, rows, rank, known->routes + sends, receives);
   known->sends = sends;
@@ -355,7 +357,8 @@ static ad_status find_routes(ad_bridge *bridge, const ad_bridge_way *w, ad_known
   return AD_OK;
 }
 
-/* *out: the routes of this direction for the present number of rows. Computes them again if this number has changed. */
+/* *out: the routes of this direction for the batch's number of rows. They are computed again only if this number has
+ * changed. */
 static ad_status find_way(ad_bridge *bridge, const ad_bridge_way *w, ad_known_way **out) {
   ad_known_way *known = *out = &bridge->known[w->from == &bridge->from ? AD_FORWARD : AD_BACKWARD];
   int64_t rank = ad_comm_rank(bridge->comm), rows = batch_of(w);
@@ -370,8 +373,8 @@ static ad_status find_way(ad_bridge *bridge, const ad_bridge_way *w, ad_known_wa
   return AD_OK;
 }
 
-/* Returns 1 if the message goes from this rank to itself and its rows are already in place, because source and
- * destination share memory. */
+/* Returns 1 if this rank sends the message to itself and the rows are already in place, because source and destination
+ * share memory. */
 static int is_there(const ad_bridge_way *w, const ad_message *message, int64_t own) {
   return message->peer == own && w->in.data && w->in.data == w->out.data;
 }
@@ -392,7 +395,8 @@ static size_t make_messages(const ad_bridge_way *w, const ad_route_passing *rout
   return count;
 }
 
-/* Passes the routes to the injection point. A mutation may change routes and group there; such routes are not kept. */
+/* Passes the routes to the injection point. If a mutation is installed there, it may change routes and group; the
+ * routes are then computed again for the next call. */
 static void pass_routes(ad_bridge *bridge, const ad_bridge_way *w, ad_known_way *known, const char *site,
                         ad_route_passing *out) {
   *out = (ad_route_passing){.bridge = bridge,
@@ -413,20 +417,20 @@ static void pass_routes(ad_bridge *bridge, const ad_bridge_way *w, ad_known_way 
   for (size_t i = 0; i < out->count; i++) known->members[i] = ad_group_index(&out->group, out->routes[i].peer);
 }
 
-/* The gradient of a source that is R must count once (law 7). So on all replicas but the first this zeroes the gradient
- * and returns 1. */
+/* Zeroes the arriving gradient on all replicas of the source but the first, and returns 1 if it did. The gradient of a
+ * source that is R must count only once (law 7). */
 static int clear_other_replica(const ad_bridge_way *w, const ad_known_way *known) {
   if (!w->out.shape.ndim || known->is_counted) return 0;
   if (w->out.data) memset(w->out.data, 0, ad_array_bytes(&w->out));
   return 1;
 }
 
-/* Copies the rank's own part, unless source and destination share memory. */
+/* Copies this rank's part, unless source and destination share memory. */
 static void copy_own(const ad_bridge_way *w) {
   if (w->in.data && w->out.data && w->in.data != w->out.data) memcpy(w->out.data, w->in.data, ad_array_bytes(&w->out));
 }
 
-/* Moves rows in one direction; `request` NULL: returns when all are moved. */
+/* Moves rows in one direction. If `request` is NULL, returns when all rows are moved; otherwise posts the exchange. */
 static ad_status move_rows(ad_bridge *bridge, const ad_bridge_way *w, const char *site, ad_request *request) {
   ad_known_way *known;
   ad_route_passing routes;
@@ -493,8 +497,8 @@ static ad_status check_gradients(ad_bridge *bridge, const ad_array *destination,
   return check_passing(bridge, AD_BACKWARD, 0, destination, to, "gradient", site);
 }
 
-/* Moves a gradient back to the source. `summed` is the destination's gradient, already summed unless the meshes are
- * identical. */
+/* Moves a gradient back to the source. `summed` is the destination's gradient; unless the meshes are identical, its
+ * addends are already summed. */
 static ad_status go_back(ad_bridge *bridge, const ad_array *summed, ad_array *source, const char *site,
                          ad_request *request) {
   ad_layout from = ad_layout_dual(&bridge->from);

@@ -1,5 +1,5 @@
-/* Bridges between identical meshes: each rank's part goes, unsliced and unsummed, to the rank at the same position of
- * the other mesh. So both sides must have the same types; every type but P is allowed. */
+/* Bridges between identical meshes: each rank's part is sent to the rank at the same position of the other mesh,
+ * without slicing or summing. Therefore the two sides must have the same types; every type but P is allowed. */
 #include "bridge/identical.h"
 
 #include <inttypes.h>
@@ -28,7 +28,7 @@ static ad_status check_meshes(const ad_mesh *from, const ad_mesh *to) {
                  ad_mesh_text(from), ad_mesh_text(to));
 }
 
-/* Checks that both layouts have the same type and nesting on an axis, and that it is not P. */
+/* Checks that the two layouts have the same type and nesting on an axis, and that the type is not P. */
 static ad_status check_axis(const ad_layout *from, const ad_layout *to, ad_axis axis) {
   const char *name = ad_axis_name(axis);
   char is[16], becomes[16];
@@ -85,7 +85,7 @@ static int sends(const ad_bridge_way *way) { return way->in.layout.mesh != NULL;
 static const ad_array *part_of(const ad_bridge_way *way) { return sends(way) ? &way->in : &way->out; }
 static int64_t rows_of(const ad_shape *shape) { return shape->ndim ? shape->dim[0] : 1; }
 
-/* The rank at this rank's position of the other mesh. */
+/* Returns the rank that has this rank's position on the other mesh. */
 static int64_t peer_of(const ad_bridge *bridge, const ad_bridge_way *way) {
   const ad_mesh *here = sends(way) ? way->from->mesh : way->to->mesh;
   const ad_mesh *there = sends(way) ? way->to->mesh : way->from->mesh;
@@ -94,7 +94,7 @@ static int64_t peer_of(const ad_bridge *bridge, const ad_bridge_way *way) {
   return ad_group_rank(&others, ad_group_index(&own, ad_comm_rank(bridge->comm)));
 }
 
-/* Makes the route of this rank's part. A mutation at the injection point may change it. */
+/* Makes the route of this rank's part. A mutation at the injection point may change the route. */
 static void pass_route(const ad_bridge *bridge, const ad_bridge_way *way, const char *site, ad_route *route) {
   const ad_array *part = part_of(way);
   *route = (ad_route){.peer = peer_of(bridge, way), .count = rows_of(&part->local)};
@@ -112,13 +112,14 @@ static void pass_route(const ad_bridge *bridge, const ad_bridge_way *way, const 
                                 .count = 1});
 }
 
-/* The tag of this direction's transfers. Forward and backward have different tags, so each has its own sequence. */
+/* Returns the tag of this direction's transfers. Forward and backward have different tags, so that their transfers are
+ * matched separately. */
 static int64_t tag_of(const ad_bridge *bridge, const ad_bridge_way *way) {
   return 2 * bridge->options.tag + (way->from == &bridge->from ? 0 : 1);
 }
 
-/* Describes this rank's side of the transfer. A part without elements is transferred too, so that both sides make the
- * same sequence of transfers. */
+/* Describes this rank's side of the transfer. A part without elements is transferred, too, so that sender and receiver
+ * make the same sequence of transfers. */
 static ad_transfer transfer_of(const ad_bridge *bridge, const ad_bridge_way *way, const ad_route *route,
                                const char *site) {
   const ad_array *part = part_of(way);

@@ -1,4 +1,4 @@
-/* The known bugs of bridges. Bridges use nothing from this file. */
+/* The known bugs of bridges, as mutations. Bridges themselves use nothing from this file. */
 #include "bridge/known_bugs.h"
 
 #include <string.h>
@@ -15,27 +15,28 @@ static int64_t parts_of(const ad_layout *layout) {
 
 static int is_backward(const ad_route_passing *at) { return at->from == &at->bridge->to; }
 
-/* Returns the number of slices into which a part of `full` is cut by `sharded`; 1: it is not sliced evenly. */
+/* Returns the number of slices into which the layout `sharded` divides one part of the layout `full`; 1 if the part is
+ * not divided evenly. */
 static int64_t slices_of(const ad_layout *full, const ad_layout *sharded, int64_t rows) {
   int64_t slices = parts_of(sharded) / parts_of(full);
   return parts_of(sharded) % parts_of(full) || rows % parts_of(sharded) || !rows ? 1 : slices;
 }
 
-/* Returns 1 if each part of the sending side is cut into slices. */
+/* Returns 1 if each part of the sending side is divided into slices for the receiving side. */
 static int is_sliced(const ad_route_passing *at) { return slices_of(at->from, at->to, at->rows) > 1; }
-/* Returns 1 if each part of the receiving side is put together from slices. */
+/* Returns 1 if each part of the receiving side is put together from slices of the sending side. */
 static int brings_together(const ad_route_passing *at) { return slices_of(at->to, at->from, at->rows) > 1; }
 
 static int has_cp(const ad_layout *layout) { return ad_mesh_axis_size(layout->mesh, AD_CP) > 1; }
 
-/* Returns 1 if slices of a gradient are put together, because the batch was sliced on its way forward. */
+/* Returns 1 if slices of a gradient are put together, because the batch was divided into slices in the forward pass. */
 static int gathers(const ad_route_passing *at) { return is_backward(at) && brings_together(at); }
 static int gathers_on_cp(const ad_route_passing *at) {
   return gathers(at) && has_cp(at->from) && !at->bridge->disjoint;
 }
 
-/* slice_of: the number of the rank's slice in its part. The next function: this number if dp were the fastest axis of
- * every mesh. */
+/* slice_of returns the number of the rank's slice within its part. misread_slice_of returns the number that a bug
+ * computes, as if dp were the fastest axis of every mesh. */
 static int64_t slice_of(const ad_layout *sharded, int64_t rows, int64_t rank, int64_t slices) {
   ad_span own = {0, 1};
   ad_layout_spans(sharded, 0, rows, rank, &own, 1);
@@ -45,7 +46,7 @@ static int64_t misread_slice_of(const ad_layout *sharded, int64_t rank, int64_t 
   return (rank - ad_mesh_first_rank(sharded->mesh)) % slices;
 }
 
-/* Returns 1 if the two numbers of a slice differ on some rank. */
+/* Returns 1 if slice_of and misread_slice_of differ on some rank. */
 static int reads_another_slice(const ad_route_passing *at) {
   int64_t slices = slices_of(at->from, at->to, at->rows), first = ad_mesh_first_rank(at->to->mesh);
   for (int64_t rank = first; rank < first + ad_mesh_size(at->to->mesh); rank++)
@@ -63,14 +64,15 @@ ad_needs ad_bridge_known_bugs_show(const ad_route_passing *at) {
 
 /* ---- the known bugs, one function each, and their list ---- */
 
-/* Makes a route take another slice of the part. */
+/* Changes a route so that another slice of the part is sent, and notes that the bug took effect if the slice
+ * differs. */
 static void take_slice(ad_known_bug_scene *scene, ad_route *route, int64_t slice) {
   if (route->here != slice * route->count) fire(scene);
   route->here = slice * route->count;
 }
 
-/* Known bug: slices are looked up only among the ranks at position 0 on cp; a rank that is not found takes the first
- * slice. */
+/* Known bug: slices are looked up only among the ranks at position 0 on cp; a rank that is not among them gets the
+ * first slice. */
 static void look_up_first_on_cp(void *context, void *passing) {
   ad_route_passing *at = passing;
   if (is_backward(at) || !is_sliced(at)) return;
@@ -87,7 +89,8 @@ static void read_dp_as_fastest(void *context, void *passing) {
     take_slice(context, &at->routes[i], misread_slice_of(at->to, at->routes[i].peer, slices));
 }
 
-/* Known bug: the groups that put slices together contain all positions on cp, and slice i comes from member i. */
+/* Known bug: the groups in which slices are put together include all positions on cp, and slice i comes from member
+ * i. */
 static void pool_over_cp(void *context, void *passing) {
   ad_route_passing *at = passing;
   ad_axes axes = ad_layout_sharded_axes(at->from) | AD_AXES(AD_CP);
@@ -99,7 +102,7 @@ static void pool_over_cp(void *context, void *passing) {
   fire(context);
 }
 
-/* Known bug: of the gradient's slices only the rank's own comes back; the other ranks' slices are zeros. */
+/* Known bug: only this rank's own slice of the gradient comes back; the slices of all other ranks are zeros. */
 static void leave_zeros(void *context, void *passing) {
   ad_route_passing *at = passing;
   int64_t own = ad_comm_rank(at->bridge->comm);

@@ -1,9 +1,10 @@
-/* Computes which rank sends which rows of a batch to which rank. The position of a rank on the axes that do not shard
- * the batch is its replica number. All ranks with one replica number are called a fibre: one rank for each part. */
+/* Computes which rank sends which rows of a batch to which rank. A rank's position on the axes that do not shard the
+ * batch is its replica number. The ranks with one replica number are called a fibre: together they hold every part of
+ * the batch once. */
 #include "bridge/bridge.h"
 #include "bridge/route.h"
 
-/* The rows of a rank: one span, because dp axes do not shard zigzag. */
+/* Returns the rows that `rank` holds: one span, because dp axes do not shard zigzag. */
 static ad_span part_of(const ad_layout *layout, int64_t rows, int64_t rank) {
   ad_span span;
   return ad_layout_spans(layout, 0, rows, rank, &span, 1) ? span : (ad_span){0, 0};
@@ -17,23 +18,23 @@ int ad_bridge_same_rows(const ad_layout *a, const ad_layout *b, int64_t rows, in
 
 static ad_axes sharding_axes(const ad_layout *layout) { return ad_layout_sharded_axes(layout); }
 
-/* The ranks that have replicas of `rank`'s part. */
+/* Returns the ranks that hold replicas of `rank`'s part. */
 static ad_group replicas_of(const ad_layout *layout, int64_t rank) {
   return ad_mesh_group(layout->mesh, AD_AXES_ALL & ~sharding_axes(layout), rank);
 }
 
-/* The ranks with `rank`'s replica number; together they have the whole batch. */
+/* Returns the ranks with `rank`'s replica number, its fibre; together they hold the whole batch. */
 static ad_group fibre_of(const ad_layout *layout, int64_t rank) {
   return ad_mesh_group(layout->mesh, sharding_axes(layout), rank);
 }
 
-/* The rank that has the first part of replica number `replica`. */
+/* Returns the rank that holds the first part in the replica with number `replica`. */
 static int64_t first_of_replica(const ad_layout *layout, int64_t replica) {
   ad_group first = replicas_of(layout, ad_mesh_first_rank(layout->mesh));
   return ad_group_rank(&first, replica);
 }
 
-/* The number of the rank's replica. */
+/* Returns the rank's replica number. */
 static int64_t replica_of(const ad_layout *layout, int64_t rank) {
   ad_group replicas = replicas_of(layout, rank);
   return ad_group_index(&replicas, rank);
@@ -44,7 +45,7 @@ static int64_t replica_count(const ad_layout *layout) {
   return ad_group_size(&replicas);
 }
 
-/* The fibre of `from` from which `rank` of `to` receives its rows. */
+/* Returns the fibre of `from` that sends the rows of `rank`, a rank of `to`. */
 static ad_group givers(const ad_layout *from, const ad_layout *to, int64_t rank) {
   if (ad_mesh_has_rank(from->mesh, rank)) return fibre_of(from, rank);
   return fibre_of(from, first_of_replica(from, replica_of(to, rank) % replica_count(from)));
@@ -61,7 +62,7 @@ typedef struct list {
   size_t max, count;
 } list;
 
-/* Adds a route for the rows that lie in both parts, if there are any. */
+/* Adds a route for the rows that are both in this rank's part and in the peer's part, if there are any. */
 static void add_route(list *to, int64_t peer, ad_span mine, ad_span theirs) {
   int64_t first = mine.first > theirs.first ? mine.first : theirs.first;
   int64_t mine_end = mine.first + mine.count, theirs_end = theirs.first + theirs.count;
@@ -72,7 +73,7 @@ static void add_route(list *to, int64_t peer, ad_span mine, ad_span theirs) {
   to->count++;
 }
 
-/* Adds routes to all ranks of a fibre that have some of this rank's rows in their parts. */
+/* Adds routes to all ranks of a fibre whose parts contain some of this rank's rows. */
 static void add_fibre(list *to, const ad_group *fibre, const ad_layout *theirs, int64_t rows, ad_span mine) {
   for (int64_t i = 0; i < ad_group_size(fibre); i++) {
     int64_t peer = ad_group_rank(fibre, i);

@@ -1,17 +1,17 @@
-/* Sums gradients on the way back over a bridge. If the value is R, each of its users has contributed an addend; these
- * are summed before rows are sent. */
+/* Sums gradients that go back over a bridge. On an axis on which the bridge's `to` is R, each rank has contributed an
+ * addend to the gradient; the addends are summed before rows are sent. */
 #include "array/array.h"
 #include "array/transit.h"
 #include "base/error.h"
 #include "bridge/bridge.h"
 #include "layout/sentences.h"
 
-/* The axes over which the gradient must be summed. An axis of size 1 that the mesh does not name is not among them. */
+/* Returns the axes over which the gradient must be summed. An axis of size 1 counts only if the mesh names it. */
 static ad_axes summed_axes(const ad_layout *gradient) {
   return ad_layout_axes_of(gradient, AD_P) & (ad_mesh_named(gradient->mesh) | ad_mesh_large(gradient->mesh));
 }
 
-/* AD_TYPE if the gradient is still P, which a mutation may cause. */
+/* Returns AD_TYPE if the gradient is still P after its sum. Only a mutation can cause that. */
 static ad_status check_summed(const ad_layout *after, ad_axes axes, const char *site) {
   ad_axes partial = ad_layout_axes_of(after, AD_P) & axes;
   char text[128];
@@ -42,15 +42,16 @@ ad_status ad_bridge_sum(const ad_bridge *bridge, ad_array *gradient, int ordinal
 
 /* ---- each rank sums only the rows that it keeps ---- */
 
-/* The layout of the destination's gradient after each replica has summed another part of the rows. */
+/* Returns the layout of the destination's gradient after a reduce_scatter over the summed axes, which leaves each rank
+ * the sum of another part of the rows. */
 static ad_layout kept_of(const ad_layout *gradient) {
   ad_layout kept = *gradient;
   ad_layout_set(&kept, summed_axes(gradient), AD_S(0));
   return kept;
 }
 
-/* Returns 1 if after ad_bridge_sum_kept every rank has exactly its rows of the source. Examines all ranks that share
- * the batch or its replicas, so that all of them get the same answer. */
+/* Returns 1 if ad_bridge_sum_kept leaves every rank exactly its rows of the source, else 0. Examines all ranks of the
+ * reduce_scatter and of the axes that shard the batch, so that all these ranks get the same answer. */
 static int find_whether_kept(const ad_bridge *bridge, int64_t rows) {
   ad_layout gradient = ad_layout_dual(&bridge->to), kept = kept_of(&gradient);
   if (bridge->disjoint || !ad_layout_sharded_axes(&gradient)) return 0;

@@ -1,5 +1,5 @@
 /* Lays gradients out in buckets: chooses which gradients share a bucket, the order of buckets, and their memory. All
- * this depends only on the list of parameters, so every rank makes the same buckets. */
+ * choices depend only on the list of parameters, so every rank makes the same buckets. */
 #include <string.h>
 #include "array/array.h"
 #include "base/error.h"
@@ -48,8 +48,8 @@ static ad_status put_in_bucket(ad_reducer *reducer, size_t param_index) {
   return AD_OK;
 }
 
-/* Returns the number of the bucket's lowest parameter. Backward computes gradients from the last parameter to the
- * first, so the bucket is complete when the gradient of its lowest parameter arrives. */
+/* Returns the lowest parameter number in the bucket. Backward computes gradients from the last parameter to the first,
+ * so the bucket is complete when the gradient of this parameter arrives. */
 static size_t lowest_param(const ad_bucket *bucket) { return bucket->members.index[bucket->members.count - 1]; }
 
 static void sort_by_readiness(ad_reducer *reducer) {
@@ -73,8 +73,9 @@ ad_status ad_buckets_build(ad_reducer *reducer) {
 
 /* ---- the memory of buckets ---- */
 
-/* Returns the type of a packed bucket on an axis over which its gradients are not reduced. This is the type that all
- * its parameters have there, or V if their types differ or are S(d), since then each rank has its own elements. */
+/* Returns the type of a packed bucket on an axis over which its gradients are not reduced: the type that all its
+ * parameters have on the axis; but V if their types differ or are S(d), because each rank then has elements of its
+ * own. */
 static ad_type unmoved_type(const ad_reducer *reducer, const ad_bucket *bucket, int axis) {
   ad_type type = reducer->params[bucket->members.index[0]].storage.type[axis];
   for (size_t i = 1; i < bucket->members.count; i++) {
@@ -83,9 +84,10 @@ static ad_type unmoved_type(const ad_reducer *reducer, const ad_bucket *bucket, 
   return ad_type_is_sharded(type) ? AD_V : type;
 }
 
-/* Sets the bucket's two layouts from its parameters and not from its path, so that the end of the path can be checked
- * against them. Gradients are reduced over each axis that the mesh names and on which gradient and storage differ; on
- * such an axis all parameters of a bucket have the same two types. */
+/* Sets the layouts that the bucket must have before and after its path. They are derived from its parameters and not
+ * from the path, so that the end of the path can be checked against them. Gradients are reduced over each axis that the
+ * mesh names and on which gradient and storage differ; on such an axis all parameters of a bucket have the same two
+ * types. */
 static void set_layouts(const ad_reducer *reducer, ad_bucket *bucket) {
   const ad_reduced_param *first = &reducer->params[bucket->members.index[0]];
   bucket->full = bucket->stored = ad_layout_all(bucket->key.mesh, AD_V);
@@ -119,7 +121,7 @@ static void place_results(ad_reducer *reducer, const ad_bucket *bucket) {
   }
 }
 
-/* Describes the bucket's arrays. `sum` is as large as `sent`, or smaller after a reduce_scatter. */
+/* Describes the bucket's arrays. `sum` is as large as `sent`, but smaller if the path begins with a reduce_scatter. */
 static ad_status describe_arrays(const ad_reducer *reducer, ad_bucket *bucket) {
   ad_comm *comm = reducer->comm;
   ad_array sent = ad_array_describe_packed(comm, bucket->key.comm_dtype, bucket->members.segments,
@@ -133,8 +135,8 @@ static ad_status describe_arrays(const ad_reducer *reducer, ad_bucket *bucket) {
   return AD_OK;
 }
 
-/* Returns 1 if later steps of the path need memory of their own for their input: when such a step begins, the bucket's
- * slot may belong to another bucket. */
+/* Returns 1 if the later steps of the bucket's path need their own memory for their input, because the bucket's slot
+ * may belong to another bucket when such a step begins; else 0. */
 static int relays(const ad_bucket *bucket) {
   return bucket->turn.window >= 0 && bucket->key.step_count > 1 && !ad_bucket_is_one_array(bucket);
 }
@@ -154,7 +156,8 @@ static ad_status allocate(ad_reducer *reducer, ad_bucket *bucket) {
   return AD_OK;
 }
 
-/* Bytes that all ranks of a node read and write in a step when they copy gradients into buckets and cast sums. */
+/* Returns how many bytes all ranks of a node read and write in a step when they copy gradients into buckets and cast
+ * sums. */
 static size_t copied_bytes(const ad_reducer *reducer, const ad_mesh *mesh) {
   ad_group everyone = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(reducer->comm));
   size_t bytes = 0, ranks = ad_comm_shares(reducer->comm, &everyone) ? (size_t)ad_group_size(&everyone) : 1;
@@ -191,7 +194,8 @@ ad_status ad_bucket_keep_earlier(ad_reducer *reducer, ad_bucket *bucket) {
 }
 
 static void release_bucket(ad_reducer *reducer, ad_bucket *bucket) {
-  // Other ranks may still read and write the bucket. If one of them fails, this wait ends with an error as well.
+  // Other ranks may still read and write the bucket. If one of them fails, ad_comm_wait returns an error instead of
+  // hanging.
   if (bucket->steps.request.id && ad_comm_wait(reducer->comm, &bucket->steps.request)) bucket->steps.request.id = 0;
   if (bucket->turn.window >= 0) bucket->sent.data = NULL;
   if (bucket->sum.data == bucket->sent.data) bucket->sum.data = NULL;

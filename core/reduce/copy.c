@@ -1,5 +1,5 @@
-/* Copies a gradient into its bucket: chooses the array of the bucket, and casts, adds and scales in one pass. Ranks do
- * not communicate here. */
+/* Copies a gradient into its bucket: chooses the array of the bucket to write to, and casts, adds and scales in one
+ * pass. Nothing here communicates. */
 #include <math.h>
 #include <string.h>
 #include "array/array.h"
@@ -30,14 +30,15 @@ int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param) {
   return ad_param_is_in_place(p, bucket, ad_bucket_target(bucket));
 }
 
-/* Elements of a block. A pass does its stages (cast, add, scale) block after block, so that a block stays in the first
- * cache between its stages. */
+/* Number of elements of a block. A pass runs its stages (cast, add, scale) on one block after another, so that a block
+ * stays in the L1 cache between the stages. */
 enum { BLOCK = 2048 };
 
 typedef struct pass {
-  ad_dtype from, via, sum, to;  // dtypes: produced by the backward, of the gradient, to accumulate in, of the target
+  // from: produced by the backward; via: of the policy's gradient; sum: to accumulate in; to: of the bucket's array
+  ad_dtype from, via, sum, to;
   int scale;
-  int past;  // 1: writes past the caches
+  int past;  // 1: writes past the caches (non-temporal stores)
   double brought[BLOCK], added[BLOCK];
 } pass;
 

@@ -9,7 +9,8 @@
 
 typedef enum count_state { NOT_POSTED, IN_FLIGHT, SUMMED } count_state;
 
-/* The fields that posting and waiting change. They have their own struct so that waiting can take a const count. */
+/* The fields that posting and waiting change. They have their own struct so that ad_count_wait can take a const
+ * count. */
 typedef struct posted_count {
   count_state state;
   ad_array array;   // [n] i64 in comm memory: this rank's counts; after waiting, their sum
@@ -42,7 +43,7 @@ static ad_status take_memory(ad_count *count) {
   ad_array *array = &count->posted->array;
   *array = ad_array_describe(count->comm, AD_I64, &(ad_shape){1, {(int64_t)count->n}}, &count->local);
   return ad_comm_alloc(count->comm, ad_array_bytes(array),
-                       &array->data);  // backend dry allocates too: the rank knows its own counts
+                       &array->data);  // on backend dry, too: the rank has counts of its own there
 }
 
 ad_status ad_count_create(ad_comm *comm, const ad_layout *local, size_t n, ad_count **out) {
@@ -71,7 +72,7 @@ ad_status ad_count_create(ad_comm *comm, const ad_layout *local, size_t n, ad_co
 void ad_count_destroy(ad_count *count) {
   if (!count) return;
   if (count->posted) {
-    // Other ranks may still read the counts. If one of them fails, this wait ends with an error as well.
+    // Other ranks may still read the counts. If one of them fails, ad_comm_wait returns an error instead of hanging.
     if (count->posted->request.id && ad_comm_wait(count->comm, &count->posted->request)) count->posted->request.id = 0;
     ad_comm_free(count->comm, count->posted->array.data);
     ad_release(count->posted);

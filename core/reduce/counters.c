@@ -1,4 +1,5 @@
-/* The counters of a bucket: which gradients and microbatches are in its arrays, and which gradients must still come. */
+/* The counters of a bucket: which gradients and microbatches its arrays contain, and which gradients have yet to
+ * arrive. */
 #include "reduce/reducer.h"
 
 void ad_counters_begin_step(ad_bucket *bucket) {
@@ -11,7 +12,8 @@ void ad_counters_begin_sum(ad_bucket *bucket) {
   bucket->counters.summed = 0;
 }
 
-/* With AD_SYNC_SHARD a bucket is sent only if its path has a reduce_scatter. Otherwise the bucket keeps its sum. */
+/* With AD_SYNC_SHARD, sends a bucket only if its path has a reduce_scatter; other buckets keep accumulating on this
+ * rank. */
 void ad_counters_begin_microbatch(ad_bucket *bucket, ad_sync sync) {
   bucket->counters.arrived = 0;
   bucket->counters.unsent++;
@@ -22,7 +24,8 @@ void ad_counters_arrived(ad_bucket *bucket) { bucket->counters.arrived++; }
 
 void ad_counters_expect(ad_bucket *bucket, int count) { bucket->counters.expected += count; }
 
-/* In the last microbatch (AD_SYNC_ALL) all announced gradients of earlier microbatches must have arrived too. */
+/* Returns 1 if the bucket can be sent. In the last microbatch (AD_SYNC_ALL) the gradients that earlier microbatches
+ * announced and deferred must have arrived, too. */
 int ad_counters_are_complete(const ad_bucket *bucket, ad_sync sync) {
   int awaits_others = sync == AD_SYNC_ALL && bucket->counters.expected;
   return bucket->counters.arrived == bucket->members.count && !awaits_others;

@@ -1,4 +1,4 @@
-/* Decides when a step's addends and sums are copied for a dump, and when they are written. */
+/* Decides when a step's addends and sums are copied for a dump, and when the copies are written to files. */
 #include "reduce/dump.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 
-/* ---- asking for a dump ---- */
+/* ---- starting a dump ---- */
 
 static ad_status open_dump(ad_reducer *reducer, const char *folder, ad_dump *dump) {
   AD_TRY(ad_copy_string(folder, &dump->folder));
@@ -61,7 +61,7 @@ static void release_dumped(const ad_reducer *reducer, ad_dump *dump) {
   dump->divisor = 0;
 }
 
-/* Returns 1 if the step was lost through an error that is reported anyway: the missing dump needs no warning. */
+/* Returns 1 if the step was lost to an error. That error is reported anyway, so a missing dump needs no warning. */
 static int is_lost(const ad_reducer *reducer) {
   return reducer->state == AD_SUMS_LOST || ad_comm_health(reducer->comm) != AD_OK;
 }
@@ -96,7 +96,7 @@ static ad_status copy(const void *values, size_t bytes, void **out) {
 }
 
 /* If a backward may add to the parameter's values in its bucket in place: copies these values before the backward. The
- * addend is then the values after the backward minus this copy. */
+ * addend is later computed as the values after the backward minus this copy. */
 static ad_status keep_sum(const ad_reducer *reducer, size_t i) {
   const ad_reduced_param *param = &reducer->params[i];
   const ad_array *target = ad_bucket_target(&reducer->buckets[param->bucket]);

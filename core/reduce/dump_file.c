@@ -1,4 +1,4 @@
-/* Writes one file of a dump: this rank's part of each parameter, and metadata that say which part this is. */
+/* Writes one file of a dump: this rank's part of each parameter, and metadata that describe the part. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,10 +11,11 @@
 #include "layout/type.h"
 #include "reduce/dump.h"
 
-/* ---- boxes: where this rank's part lies in a parameter ---- */
+/* ---- boxes: which part of a parameter this rank holds ---- */
 
-/* The shape of a parameter's full value, and the box of it that a rank stores. Values that vary between ranks (V) are
- * described as parts of one value with an additional dimension. */
+/* The shape of a parameter's full value, and the box of it that a rank holds: in each dimension, indices from
+ * first[dim] on. A value that varies between ranks (V) is described as one value with an additional dimension, of which
+ * each rank holds one index. */
 typedef struct box {
   ad_shape full, held;
   int64_t first[AD_DIMS_MAX];
@@ -81,8 +82,8 @@ static json_t *numbers(const int64_t *values, int count) {
   return list;
 }
 
-/* Writes the gradient's type on an axis. `addend diff` derives from it the expected sum: for P the sum over the axis,
- * for R or I the same value on every rank, else each rank's own values. */
+/* Writes the gradient's type on an axis. From the type `addend diff` derives the sum that it expects: written as R, the
+ * sum over the axis; as I, the same value on every rank; as S, each rank's own values. */
 static void add_type(ad_text *text, const ad_reduced_param *param, const ad_dump_factor *factor) {
   ad_type type = ad_dump_type(&param->gradient, factor);
   ad_text_add(text, "%s%s=", text->used ? " " : "", factor->name);
@@ -104,8 +105,8 @@ static ad_dtype coarser(ad_dtype a, ad_dtype b) {
   return bits[a] < bits[b] ? a : b;
 }
 
-/* Returns the narrowest dtype to which an addend of the parameter is rounded on its way into the sum. Sums are never
- * narrower than the communication dtype. */
+/* Returns the narrowest dtype to which an addend of the parameter is rounded before it is summed. Sums never have a
+ * narrower dtype than the communication dtype. */
 static ad_dtype reduced_in(const ad_reducer *reducer, const ad_reduced_param *param) {
   ad_dtype comm_dtype = reducer->buckets[param->bucket].key.comm_dtype;
   return param->policy.raw ? comm_dtype : coarser(comm_dtype, param->policy.grad);
@@ -115,7 +116,7 @@ static json_t *held_of(const box *b) {
   return json_pack("[o, o]", numbers(b->first, b->full.ndim), numbers(b->held.dim, b->full.ndim));
 }
 
-/* The JSON objects of the metadata; each has an entry for each parameter, under its name. */
+/* JSON objects of the metadata. Each of them has one entry for each parameter, under the parameter's name. */
 typedef struct described {
   json_t *types, *shapes, *held, *reduce;
 } described;
@@ -230,8 +231,8 @@ static ad_status write_to(const dump_file *file, const char *path) {
   return status;
 }
 
-/* The file's path: "FOLDER/FILESrank00003.addend.m0.safetensors". In a pool that begins at rank 4 the name begins
- * "FILESat00004.rank" instead, since ranks of two pools may have the same number. */
+/* Finds the file's path: "FOLDER/FILESrank00003.addend.m0.safetensors". In a pool that begins at rank 4 the file's name
+ * begins with "FILESat00004.rank", because ranks of two pools may have the same number. */
 static ad_status path_of(const ad_reducer *reducer, int microbatch, char **out) {
   char kind[SHORT] = "sum", at[SHORT] = "", *name;
   size_t size = strlen(reducer->files) + 3 * SHORT;

@@ -6,14 +6,14 @@
 
 static const ad_mesh *mesh_of(const ad_reducer *reducer, size_t param) { return reducer->params[param].layout.mesh; }
 
-/* The strides, in ranks, of the axes of all views, ascending; the last is the number of ranks. Each stride divides the
- * next. */
+/* The strides, in ranks, of the axes of all views, in ascending order, and last the number of ranks. Each stride
+ * divides the next one. */
 typedef struct marks {
   int64_t at[AD_DUMP_FACTORS + 1];
   int count;
 } marks;
 
-/* Adds a stride. Returns 0 if no mesh can have it together with the strides added before. */
+/* Adds a stride. Returns 0 if no single mesh can have axes of this stride and of the strides added before. */
 static int add_mark(marks *m, int64_t stride) {
   int i = 0;
   while (i < m->count && m->at[i] < stride) i++;
@@ -49,7 +49,8 @@ static int is_taken(const ad_dump_mesh *mesh, const char *name) {
   return 0;
 }
 
-/* The name of the axis that is exactly this factor of the mesh, in the first view that has such an axis. */
+/* Returns the name of an axis that has exactly the ranks of this factor, from the first view that has such an axis;
+ * NULL if there is none. */
 static const char *name_in_views(const ad_reducer *reducer, const ad_dump_mesh *found, const ad_dump_factor *factor) {
   for (size_t i = 0; i < reducer->param_count; i++) {
     for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {

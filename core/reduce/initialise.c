@@ -17,7 +17,7 @@ typedef struct filling {
   size_t written;  // elements of the local part filled so far, in storage order
 } filling;
 
-// Fills in elements [first, first + count) of the whole, flattened parameter.
+// Fills in elements [first, first + count) of the full parameter, flattened row by row.
 static void fill_run(void *context, int64_t first, int64_t count) {
   filling *to = context;
   const ad_param_spec *spec = to->spec;

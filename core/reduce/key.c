@@ -1,5 +1,5 @@
-/* The key of a bucket: the path of its gradients (the collectives that bring them to their parameters' storage), and
- * the precision policy of their sums. Gradients of one key may share a bucket. */
+/* The key of a bucket: the path of its gradients (the collectives that bring a gradient from its own layout to its
+ * parameter's storage layout) and the precision policy of its sums. Gradients with the same key may share a bucket. */
 #include "base/error.h"
 #include "layout/nest.h"
 #include "reduce/reducer.h"
@@ -14,7 +14,7 @@ static ad_status refuse_step(const ad_reduced_param *param, ad_path_step step, c
                  ad_axes_print(step.axes, axes, sizeof axes), why);
 }
 
-/* Returns 1 if a reduce_scatter by rows gives each rank the part that the storage layout gives it. */
+/* Returns 1 if a reduce_scatter by rows gives each rank the rows that it has by the storage layout, else 0. */
 static int is_sharded_by_rows(const ad_reducer *reducer, const ad_reduced_param *param, ad_axes axes) {
   return ad_layout_is_sharded_once(&param->storage, param->shape.dim[0], axes, ad_comm_rank(reducer->comm),
                                    param->segment.rows);

@@ -1,5 +1,5 @@
-/* Known bugs of reducers. Checks install them at injection points, to see that they are killed. The reducer itself uses
- * nothing from this file. */
+/* Known bugs of reducers, as mutations: `addend check --mutate` installs them at injection points, to see that its
+ * checks kill them. The reducer itself uses nothing from this file. */
 #include "reduce/known_bugs.h"
 
 #include <string.h>
@@ -31,7 +31,7 @@ static void end_step(void *context, void *passing) {
   scene->steps++;
 }
 
-/* Known bug: every microbatch finishes and clears the buffer in which microbatches accumulate. */
+/* Known bug: every microbatch finishes its reductions and clears the buffer in which microbatches accumulate. */
 static void clear_earlier(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   ad_reducer *reducer = passing;
@@ -57,8 +57,8 @@ static void divide_by_own_count(void *context, void *passing) {
 
 /* ---- bugs before a bucket is sent ---- */
 
-/* Known bug: the sum of earlier microbatches, reduced over the shard axis alone, is added only after the last
- * microbatch was reduced over all axes. Law 6 (like adds to like) refuses it. */
+/* Known bug: the sum of earlier microbatches, which is reduced over the shard axis alone, is added only after the last
+ * microbatch was reduced over all axes. The check of law 6 (like adds to like) refuses this addition. */
 static void put_partial_off(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   ad_bucket_passing *pass = passing;
@@ -73,7 +73,8 @@ static void put_partial_off(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* Known bug: a microbatch that is summed over the first group alone is divided by the ranks of all groups. */
+/* Known bug: a microbatch that is reduced only by the first step of the path is divided by the number of ranks of all
+ * steps. */
 static void apply_both_factors(void *context, void *passing) {
   ad_bucket_passing *pass = passing;
   if (pass->reducer->sync == AD_SYNC_ALL) return;
@@ -93,7 +94,7 @@ static void apply_factor_of_wrong_width(void *context, void *passing) {
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 
-/* Known bug: the bucket's memory is reused before the collective has read it; so its second half is overwritten. */
+/* Known bug: the bucket's memory is reused before the collective has read it: its second half is overwritten. */
 static void reuse_early(void *context, void *passing) {
   const ad_array *sent = &((ad_bucket_passing *)passing)->bucket->sent;
   size_t bytes = ad_array_bytes(sent);
@@ -102,7 +103,7 @@ static void reuse_early(void *context, void *passing) {
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 
-/* Known bug: the slot is filled with another bucket's gradients before the collective has read the first one's. */
+/* Known bug: the slot is filled with another bucket's gradients before the collective has read the gradients in it. */
 static void fill_again(void *context, void *passing) {
   const ad_bucket_passing *pass = passing;
   const ad_bucket *bucket = pass->bucket;
@@ -117,9 +118,10 @@ static void fill_again(void *context, void *passing) {
   }
 }
 
-/* ---- bugs in place of a collective of the step ---- */
+/* ---- bugs that replace a collective of the step ---- */
 
-/* Known bug: the result of the collective is only this rank's own addend, or the rank's rows of this addend. */
+/* Replaces a collective: writes this rank's own addend into the result, or for a reduce_scatter this rank's rows of
+ * it. */
 static void take_own(const ad_transit_passing *pass) {
   const ad_array *in = pass->in, *out = pass->out;
   int64_t rank = ad_comm_rank(pass->comm);
@@ -179,8 +181,8 @@ static int same_group(const ad_bucket *a, const ad_bucket *b) {
          a->key.steps[0].axes == b->key.steps[0].axes;
 }
 
-/* Finds the first two buckets that are summed over the same group of several ranks. If there are no two, both results
- * are the first bucket that is summed over several ranks. Returns 0 if there is none. */
+/* Finds the first two buckets that are summed over the same group of several ranks. If there are no two such buckets,
+ * sets both results to the first bucket that is summed over several ranks. Returns 0 if there is none. */
 static int find_swap(const ad_reducer *reducer, size_t *first, size_t *second) {
   for (*first = 0; *first < reducer->bucket_count; ++*first) {
     for (*second = *first + 1; *second < reducer->bucket_count; ++*second) {
@@ -194,7 +196,7 @@ static int find_swap(const ad_reducer *reducer, size_t *first, size_t *second) {
   return 0;
 }
 
-/* Posts the presence set's comparison (which parameters had a gradient) too early: before the bucket of this group. */
+/* Posts the comparison of which parameters had a gradient too early: before the bucket of this group. */
 static ad_status compare_first(ad_reducer *reducer, const ad_group *group) {
   ad_presence_set *set = &reducer->presence_sets[0];
   ad_collective call = {
@@ -205,8 +207,8 @@ static ad_status compare_first(ad_reducer *reducer, const ad_group *group) {
   return ad_comm_post(reducer->comm, &call, &set->request);
 }
 
-/* Known bug: the second rank of a group launches its first two buckets in reverse order. If there is only one bucket,
- * the rank posts the comparison that follows it first. */
+/* Known bug: the second rank of a group launches its first two buckets in reverse order. If find_swap finds only one
+ * bucket, the rank posts the presence set's comparison before this bucket instead of after it. */
 static void change_order(void *context, void *passing) {
   ad_order_passing *pass = passing;
   const ad_reducer *reducer = pass->reducer;
@@ -232,7 +234,8 @@ static void bring_to_bf16(void *context, void *passing) {
 
 static int is_narrow(ad_dtype dtype) { return dtype == AD_BF16 || dtype == AD_F16; }
 
-/* Known bug: a matrix product produces its gradient in f32, and this dtype replaces the policy's gradient dtype. */
+/* Known bug: the backward of a matrix product produces an f32 gradient, and f32 replaces the gradient dtype of the
+ * policy. */
 static void take_raw_for_policy(void *context, void *passing) {
   ad_precision_policy *policy = passing;
   if (policy->raw || !is_narrow(policy->grad)) return;
@@ -268,7 +271,8 @@ static void add_to_itself(void *context, void *passing) {
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 
-/* Known bug: shards are padded to an equal number of rows, and the padding of a smaller shard is summed too. */
+/* Known bug: shards are padded to an equal number of rows, and the padding of a smaller shard, a second copy of its
+ * last row, is summed, too. */
 static void count_padding(void *context, void *passing) {
   const ad_bucket_passing *pass = passing;
   const ad_bucket *bucket = pass->bucket;

@@ -1,4 +1,5 @@
-/* The list of known bugs of reducers, which `addend check --mutate` installs one by one to see that they are killed. */
+/* The list of known bugs of reducers. `addend check --mutate` installs them one by one, to see that its checks kill
+ * them. */
 #ifndef REDUCE_KNOWN_BUGS_H
 #define REDUCE_KNOWN_BUGS_H
 #include "base/known_bugs.h"

@@ -1,5 +1,5 @@
 /* Launches buckets: decides in which order they are summed, and when. counters.c decides which microbatches send a
- * bucket; path.c takes the steps of its path. */
+ * bucket; path.c runs the reductions of a bucket's path. */
 #include "array/array.h"
 #include "base/error.h"
 #include "base/injection.h"
@@ -8,8 +8,8 @@
 
 /* ---- launching and completing buckets ---- */
 
-/* For each parameter without a gradient in this microbatch: copies its accumulated gradient of earlier microbatches
- * into the bucket that is sent. Afterwards no parameter of the bucket has an accumulated gradient. */
+/* Copies into the bucket to be sent the accumulated gradient of each parameter that has no gradient in this microbatch.
+ * Afterwards no parameter of the bucket has an accumulated gradient. */
 static void take_absent(ad_reducer *reducer, ad_bucket *bucket) {
   for (size_t i = 0; i < bucket->members.count; i++) {
     ad_reduced_param *param = &reducer->params[bucket->members.index[i]];
@@ -29,7 +29,7 @@ static ad_status launch(ad_reducer *reducer, size_t index) {
   ad_bucket_begin_path(bucket);
   ad_slot_send_off(reducer, bucket);
   if (!bucket->key.scatters)
-    bucket->sum.layout = bucket->sent.layout;  // `sum` is the same values as `sent` until a step reduces it
+    bucket->sum.layout = bucket->sent.layout;  // `sum` has the layout of `sent` until a step reduces it
   return bucket->key.step_count ? ad_bucket_run_step(reducer, index) : AD_OK;
 }
 
@@ -41,7 +41,7 @@ static void list_names(const ad_bucket *bucket, char *buffer, size_t size) {
   if (bucket->members.count > SHOWN) ad_text_add(&text, " and %zu more", bucket->members.count - SHOWN);
 }
 
-/* Law 4: the steps that were executed must have led to the parameters' storage layout. */
+/* Checks law 4: the executed steps must have led to the parameters' storage layout. */
 static ad_status check_stored(const ad_bucket *bucket) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     ad_type have = bucket->sum.layout.type[axis], want = bucket->stored.type[axis];
@@ -57,8 +57,8 @@ static ad_status check_stored(const ad_bucket *bucket) {
   return AD_OK;
 }
 
-/* Every bucket takes one step before any bucket takes its next step. So ranks post collectives in the same order, and
- * the steps of different buckets overlap. */
+/* Every bucket runs one step of its path before any bucket runs its next step. This order is the same on all ranks, and
+ * steps of different buckets overlap. */
 ad_status ad_buckets_complete(ad_reducer *reducer) {
   for (int more = 1; more;) {
     more = 0;
@@ -75,8 +75,9 @@ ad_status ad_buckets_complete(ad_reducer *reducer) {
 
 /* ---- the order of launches ---- */
 
-/* *out: the bucket that is launched as number `place`. It is bucket `place`, unless a mutation at the injection point
- * changes this. `launches`: 1 if the bucket is about to be launched, 0 if only its readiness is queried. */
+/* *out: the bucket that is launched as number `place`. This is bucket number `place`, unless a mutation at the
+ * injection point changes it. `launches` is 1 if the bucket is about to be launched, 0 if the caller only asks whether
+ * it is ready. */
 static ad_status bucket_at(ad_reducer *reducer, size_t place, int launches, size_t *out) {
   ad_order_passing passing = {reducer, place, launches, AD_OK};
   ad_inject(AD_INJECT_ORDER, &passing);

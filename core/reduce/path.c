@@ -1,5 +1,5 @@
-/* Takes the steps of a bucket's path: each step is one collective that is posted and waited for here. launch.c decides
- * when a bucket takes its first step. */
+/* Runs the steps of a bucket's path: each step is one collective, which is posted and waited for here. launch.c decides
+ * when a bucket's first step runs. */
 #include <math.h>
 #include "array/array.h"
 #include "array/transit.h"
@@ -20,7 +20,8 @@ ad_status ad_bucket_pass(ad_injection_point point, ad_reducer *reducer, ad_bucke
   return passing.status;
 }
 
-/* Sets the input of a later step of the path: the sum so far, cast to the communication dtype and scale. */
+/* Sets the input of a later step of the path: the sum of the steps before, cast to the communication dtype and
+ * scaled. */
 static void relay(const ad_reducer *reducer, ad_bucket *bucket) {
   bucket->steps.input = bucket->sum;
   if (ad_bucket_is_one_array(bucket)) return;
@@ -33,8 +34,8 @@ static void relay(const ad_reducer *reducer, ad_bucket *bucket) {
                    ldexp(1, -bucket->steps.input.scale), ad_array_numel(&bucket->sum));
 }
 
-/* Describes the output of a step. A reduce_scatter adds to the sum of earlier microbatches, which is already reduced
- * over the same axes; any other step overwrites `sum`. */
+/* Describes the output of a step. If earlier microbatches were already reduce-scattered, a reduce_scatter adds to their
+ * sum; any other step overwrites `sum`. */
 static ad_status describe_output(const ad_reducer *reducer, const ad_bucket *bucket, const ad_transit *transit,
                                  ad_array *out) {
   *out = bucket->sum;

@@ -1,4 +1,4 @@
-/* Describes a reducer's reductions and memory, for plans and reports. Nothing is computed or sent here. */
+/* Describes a reducer's reductions and memory, for plans and reports. Nothing here computes or communicates. */
 #include "array/array.h"
 #include "base/error.h"
 #include "reduce/plan.h"
@@ -19,14 +19,14 @@ static ad_reduction_plan describe_reduction(const ad_reducer *reducer, size_t in
                              .param_count = bucket->members.count};
 }
 
-/* Describes reduction number `wanted` in *out and returns `wanted` + 1; if there are fewer reductions, returns their
- * number. */
+/* Describes reduction number `wanted` in *out and returns `wanted` + 1. If there are fewer reductions, returns how many
+ * there are. */
 static size_t find_reduction(const ad_reducer *reducer, size_t wanted, ad_reduction_plan *out) {
   size_t count = 0;
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     const ad_bucket *bucket = &reducer->buckets[i];
     for (int k = 0; k < bucket->key.step_count; k++) {
-      // A group of one rank has nothing to sum.
+      // a reduction over one rank sums nothing and is left out
       if (!(bucket->key.steps[k].axes & ad_mesh_large(bucket->key.mesh))) continue;
       if (count++ != wanted) continue;
       *out = describe_reduction(reducer, i, k);
@@ -80,7 +80,7 @@ size_t ad_reducer_sum_bytes(const ad_reducer *reducer) {
   size_t bytes = 0;
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     const ad_bucket *bucket = &reducer->buckets[i];
-    // `sum` counts if it has its own memory. On backend dry, the memory that another backend would allocate counts.
+    // `sum` is counted if it has its own memory. On backend dry, memory is counted as if it were allocated.
     if (bucket->key.scatters || !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->sum);
     if (bucket->keeps_partial && !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->partial);
     if (bucket->relayed.shape.ndim) bytes += ad_array_bytes(&bucket->relayed);

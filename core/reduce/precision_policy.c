@@ -4,7 +4,8 @@
 #include "addend/reduce.h"
 #include "reduce/precision_policy.h"
 
-/* Orders dtypes by precision: more is wider. bf16 and f16 are equal: bf16 has more range, f16 more digits. */
+/* Orders dtypes by precision: a larger number is wider. bf16 and f16 are equal: bf16 has more range, f16 has more
+ * digits. */
 static int width(ad_dtype dtype) { return dtype == AD_F64 ? 3 : dtype == AD_F32 ? 2 : 1; }
 
 static ad_status check_float(ad_dtype dtype, const char *field) {

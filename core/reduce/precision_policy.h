@@ -5,6 +5,7 @@
 #include "base/internal.h"
 
 AD_INTERNAL AD_CHECKED ad_status ad_precision_policy_complete(
-    ad_precision_policy *policy); /* fills zero fields; a complete one stays as it is; AD_INVALID if it means nothing */
+    /* fills zero fields; a complete policy stays as it is; AD_INVALID if the dtypes do not fit each other */
+    ad_precision_policy *policy);
 
 #endif

@@ -1,6 +1,6 @@
-/* Checks that ranks agree on the contents of their buckets: once on the list of parameters, and in every step on which
- * parameters had a gradient. If they agree, this costs one tiny collective. If they differ, more collectives find the
- * difference for the message. */
+/* Checks that ranks agree on the contents of their buckets: once on the list of parameters, and in every step on the
+ * set of parameters that had a gradient. If ranks agree, a check costs one tiny collective. If they differ, more
+ * collectives find the difference for the message. */
 #include <stdio.h>
 #include "array/array.h"
 #include "base/error.h"
@@ -9,8 +9,9 @@
 #include "base/text.h"
 #include "reduce/reducer.h"
 
-/* One all-reduce with MAX compares two numbers on all ranks. It reduces each number and its complement; the maximum of
- * the complements is the complement of the minimum. So a number is equal on all ranks if minimum and maximum agree. */
+/* WORDS: one all-reduce with MAX compares two numbers on all ranks. It reduces each number and the number's complement;
+ * the maximum of the complements is the complement of the minimum. A number is equal on all ranks if minimum and
+ * maximum are equal. */
 enum { WORDS = 4, ENTRY_TEXT = 384 };
 
 /* ---- groups of ranks that compare their parameters ---- */
@@ -40,7 +41,7 @@ ad_status ad_presence_sets_build(ad_reducer *reducer) {
 void ad_presence_sets_release(ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->presence_set_count; i++) {
     ad_presence_set *set = &reducer->presence_sets[i];
-    // Other ranks may still read these words. If one of them fails, this wait ends with an error as well.
+    // Other ranks may still read these words. If one of them fails, ad_comm_wait returns an error instead of hanging.
     if (set->request.id && ad_comm_wait(reducer->comm, &set->request)) set->request.id = 0;
     if (set->words) ad_comm_free(reducer->comm, set->words);
   }
@@ -68,7 +69,7 @@ static int all_equal(const ad_presence_set *set) {
   return set->words[0] == ~set->words[1] && set->words[2] == ~set->words[3];
 }
 
-/* Gathers `count` elements of every member into *out, one member after another, in comm memory that the caller
+/* Gathers `bytes` bytes of every member into *out, one member after another. *out is memory of the comm that the caller
  * frees. */
 static ad_status gather(ad_reducer *reducer, const ad_presence_set *set, const void *own, size_t bytes, void **out) {
   int64_t members = ad_group_size(&set->group);
@@ -100,8 +101,8 @@ static int is_on(const ad_presence_set *set, const ad_reduced_param *param) {
   return ad_mesh_equal(set->group.mesh, param->layout.mesh);
 }
 
-/* Returns the first parameter on the presence set's mesh whose number is at least *next, or NULL. Sets *next to the
- * number after it. */
+/* Returns the first parameter on the presence set's mesh whose index is at least *next, or NULL if there is none. Sets
+ * *next to the index after the parameter. */
 static const ad_reduced_param *next_param(const ad_reducer *reducer, const ad_presence_set *set, size_t *next) {
   while (*next < reducer->param_count) {
     const ad_reduced_param *param = &reducer->params[(*next)++];
@@ -110,8 +111,8 @@ static const ad_reduced_param *next_param(const ad_reducer *reducer, const ad_pr
   return NULL;
 }
 
-/* Returns the parameter of entry number `entry` of the compared list, or NULL for entry 0 and past the end. Entry 0 is
- * the reducer's options; the other entries are the parameters on the presence set's mesh. */
+/* Returns the parameter of entry number `entry` of the compared list; NULL for entry 0, and for entries after the last.
+ * Entry 0 is the reducer's options; the other entries are the parameters on the presence set's mesh. */
 static const ad_reduced_param *entry_param(const ad_reducer *reducer, const ad_presence_set *set, size_t entry) {
   const ad_reduced_param *param = NULL;
   for (size_t seen = 0, next = 0; seen < entry; seen++) param = next_param(reducer, set, &next);
@@ -129,7 +130,7 @@ static void describe_param(const ad_reduced_param *param, ad_text *text) {
               ad_dtype_name(policy->reduce), ad_dtype_name(policy->accumulate));
 }
 
-/* Describes an entry of the list in words, for a message. `param` NULL: the list has no entry of this number. */
+/* Describes an entry of the list in words, for a message. `param` is NULL if the list has no entry of this number. */
 static void describe_entry(const ad_reducer *reducer, const ad_reduced_param *param, size_t entry,
                            char buffer[ENTRY_TEXT]) {
   ad_text text = ad_text_on(buffer, ENTRY_TEXT);
@@ -167,7 +168,7 @@ static ad_status hash_list(const ad_reducer *reducer, const ad_presence_set *set
   return AD_OK;
 }
 
-/* Returns the first entry whose hash differs between members, or `entries` if there is none. */
+/* Returns the first entry whose hash differs between members, or `entries` if no hash differs. */
 static size_t first_difference(const uint64_t *hashes, size_t entries, int64_t members) {
   for (size_t entry = 0; entry < entries; entry++) {
     for (int64_t member = 1; member < members; member++) {
@@ -191,7 +192,8 @@ static ad_status find_list_difference(ad_reducer *reducer, const ad_presence_set
   return AD_OK;
 }
 
-/* Collective: every rank calls this, and every rank gets the same message. */
+/* Fails with the first difference of the lists in the message. Collective: every rank calls this, and every rank gets
+ * the same message. */
 static ad_status name_list_difference(ad_reducer *reducer, const ad_presence_set *set) {
   size_t entry;
   AD_TRY(find_list_difference(reducer, set, (size_t)set->words[0], &entry));
@@ -230,8 +232,8 @@ ad_status ad_presence_sets_compare_lists(ad_reducer *reducer) {
 
 /* ---- checking that ranks have gradients of the same parameters ---- */
 
-/* Returns the number that ranks compare for a parameter: in how many microbatches of the step its gradient arrived and,
- * if its precision policy is raw, in which dtype. */
+/* Returns the number that ranks compare for a parameter: the number of the step's microbatches in which the parameter's
+ * gradient arrived and, if its precision policy is raw, the gradient's dtype. */
 static int32_t presence(const ad_reduced_param *param) {
   int32_t dtype = param->policy.raw ? (int32_t)param->produced : 0;
   return (int32_t)param->present << 8 | dtype;
@@ -272,8 +274,8 @@ static int seen_before(const ad_presence_set *set, const int32_t *seen, size_t p
   return i < member;
 }
 
-/* Fails with the number of the parameter's gradients on each rank: "1 on rank 1, 2 on rank 0 2". For raw gradients the
- * message has their dtypes as well. */
+/* Fails with a message that lists in how many microbatches the parameter had a gradient on each rank, such as "in 1 on
+ * rank 1, in 2 on rank 0 2". For raw gradients the message has their dtypes, too. */
 static ad_status fail_presence(const ad_reducer *reducer, const ad_presence_set *set, const int32_t *seen,
                                size_t param) {
   size_t params = reducer->param_count;

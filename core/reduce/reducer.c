@@ -32,7 +32,7 @@ static int by_name(const void *a, const void *b) {
   return order ? order : (left->index > right->index) - (left->index < right->index);
 }
 
-/* Refuses a list in which a name occurs twice; the message has the first repetition. `names` is sorted. */
+/* Refuses a sorted list in which a name occurs twice. The message has the repetition with the lowest index. */
 static ad_status check_sorted(const ad_numbered_name *names, size_t count) {
   const ad_numbered_name *found = NULL;
   for (size_t i = 1; i < count; i++) {
@@ -64,8 +64,8 @@ static ad_status check_shape(const ad_param_spec *spec) {
   return fault ? ad_fail(AD_INVALID, "parameter `%s` of the reducer cannot be stored: %s", spec->name, fault) : AD_OK;
 }
 
-/* Refuses storage that is Partial (P): an optimizer's update is not linear, so it cannot be applied to each addend of a
- * sum. */
+/* Refuses storage that is Partial (P). An optimizer's update is not linear, so updating each rank's addend of a
+ * parameter is not the same as updating the parameter. */
 static ad_status check_stored_type(const ad_param_spec *spec) {
   char axes[96];
   ad_axes partial = ad_layout_axes_of(&spec->storage, AD_P);
@@ -206,15 +206,16 @@ static ad_status keep_reduced(ad_reducer *reducer, ad_bucket *bucket) {
   return AD_OK;
 }
 
-/* Called when another microbatch follows a fully reduced one in the same step: keeps the sums so far in `earlier`. */
+/* Sets the sums so far aside in `earlier`. Called when another microbatch follows a fully reduced one in the same
+ * step. */
 static ad_status set_reduced_aside(ad_reducer *reducer) {
   AD_TRY(ad_buckets_complete(reducer));
   for (size_t i = 0; i < reducer->bucket_count; i++) AD_TRY(keep_reduced(reducer, &reducer->buckets[i]));
   return AD_OK;
 }
 
-/* If the bucket is not sent in this microbatch, gives it memory for its sum; if it is sent, sets the scale that its
- * addends need. */
+/* Prepares the bucket for a microbatch: if the microbatch does not send the bucket, gives the bucket memory to
+ * accumulate in; otherwise sets the scale that its addends need. */
 static ad_status begin_bucket(ad_reducer *reducer, ad_bucket *bucket, ad_sync sync) {
   ad_counters_begin_microbatch(bucket, sync);
   bucket->sent.scale = 0;
@@ -248,7 +249,7 @@ static ad_status need_state(const ad_reducer *reducer, ad_reducer_state state, a
                  by.site, by.call, expected);
 }
 
-/* Ends a call that cannot be undone: after an error the reducer can only be destroyed. */
+/* Ends a call whose effects cannot be undone: if `status` is an error, the reducer can only be destroyed. */
 static ad_status done(ad_reducer *reducer, ad_caller by, ad_status status) {
   if (!status) return AD_OK;
   reducer->state = AD_SUMS_LOST;
@@ -316,7 +317,8 @@ static ad_status check_param(const ad_reducer *reducer, size_t param, ad_caller 
                  by.site, by.call, reducer->params[param].name);
 }
 
-/* Makes the bucket's target free for new gradients: waits until all ranks have read what was sent from it. */
+/* Waits until all ranks have read what was sent from the bucket's target, so that new gradients may be written to
+ * it. */
 static ad_status free_target(ad_reducer *reducer, size_t index) {
   ad_bucket *bucket = &reducer->buckets[index];
   if (bucket->turn.window >= 0) return ad_slot_claim(reducer, index);
@@ -377,8 +379,8 @@ static ad_status check_grad(const ad_reducer *reducer, const ad_reduced_param *p
   return ad_array_check(reducer->comm, grad, param->name, site);
 }
 
-/* Refuses a raw gradient of another dtype than in earlier microbatches of the step: raw gradients are summed in the
- * dtype that the backward produces. At the end of the step the ranks compare their dtypes. */
+/* Refuses a raw gradient whose dtype differs from earlier microbatches of the step: raw gradients are summed in the
+ * dtype that the backward produces. At the end of the step the ranks compare these dtypes. */
 static ad_status check_produced(const ad_reduced_param *param, const ad_array *grad, const char *site) {
   if (!param->policy.raw || !param->produced || param->produced == grad->dtype) return AD_OK;
   return ad_fail(AD_TYPE,
@@ -388,7 +390,7 @@ static ad_status check_produced(const ad_reduced_param *param, const ad_array *g
 }
 
 /* Refuses a gradient that lies in a slot but not at its own target. A slot belongs to a bucket only from the first
- * request for a target of its gradients until the bucket is sent. */
+ * request for a target of one of the bucket's gradients until the bucket is sent. */
 static ad_status check_target(const ad_reducer *reducer, const ad_reduced_param *param, const ad_array *grad,
                               const char *site) {
   ad_bucket *bucket = &reducer->buckets[param->bucket];
@@ -447,7 +449,7 @@ void ad_reducer_expect(ad_reducer *reducer, size_t param, int count) {
   ad_counters_expect(&reducer->buckets[reducer->params[param].bucket], count);
 }
 
-/* Refuses to end the last microbatch while announced gradients have not arrived. */
+/* Refuses to end the last microbatch while gradients that ad_reducer_expect announced have not arrived. */
 static ad_status check_expected(const ad_reducer *reducer, ad_caller by) {
   if (reducer->sync != AD_SYNC_ALL) return AD_OK;
   for (size_t i = 0; i < reducer->param_count; i++) {
@@ -485,7 +487,7 @@ static ad_status complete(ad_reducer *reducer) {
 }
 
 /* Waits for the comparison of which parameters had a gradient on each rank. If ranks differ, the reducer can still be
- * used for the next step; after an error of the comm it cannot. */
+ * used for the next step; after an error of the comm, it can only be destroyed. */
 static ad_status compare_presence(ad_reducer *reducer, ad_caller by) {
   ad_status status = ad_presence_sets_wait(reducer);
   if (status == AD_MISMATCH && !ad_comm_health(reducer->comm)) return ad_fail_in(status, "%s", by.site);

@@ -1,4 +1,4 @@
-/* The reducer's own objects: parameters, buckets, presence sets. Private to reduce/. */
+/* The reducer's own objects: parameters, buckets, presence sets. For the files of reduce/ only. */
 #ifndef REDUCE_REDUCER_H
 #define REDUCE_REDUCER_H
 #include "addend/reduce.h"
@@ -12,30 +12,32 @@ typedef struct ad_reduced_param {
   ad_precision_policy policy;
   int lasting;
   size_t bucket;         // index of the bucket in which the gradient is packed
-  size_t offset, numel;  // this rank's part of the full gradient: place in the bucket, size; in elements
+  size_t offset, numel;  // this rank's part of the full gradient: offset in the bucket, size; in elements
   ad_segment segment;    // the same part, in rows
   int filled;            // 1: the bucket's memory contains a sum of the parameter's gradients that is not sent yet
   int arrived;           // 1: the gradient of the present microbatch has arrived
-  int expected;          // gradients that were announced (ad_reducer_expect) and have not arrived
+  int expected;          // number of gradients that ad_reducer_expect announced and that have not arrived
   int64_t present;       // number of microbatches of this step in which a gradient arrived
-  ad_dtype produced;     // the dtype of this step's gradients when they arrived; 0: none has arrived
+  ad_dtype produced;     // the dtype in which this step's gradients arrived; 0: none has arrived
   ad_array result;       // the parameter's part of the bucket's sum, in the storage layout
 } ad_reduced_param;
 
-/* The properties that all gradients of a bucket share; written by key.c. The path: the collectives (steps) from the
- * gradients' layout to the parameters' storage. Only its first step can be a reduce_scatter. */
+/* The properties that all gradients of a bucket share; written by key.c. Their path is the list of collectives (steps)
+ * that lead from the gradients' layout to the parameters' storage layout. Only the first step can be a
+ * reduce_scatter. */
 typedef struct ad_bucket_key {
   const ad_mesh *mesh;
   ad_path_step steps[AD_AXIS_COUNT];
   int step_count;
   int scatters;  // the first step is a reduce_scatter
-  int lasting;   // the bucket's parameters are `lasting`, so it has its own memory
+  int lasting;   // 1: the bucket's parameters are `lasting`, so that it has its own memory
   ad_precision_policy policy;
-  ad_dtype comm_dtype;  // communication dtype: the policy's reduce dtype, or if there is no step its accumulate dtype
+  // communication dtype: the policy's reduce dtype, or the accumulate dtype if the path has no step
+  ad_dtype comm_dtype;
 } ad_bucket_key;
 
-/* The parameters whose gradients a bucket packs one after another; written by bucket.c. Each array has one entry for
- * each parameter. */
+/* The parameters of a bucket; their gradients are packed in it one after another. Written by bucket.c. Each array has
+ * one entry for each parameter. */
 typedef struct ad_bucket_members {
   size_t *index;         // indices in reducer->params
   ad_segment *segments;  // rows of this rank's part of the full gradient
@@ -44,56 +46,59 @@ typedef struct ad_bucket_members {
   size_t numel;  // elements of all these gradients on this rank
 } ad_bucket_members;
 
-/* Which addends are in a bucket; written by counters.c. */
+/* Which addends a bucket contains; written by counters.c. */
 typedef struct ad_bucket_counters {
-  int sends;        // 1: the present microbatch sends the bucket
-  size_t arrived;   // how many parameters' gradients of the present microbatch have arrived
-  int expected;     // gradients that were announced for this or a later microbatch of the step and have not arrived
+  int sends;       // 1: the present microbatch sends the bucket
+  size_t arrived;  // how many parameters' gradients of the present microbatch have arrived
+  // number of gradients that were announced for this or a later microbatch of the step and have not arrived
+  int expected;
   int64_t unsent;   // number of microbatches whose addends the next launch sends
   int64_t summed;   // number of microbatches whose addends are in `sum`
   int has_sum;      // 1: `sum` is a sum of this step
   int has_earlier;  // 1: `earlier` is a sum of this step
 } ad_bucket_counters;
 
-/* How many steps of its path a bucket has taken since it was sent; written by path.c. */
+/* How many steps of a bucket's path were posted since it was launched; written by path.c. */
 typedef struct ad_bucket_steps {
-  ad_array input;  // the input of the posted collective: first `sent`, later `sum`, cast if the dtypes differ
+  // the input of the step posted last: of the first step `sent`, of a later one `sum`, cast if the dtypes differ
+  ad_array input;
   ad_request request;
-  int next;       // number of steps posted since the bucket was sent
-  int unsettled;  // 1: nobody has waited for the step that was posted last
+  int next;       // number of steps posted since the bucket was launched, and so the index of the next step
+  int unsettled;  // 1: ad_bucket_settle has not yet waited for the step that was posted last
 } ad_bucket_steps;
 
-/* If the reducer reuses memory: the slot that is the memory of `sent`; written by slots.c. */
+/* The slot that a bucket uses as the memory of `sent`, if the reducer reuses memory; written by slots.c. */
 typedef struct ad_bucket_turn {
   int window;        // index of the window in the reducer; -1: the bucket has its own memory
   size_t slot;       // index of the slot in the window; AD_NO_SLOT: the bucket has no slot now
   int is_sent_off;   // 1: the gradients in the slot were launched
-  uint64_t launch;   // number of the launch that sent the slot's gradients
-  uint64_t claim;    // the number of the claim, in the window, that got the bucket its slot
-  size_t overtaken;  // the most buckets of its window that were begun between its own begin and its launch
+  uint64_t launch;   // number of the launch that sent the slot's gradients, counted over all buckets
+  uint64_t claim;    // number of the claim that gave the bucket its slot, counted over all buckets of the window
+  size_t overtaken;  // the most other buckets of the window that got a slot between this bucket's claim and its launch
 } ad_bucket_turn;
 
-/* Gradients of one key, packed one after another: full gradients in `partial` and `sent`, this rank's parts of them in
- * `sum`. The layout of `sum` is the result of the last transition that wrote it. bucket.c describes the arrays and
- * gives them memory. */
+/* Gradients with one key, packed one after another: full gradients in `partial` and `sent`, this rank's parts of them
+ * in `sum`. The layout of `sum` is the result of the last transition that wrote `sum`. bucket.c describes the arrays
+ * and allocates their memory. */
 typedef struct ad_bucket {
   ad_bucket_key key;
   ad_bucket_members members;
-  ad_layout full, stored;  // layouts of the packed gradients: as they arrive; as the parameters are stored
-  // Accumulate dtype: sums of microbatches that were not sent. Gets memory once it is needed, or shares that of `sent`.
+  // layouts of the packed gradients: `full` as they arrive, `stored` as the parameters are stored
+  ad_layout full, stored;
+  // accumulate dtype: sums of microbatches that were not sent; memory is allocated when needed, or is that of `sent`
   ad_array partial;
-  ad_array sent;      // communication dtype, scaled: the input of the first collective
-  ad_array sum;       // accumulate dtype: the output of collectives; in `sent`'s memory if both are one full array
-  ad_array earlier;   // reduced sums of earlier microbatches of this step; gets memory once it is needed
+  ad_array sent;  // communication dtype, scaled: the input of the first collective
+  ad_array sum;  // accumulate dtype: the output of collectives; uses the memory of `sent` if the two are one full array
+  ad_array earlier;   // reduced sums of earlier microbatches of this step; memory is allocated when needed
   ad_array relayed;   // communication dtype: the input of later collectives, if it is neither `sent` nor `sum`
   int past_caches;    // 1: gradients and their sums are written by stores that bypass the caches
-  int keeps_partial;  // 1: some microbatch was not sent and its sum must still be sent (also set on backend dry)
+  int keeps_partial;  // 1: some microbatch was not sent, so that `partial` was needed (also set on backend dry)
   ad_bucket_counters counters;
   ad_bucket_steps steps;
   ad_bucket_turn turn;
 } ad_bucket;
 
-/* Slots: memory that the buckets of one key use in turn. A window is the slots of one key. */
+/* Slots: pieces of memory that the buckets of one key use one after another. A window is all slots of one key. */
 #define AD_NO_SLOT SIZE_MAX
 typedef struct ad_slot {
   void *memory;  // NULL on backend dry
@@ -102,12 +107,12 @@ typedef struct ad_slot {
 typedef struct ad_window {
   ad_slot *slots;
   size_t count;
-  size_t usual_bytes;  // bytes of a slot: the size of the largest bucket that is no larger than bucket_bytes
+  size_t usual_bytes;  // size of a normal slot: that of the window's largest bucket that does not exceed bucket_bytes
   uint64_t claims;
 } ad_window;
 
-/* Ranks that must agree on their parameters: all ranks of one mesh. They compare numbers that are the same whatever
- * part of a parameter a rank stores. */
+/* A group of ranks that must agree on their parameters: all ranks of one mesh. They compare numbers that do not depend
+ * on which part of a parameter a rank stores. */
 typedef struct ad_presence_set {
   ad_group group;
   int64_t *words;  // the numbers that ranks compare, in comm memory; NULL on backend dry
@@ -130,7 +135,7 @@ struct ad_reducer {
   char *prefix;  // text before parameters' names in messages; may be ""
   char *files;   // prefix of the names of a dump's files
   ad_reduced_param *params;
-  const ad_array **results;  // each parameter's summed gradient, for the norm; `names`: the parameters' names
+  const ad_array **results;  // each parameter's summed gradient, for the norm; below, each parameter's name
   const char **names;
   size_t param_count;
   ad_bucket *buckets;  // in launch order
@@ -138,110 +143,116 @@ struct ad_reducer {
   ad_window *windows;
   size_t window_count;
   uint64_t launches;  // number of launches of buckets in all steps so far
-  size_t needed;      // on backend dry: the window size that fits, if options.window was too small; else 0
+  size_t needed;  // on backend dry, if options.window was too small: the least size with which steps succeed; else 0
   ad_presence_set *presence_sets;
   size_t presence_set_count;
   ad_reducer_state state;
   ad_sync sync;
-  size_t launched;  // buckets of the present microbatch
+  size_t launched;  // number of buckets launched in the present microbatch
   uint64_t steps;   // finished steps
-  ad_dump *dump;    // the dump of this or a later step; NULL: no dump was requested
+  ad_dump *dump;    // the dump of this or a later step; NULL: none
 };
 
-/* copy.c: returns 1 if a backward may write this gradient directly into the bucket. Backend dry, which has no memory to
- * write to, gives the same answer. */
+/* Returns 1 if a backward may write this gradient directly into the bucket, else 0. Returns the same on backend dry,
+ * which has no memory to write to. (copy.c) */
 AD_INTERNAL int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param);
-/* `count` 1 announces one more gradient of this parameter, in this microbatch or a later one of the step. `count` -1
- * says that this gradient is about to be submitted. Between the two calls the bucket's last reduction waits, and the
- * step cannot end. */
+/* With `count` 1, announces one more gradient of this parameter, in this microbatch or a later one of the step. With
+ * `count` -1, reports that an announced gradient is about to be submitted. Between the two calls the bucket's last
+ * reduction waits, and the step cannot end. */
 AD_INTERNAL void ad_reducer_expect(ad_reducer *reducer, size_t param, int count);
 
-/* bucket.c: how gradients are laid out in buckets. */
+/* bucket.c: lays gradients out in buckets. */
 ad_status ad_buckets_build(ad_reducer *reducer) AD_CHECKED;
 ad_status ad_buckets_allocate(ad_reducer *reducer) AD_CHECKED;
 void ad_buckets_release(ad_reducer *reducer);
-/* Give memory that not every step needs: to `partial` for sums not sent, to `earlier` for sums reduced early. */
+/* These functions allocate memory that not every step needs: `partial` for sums of microbatches that are not sent,
+ * `earlier` for sums that are reduced before the last microbatch. */
 ad_status ad_bucket_keep_partial(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 ad_status ad_bucket_keep_earlier(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
-/* Returns 1 if the sent gradients and their sum have the same dtype, so that they can be one array. */
+/* Returns 1 if the sent gradients and their sum have the same dtype, so that they can be one array; else 0. */
 static inline int ad_bucket_is_one_array(const ad_bucket *bucket) {
   return bucket->key.comm_dtype == bucket->key.policy.accumulate;
 }
 
-/* key.c. AD_INVALID, naming the parameter: no reduction leads to its storage. */
+/* key.c: finds the bucket key of a parameter. AD_INVALID, with the parameter's name, if no reductions lead to its
+ * storage. */
 ad_status ad_bucket_key_find(const ad_reducer *reducer, const ad_reduced_param *param, ad_bucket_key *key) AD_CHECKED;
 int ad_bucket_keys_are_identical(const ad_bucket_key *a, const ad_bucket_key *b);
-/* Returns over how many ranks each rank's sum is after step number `step` of the path. */
+/* Returns the number of ranks whose addends are in each rank's sum after step number `step` of the path. */
 int64_t ad_bucket_ranks(const ad_bucket_key *key, int step);
 
-/* counters.c: what happens to a bucket in a step, in this order. */
+/* counters.c: records what happens to a bucket in a step. The functions are called in this order. */
 void ad_counters_begin_step(ad_bucket *bucket);
-void ad_counters_begin_sum(ad_bucket *bucket); /* the sum in `sum` was returned or set aside */
+void ad_counters_begin_sum(ad_bucket *bucket); /* begins a new sum: the values in `sum` were returned or set aside */
 void ad_counters_begin_microbatch(ad_bucket *bucket, ad_sync sync);
-void ad_counters_arrived(ad_bucket *bucket);           /* one more gradient of this microbatch has come */
+void ad_counters_arrived(ad_bucket *bucket);           /* one more gradient of this microbatch has arrived */
 void ad_counters_expect(ad_bucket *bucket, int count); /* does what ad_reducer_expect does */
 int ad_counters_are_complete(const ad_bucket *bucket,
-                             ad_sync sync);    /* all gradients have arrived, so that the bucket can be sent */
+                             /* returns 1 if all gradients have arrived, so that the bucket can be sent */
+                             ad_sync sync);
 void ad_counters_sent(ad_bucket *bucket);      /* the bucket was sent, so its addends go into `sum` */
 void ad_counters_summed(ad_bucket *bucket);    /* a step of the path wrote `sum` */
 void ad_counters_set_aside(ad_bucket *bucket); /* the sum was copied into `earlier` */
-void ad_counters_forget(ad_bucket *bucket);    /* there is no sum, set aside or not: for known bugs */
+void ad_counters_forget(ad_bucket *bucket); /* there is no sum any more, in `sum` or in `earlier`: used by known bugs */
 
-/* slots.c: memory that buckets use in turn. */
-ad_status ad_slots_build(ad_reducer *reducer) AD_CHECKED; /* decides which buckets share; makes no slots yet */
+/* slots.c: memory that buckets use one after another. */
+ad_status ad_slots_build(ad_reducer *reducer) AD_CHECKED; /* decides which buckets share slots; allocates none yet */
 void ad_slots_release(ad_reducer *reducer);
-/* Called before gradients are written into the bucket: gives it a slot, when all ranks have read what was in it. */
+/* Gives the bucket a slot, after all ranks have read what was in it. Called before gradients are written into the
+ * bucket. */
 ad_status ad_slot_claim(ad_reducer *reducer, size_t index) AD_CHECKED;
-void ad_slot_send_off(ad_reducer *reducer, ad_bucket *bucket);  /* the bucket's sum is about to be posted */
+void ad_slot_send_off(ad_reducer *reducer, ad_bucket *bucket);  /* the reduction of the bucket is about to be posted */
 int ad_slots_have(const ad_reducer *reducer, const void *data); /* returns 1 if `data` points into a slot */
 size_t ad_slots_bytes(const ad_reducer *reducer);
 
-/* copy.c: a gradient on its way into a bucket. */
-/* The bucket's array for the gradients of this microbatch. */
+/* copy.c: copies a gradient into its bucket. */
+/* Returns the bucket's array for the gradients of this microbatch: `sent` or `partial`. */
 ad_array *ad_bucket_target(ad_bucket *bucket);
-/* Returns 1 if the gradient needs no cast, no scale and no sum with another array on its way to `target`. */
+/* Returns 1 if the gradient can be written to `target` without a cast, a scale or a sum with another array; else 0. */
 int ad_param_is_in_place(const ad_reduced_param *param, const ad_bucket *bucket, const ad_array *target);
-/* The address of the parameter's first element in `array`, an array of full gradients; NULL on backend dry. */
+/* Returns the address of the parameter's first element in `array`, an array of full gradients; NULL on backend dry. */
 void *ad_param_in(const ad_reduced_param *param, const ad_array *array);
-/* Copies a gradient into the bucket, in one pass (law 8): casts it from the backward's dtype to the gradient dtype,
- * adds the accumulated gradient in the accumulate dtype, and rounds to the communication dtype and scale. `grad` NULL:
- * no gradient arrived, and only the accumulated gradient is copied. */
+/* Copies a gradient into the bucket, in one pass (law 8, precision): casts it from the backward's dtype to the gradient
+ * dtype, adds the accumulated gradient in the accumulate dtype, and rounds to the communication dtype and scale. If
+ * `grad` is NULL, no gradient arrived, and only the accumulated gradient is copied. */
 void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_array *grad);
-/* Returns the least k with 2^k >= addends if the dtype is f16; 0 for dtypes of wider range. */
+/* Returns the least k with 2^k >= addends if the dtype is f16, so that their sum does not overflow; 0 for dtypes of
+ * wider range. */
 int ad_scale_for(ad_dtype dtype, int64_t addends);
 
 /* path.c: the steps of a bucket's path. */
 void ad_bucket_begin_path(ad_bucket *bucket);
 int ad_bucket_is_through(const ad_bucket *bucket); /* returns 1 if all steps were posted */
-/* Posts the next step. */
+/* Posts the next step of the bucket's path. */
 ad_status ad_bucket_run_step(ad_reducer *reducer, size_t index) AD_CHECKED;
-/* Lets mutations at an injection point of buckets act on this bucket; see ad_bucket_passing. */
+/* Calls the mutation at an injection point, if there is one, for this bucket; see ad_bucket_passing. */
 ad_status ad_bucket_pass(ad_injection_point point, ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 /* Waits for the step of this bucket that was posted last. */
 ad_status ad_bucket_settle(ad_reducer *reducer, size_t index) AD_CHECKED;
 
-/* launch.c: when a bucket is summed. */
-/* Waits for all buckets, runs their remaining steps, and checks that these led to the parameters' storage (law 4). */
+/* launch.c: decides when a bucket is summed. */
+/* Waits for all buckets, runs the steps that remain of their paths, and checks that the steps led to the parameters'
+ * storage (law 4). */
 ad_status ad_buckets_complete(ad_reducer *reducer) AD_CHECKED;
-/* Launches buckets in order. Unless `all`, stops before the first bucket whose gradients have not all arrived. */
+/* Launches buckets in order. Unless `all` is 1, stops before the first bucket whose gradients have not all arrived. */
 ad_status ad_buckets_launch_ready(ad_reducer *reducer, int all) AD_CHECKED;
 
 /* Argument of the injection points AD_INJECT_LAUNCH (before a bucket is sent) and AD_INJECT_REDUCED (after each step of
- * its path). */
+ * a bucket's path). */
 typedef struct ad_bucket_passing {
   ad_reducer *reducer;
   ad_bucket *bucket;
   ad_status status;
 } ad_bucket_passing;
-/* Passed to AD_INJECT_ORDER: which bucket comes next. It is passed when the bucket's readiness is queried, and again
- * when the bucket is launched. */
+/* Argument of the injection point AD_INJECT_ORDER: which bucket is launched next. The point is reached when the
+ * bucket's readiness is queried (`launches` 0), and again when the bucket is launched (`launches` 1). */
 typedef struct ad_order_passing {
   ad_reducer *reducer;
   size_t bucket;
   int launches;
   ad_status status;
 } ad_order_passing;
-/* Passed to AD_INJECT_ADDED: the sum of a gradient and the gradients of earlier microbatches. */
+/* Argument of the injection point AD_INJECT_ADDED: the sum of a gradient and the gradients of earlier microbatches. */
 typedef struct ad_added_passing {
   void *values;
   ad_dtype dtype;

@@ -1,9 +1,10 @@
-/* Memory that buckets use in turn (from ZeRO 2 on). A bucket has N elements; after a reduce_scatter over s ranks, N / s
- * are left. If every microbatch is sent, the memory of the N elements is needed only from the bucket's first gradient
- * until all ranks have read it. So buckets of one key share slots: one slot is filled while another is summed.
+/* Memory that buckets use one after another (from ZeRO 2 on). A bucket has N elements; after a reduce_scatter over s
+ * ranks, N / s are left. If every microbatch is sent, the memory of the N elements is needed only from the bucket's
+ * first gradient until all ranks have read it. Therefore buckets of one key share slots: one slot is filled while
+ * another is summed.
  *
- * The choice of a slot depends on which buckets were launched, never on which sums are complete. So every rank, and
- * backend dry, chooses the same slot. */
+ * The choice of a slot depends on which buckets were launched, never on which sums are complete. Therefore every rank,
+ * and backend dry, chooses the same slot. */
 #include <string.h>
 #include "array/array.h"
 #include "base/error.h"
@@ -12,7 +13,9 @@
 
 enum {
   LEAST = 2
-}; /* least slots of a window: one that is filled, one that is summed; each further bucket being filled adds one */
+  /* least number of slots in a window: one to fill, one to sum; each further bucket that is filled at the same time adds
+ * one */
+};
 
 /* ---- which buckets share slots ---- */
 
@@ -22,8 +25,8 @@ static ad_window *window_of(ad_reducer *reducer, const ad_bucket *bucket) {
   return &reducer->windows[bucket->turn.window];
 }
 
-/* Returns the size of the slot that a bucket needs: the window's usual size, or the bucket's size if this is larger (a
- * single parameter may exceed bucket_bytes). */
+/* Returns the size of the slot that a bucket needs: the window's usual size, or the bucket's own size if that is larger
+ * (a single parameter may exceed bucket_bytes). */
 static size_t slot_bytes(const ad_window *window, const ad_bucket *bucket) {
   size_t bytes = bytes_of_bucket(bucket);
   return bytes < window->usual_bytes ? window->usual_bytes : bytes;
@@ -33,7 +36,7 @@ static int is_usual(const ad_reducer *reducer, const ad_bucket *bucket) {
   return bytes_of_bucket(bucket) <= reducer->options.bucket_bytes;
 }
 
-/* Gives the bucket the window of an earlier bucket with the same key, or a new one. */
+/* Gives the bucket the window of an earlier bucket with the same key, or a new window if there is none. */
 static ad_status join_window(ad_reducer *reducer, size_t index) {
   ad_bucket *bucket = &reducer->buckets[index];
   for (size_t i = 0; i < index && bucket->turn.window < 0; i++)
@@ -49,7 +52,7 @@ static ad_status join_window(ad_reducer *reducer, size_t index) {
   return AD_OK;
 }
 
-/* Returns 1 if LEAST slots take less memory than a buffer for each bucket of the window. */
+/* Returns 1 if LEAST slots take less memory than a buffer for each bucket of the window, else 0. */
 static int saves(const ad_reducer *reducer, int window) {
   size_t all = 0, largest = 0;
   for (size_t i = 0; i < reducer->bucket_count; i++) {
@@ -94,8 +97,8 @@ static void point_to(ad_bucket *bucket, void *memory) {
   if (ad_bucket_is_one_array(bucket)) bucket->partial.data = memory;
 }
 
-/* Takes the slot away from its bucket: pointers into a slot are valid only until its bucket is sent. On backend hostile
- * the slot is overwritten, to expose callers that keep such a pointer. */
+/* Takes the slot from its bucket: pointers into a slot are valid only until the bucket in it is sent. On backend
+ * hostile the slot is overwritten, to expose callers that still use such a pointer. */
 static void give_up(ad_reducer *reducer, ad_window *window, size_t slot) {
   ad_bucket *holder = &reducer->buckets[window->slots[slot].holder];
   point_to(holder, NULL);
@@ -122,10 +125,10 @@ void ad_slot_send_off(ad_reducer *reducer, ad_bucket *bucket) {
   if (since > bucket->turn.overtaken) bucket->turn.overtaken = since;
 }
 
-/* Slots large enough for a bucket. */
+/* The slots of a window that are large enough for a bucket. */
 typedef struct fitting {
   size_t count;
-  size_t sent_off; /* how many of these slots have a bucket that was launched */
+  size_t sent_off; /* number of these slots whose bucket was launched */
   size_t oldest;   /* the slot whose bucket was launched first; AD_NO_SLOT: no bucket was launched */
 } fitting;
 
@@ -162,7 +165,7 @@ static ad_status add_slot(ad_reducer *reducer, ad_window *window, size_t bytes, 
 }
 
 /* Finds a slot for the bucket: the slot whose bucket was launched first, or a new slot. On backend dry a window that is
- * too small grows, so that a plan can report the size that fits. */
+ * too small grows, so that a plan can report the size that is needed. */
 static ad_status find_slot(ad_reducer *reducer, size_t index, size_t *out) {
   ad_bucket *bucket = &reducer->buckets[index];
   ad_window *window = window_of(reducer, bucket);

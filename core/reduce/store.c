@@ -1,5 +1,5 @@
-/* Storage of parameters: shards of the values, f32 masters, and the list of full copies that computing needs. window.c
- * gathers and releases the copies. */
+/* Storage of parameters: shards of the values, f32 masters, and the list of full copies that computation needs.
+ * window.c gathers and releases the copies. */
 #include "reduce/store.h"
 #include <stdlib.h>
 #include "array/array.h"
@@ -24,7 +24,8 @@ static ad_status refuse_storage(const ad_param_spec *spec) {
                  ad_layout_print(&spec->layout, layout, sizeof layout));
 }
 
-/* Checks that the shards of the group's ranks, one after another, are the part with which each rank computes. */
+/* Checks that the shards of the ranks that share a copy, one after another, are the part that each of these ranks
+ * computes with. */
 static ad_status check_storage(const ad_param_spec *spec, const ad_stored *param, ad_axes sharded, int64_t rank) {
   ad_axes outside = ~ad_layout_same_axes(&spec->layout);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -55,8 +56,8 @@ static ad_status find_own_part(ad_store *store, const ad_param_spec *spec, ad_st
 
 static int is_wide(ad_dtype dtype) { return dtype == AD_F32 || dtype == AD_F64; }
 
-/* The compute dtype of a parameter. Matrices in products have the options' compute dtype. Biases and norm weights have
- * the wide dtype, since they are added to sums or scale rows. */
+/* Returns the dtype in which computation uses a parameter. Matrices have the options' compute dtype. Biases and norm
+ * weights have the wide dtype, because they are added to sums or scale rows. */
 static ad_dtype compute_dtype(const ad_store *store, const ad_param_spec *spec) {
   ad_dtype compute = store->options.compute;
   return spec->wide || spec->shape.ndim < 2 ? ad_dtype_wide(compute) : compute;
@@ -152,7 +153,7 @@ static ad_status place_copies(ad_store *store, const ad_param_spec *specs) {
   return AD_OK;
 }
 
-/* Returns 1 if the copies that a step gathers are larger than the caches. */
+/* Returns 1 if the copies that a step gathers are larger than the caches, else 0. */
 static int is_past_caches(const ad_store *store) {
   size_t bytes = 0;
   for (size_t i = 0; i < store->param_count; i++) {

@@ -1,4 +1,4 @@
-/* The store's own objects: parameters, and the window of full copies. Private to reduce/. */
+/* The store's own objects: parameters, and the window of full copies. For the files of reduce/ only. */
 #ifndef REDUCE_STORE_H
 #define REDUCE_STORE_H
 #include "addend/store.h"
@@ -9,32 +9,32 @@ typedef struct ad_stored {
   int has_master;   // 1: the parameter has an f32 master of its own; 0: its value is the master
   int is_gathered;  // 1: `compute` is a gathered copy; 0: `compute` is the value itself
   size_t unit, kind;
-  size_t start;      // where the copy begins in the memory of its kind, in elements
-  size_t own_start;  // where this rank's part begins in the copy, in elements
+  size_t start;      // offset of the copy in the memory of its kind, in elements
+  size_t own_start;  // offset of this rank's part in the copy, in elements
   int writes;        // 1: this rank writes its part for all ranks that share the copy
   ad_segment segment;
 } ad_stored;
 
-/* A kind of full copies: those of one dtype that are gathered over one group. If the ranks share memory, the group is
- * all ranks that compute with the same values; otherwise it is the ranks between which the values are sharded. */
+/* A kind of full copies: those of one dtype that are gathered over one group. If ranks share memory, the group has all
+ * ranks that compute with the same values; otherwise it has the ranks over which the values are sharded. */
 typedef struct ad_copy_kind {
   ad_dtype dtype;
   ad_axes axes;
   ad_group group;
   int shared;
-  size_t *elements;  // [unit]: elements of the unit's copies
-  size_t *own;       // [unit]: elements of this rank's parts
+  size_t *elements;  // [unit]: number of elements of the unit's copies
+  size_t *own;       // [unit]: number of elements of this rank's parts of them
   size_t most, most_own;
 } ad_copy_kind;
 
 /* Memory for the full copies of one unit, all kinds. */
 typedef struct ad_copy_slot {
   int64_t unit;      // the unit whose copies are in the slot; -1: none
-  int taken, ready;  // 1: the unit was acquired since its gather; 1: the gather is complete
+  int taken, ready;  // taken, 1: the unit was acquired since its gather; ready, 1: the gather is complete
   int64_t uses;
   uint64_t number;         // the number of the gather that fills the slot
-  uint64_t released_at;    // how many gathers had been posted when the slot was released
-  void **memory, **parts;  // parts: the values that this rank sends, if memory is not shared
+  uint64_t released_at;    // number of gathers that had been posted when the slot was released
+  void **memory, **parts;  // parts: buffers for the values that this rank sends, if memory is not shared
   ad_request *requests;
 } ad_copy_slot;
 
@@ -49,9 +49,10 @@ struct ad_store {
   size_t kind_count;
   ad_copy_slot *slots;
   size_t slot_count;
-  uint64_t gathers, completed;  // gathers posted; how many of them, from the first on, all ranks have surely done
-  ad_segment *segments;         // room for the segments of one unit's parameters
-  const char **names;           // room for the names of one unit's parameters
+  // number of gathers posted; number of these, from the first on, that surely all ranks have posted
+  uint64_t gathers, completed;
+  ad_segment *segments;  // memory for the segments of one unit's parameters
+  const char **names;    // memory for the names of one unit's parameters
   int backward, in_pass, poisons;
   int past_caches;  // 1: full copies are written by stores that bypass the caches
 };

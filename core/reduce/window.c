@@ -2,9 +2,9 @@
  * releases the slot afterwards. Every rank uses units in the same order, so ranks choose the same slots without
  * communicating.
  *
- * Ranks that share memory share one copy: in a gather each owner writes its part, and all ranks meet at a barrier. A
- * slot may be written again when all ranks have released it. A rank that has reached the barrier of a later gather has
- * released it. */
+ * Ranks that share memory share one copy: in a gather each owner writes its part, and all ranks call a barrier. A slot
+ * may be written again when all ranks have released it; a rank that calls the barrier of a later gather has released
+ * it. */
 #include "array/array.h"
 #include "array/transit.h"
 #include "base/error.h"
@@ -37,8 +37,8 @@ static ad_status give_slot(ad_store *store, size_t index) {
   return AD_OK;
 }
 
-/* How many slots are needed: one for the unit in use, `prefetch` for units gathered ahead, and one for a released unit
- * that other ranks may still use. */
+/* Returns how many slots are needed: one for the unit in use, `prefetch` for units gathered ahead, and one for a
+ * released unit that other ranks may still use. */
 static size_t count_slots(const ad_store *store) {
   size_t wanted = (size_t)store->options.prefetch + 2;
   return store->options.releases && wanted < store->unit_count ? wanted : store->unit_count;
@@ -56,7 +56,8 @@ ad_status ad_window_create(ad_store *store) {
 }
 
 static void wait_for_requests(ad_store *store, ad_copy_slot *slot) {
-  // Other ranks may be on their way to the barrier. If one of them fails, this wait ends with an error as well.
+  // Other ranks may still be before the barrier. If one of them fails, ad_comm_wait returns an error instead of
+  // hanging.
   for (size_t k = 0; slot->requests && k < store->kind_count; k++) {
     if (slot->requests[k].id && ad_comm_wait(store->comm, &slot->requests[k])) slot->requests[k].id = 0;
   }
@@ -79,7 +80,7 @@ void ad_window_destroy(ad_store *store) {
 
 /* ---- waiting until no rank reads a slot that is refilled ---- */
 
-/* A barrier: after it, no rank uses a copy that it released before the barrier. */
+/* Calls a barrier. After it, no rank uses a copy that was released before the barrier. */
 static ad_status fence(ad_store *store) {
   for (size_t k = 0; k < store->kind_count; k++) {
     if (store->kinds[k].shared) AD_TRY(ad_comm_barrier(store->comm, &store->kinds[k].group));
@@ -95,7 +96,8 @@ static ad_status wait_for(ad_store *store, ad_copy_slot *slot) {
   return AD_OK;
 }
 
-/* Returns the slot of the first gather that was posted after `released` was released, or NULL if no slot has one. */
+/* Returns the slot of the first gather that was posted after the slot `released` was released; NULL if there is
+ * none. */
 static ad_copy_slot *gather_after(const ad_store *store, const ad_copy_slot *released) {
   ad_copy_slot *first = NULL;
   for (size_t i = 0; i < store->slot_count; i++) {
@@ -106,7 +108,7 @@ static ad_copy_slot *gather_after(const ad_store *store, const ad_copy_slot *rel
   return first;
 }
 
-/* Waits until no rank uses the old copies in the slot. */
+/* Waits until no rank uses the released copies that are still in the slot. */
 static ad_status make_free(ad_store *store, const ad_copy_slot *slot) {
   if (store->completed > slot->released_at) return AD_OK;
   ad_copy_slot *after = gather_after(store, slot);
@@ -134,8 +136,8 @@ static ad_status post_shared(ad_store *store, ad_copy_slot *slot, size_t unit, s
   return ad_comm_post(store->comm, &barrier, &slot->requests[k]);
 }
 
-/* Lists the unit's parameters of this kind in store->segments and store->names. Unless `part` is NULL, casts this
- * rank's parts of them to the compute dtype into `part`. Returns the number of parameters. */
+/* Lists the unit's parameters of kind `k` in store->segments and store->names. Unless `part` is NULL, casts this rank's
+ * parts of these parameters to the compute dtype and writes them to `part`. Returns the number of parameters. */
 static size_t take_parts(ad_store *store, size_t unit, size_t k, char *part) {
   size_t count = 0;
   for (size_t i = store->unit_starts[unit]; i < store->unit_starts[unit + 1]; i++) {
@@ -150,8 +152,8 @@ static size_t take_parts(ad_store *store, size_t unit, size_t k, char *part) {
   return count;
 }
 
-/* For ranks that share no memory: posts one all-gather for all parameters of the unit. They are packed into one array,
- * sharded by rows on the kind's axes and varying (V) on the other axes. */
+/* Posts one all-gather for all parameters of the unit, for ranks that share no memory. The parameters are packed into
+ * one array, which is sharded by rows on the kind's axes and varying (V) on all other axes. */
 static ad_status post_apart(ad_store *store, ad_copy_slot *slot, size_t unit, size_t k) {
   const ad_copy_kind *kind = &store->kinds[k];
   size_t count = take_parts(store, unit, k, slot->parts[k]);
@@ -259,7 +261,7 @@ static ad_copy_slot *slot_of(const ad_store *store, int64_t unit) {
   return NULL;
 }
 
-/* The free slot that was released longest ago. */
+/* Returns the free slot that was released longest ago; NULL if no slot is free. */
 static ad_copy_slot *free_slot(const ad_store *store) {
   ad_copy_slot *oldest = NULL;
   for (size_t i = 0; i < store->slot_count; i++) {
@@ -269,7 +271,7 @@ static ad_copy_slot *free_slot(const ad_store *store) {
   return oldest;
 }
 
-/* Frees the slot of a unit that was gathered ahead but was not the next unit to be used. */
+/* Releases the slot of a unit that was gathered ahead but is not the unit that is acquired next. */
 static ad_status drop_expected(ad_store *store) {
   for (size_t i = 0; i < store->slot_count; i++) {
     ad_copy_slot *slot = &store->slots[i];

@@ -28,8 +28,8 @@ int ad_action_is_addend(ad_action_kind kind) { return kind == AD_ACTION_B || kin
 
 int ad_action_is_backward(ad_action_kind kind) { return kind == AD_ACTION_B || kind == AD_ACTION_I; }
 
-/* Returns where the peer of a transfer is: 1 for the next stage, -1 for the stage before. Values go to the next stage
- * and gradients to the stage before, so a receiver's peer is in the opposite direction. */
+/* Returns 1 if the peer of a transfer without a hop is the next stage, -1 if it is the stage before. Values go to the
+ * next stage and gradients to the stage before; a receiver's peer is in the opposite direction. */
 static int32_t neighbour(ad_action_kind kind) {
   return ad_action_goes_back(kind) == ad_action_is_receive(kind) ? 1 : -1;
 }

@@ -25,7 +25,8 @@ const char *ad_table_cell_print(ad_table_cell cell, char *buffer, size_t size) {
 
 /* ---- reading the parts of an action: numbers and kind ---- */
 
-/* Takes the digits at the beginning of a cell. *out is -1 if there are none or the number is too large for a table. */
+/* Takes the digits at the beginning of a cell. *out is -1 if there are no digits, or if the number is too large for a
+ * table. */
 static void take_number(ad_table_cell *cell, int32_t *out, int *is_large) {
   int64_t number = -1;
   for (; cell->length && *cell->text >= '0' && *cell->text <= '9'; cell->text++, cell->length--)
@@ -39,7 +40,7 @@ static int begins(ad_table_cell cell, const char *name) {
   return length && cell.length >= length && !memcmp(cell.text, name, length);
 }
 
-/* Takes the longest name of a kind at the beginning of a cell. BW of PyTorch before 2.6 is B. */
+/* Takes the longest name of a kind at the beginning of a cell. PyTorch before 2.6 wrote BW for B. */
 static int take_kind(ad_table_cell *cell, ad_action_kind *out) {
   size_t longest = 0;
   for (int kind = 0; kind < AD_ACTION_COUNT; kind++) {
@@ -64,7 +65,7 @@ static ad_status refuse_cell(ad_table_cell cell, const char *why) {
   return ad_fail(AD_INVALID, "'%s' %s", ad_table_cell_print(cell, text, sizeof text), why);
 }
 
-/* Takes ">PEER" after a transfer: the stage at its other end. */
+/* Takes ">PEER" after a transfer; PEER is the stage of the transfer's peer. */
 static ad_status take_hop(ad_table_cell cell, ad_table_cell *rest, ad_action *action, int *is_large) {
   int32_t peer;
   rest->text++;
@@ -76,7 +77,8 @@ static ad_status take_hop(ad_table_cell cell, ad_table_cell *rest, ad_action *ac
   return AD_OK;
 }
 
-/* Refuses an action with a number too many or too few for its kind. Sets the fields that its kind does not use to 0. */
+/* Refuses an action that has a number too many or too few for its kind. Sets the fields that the kind does not use to
+ * 0. */
 static ad_status check_names(ad_table_cell cell, ad_action *action) {
   ad_action_names names = ad_action_record_of(action->kind)->names;
   int wants_stage = names != AD_NAMES_NOTHING;
@@ -117,7 +119,7 @@ static ad_status add_one(ad_table *table, int32_t rank, ad_table_cell cell) {
   return ad_table_add(table, rank, &action);
 }
 
-/* Adds the actions of "(0F1;1B0)OVERLAP_F_B". */
+/* Adds the actions of a cell such as "(0F1;1B0)OVERLAP_F_B". */
 static ad_status add_overlapped(ad_table *table, int32_t rank, ad_table_cell cell) {
   static const char end[] = ")OVERLAP_F_B";
   size_t tail = sizeof end - 1;

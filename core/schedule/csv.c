@@ -11,7 +11,7 @@
 
 /* ---- reading a table from CSV ---- */
 
-/* Returns the cell without the quotes around it; it has no quotes inside. */
+/* Returns the cell without the quotes around it. Quotes inside a cell are not handled. */
 static ad_table_cell unquoted(ad_table_cell cell) {
   int is_quoted = cell.length >= 2 && *cell.text == '"' && cell.text[cell.length - 1] == '"';
   return is_quoted ? ad_table_cell_trimmed(cell.text + 1, cell.length - 2) : cell;
@@ -32,7 +32,7 @@ static ad_status read_row(ad_table *table, int32_t rank, const char *line, size_
   return AD_OK;
 }
 
-/* Returns the length of the line without its line end; *next is where the next line begins. */
+/* Returns the length of the line without its line end; *next is the beginning of the next line. */
 static size_t line_length(const char *line, const char *end, const char **next) {
   const char *stop = memchr(line, '\n', (size_t)(end - line));
   *next = stop ? stop + 1 : end;
@@ -41,7 +41,7 @@ static size_t line_length(const char *line, const char *end, const char **next) 
   return (size_t)(stop - line);
 }
 
-/* Returns the end of the text without trailing empty lines: these are no ranks. */
+/* Returns the end of the text without trailing empty lines, which stand for no rank. */
 static const char *end_of_rows(const char *text, const char *end) {
   while (end > text && (end[-1] == '\n' || end[-1] == '\r' || end[-1] == ' ' || end[-1] == '\t')) end--;
   return end;

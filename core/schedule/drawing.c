@@ -14,8 +14,9 @@ enum { COLUMNS = 100, COLUMNS_LEAST = 40, COLUMNS_MOST = 10000, RANKS_SHOWN = 64
 /* How a table is laid out on a terminal. */
 typedef struct layout {
   const ad_table_judged *judged;
-  int has_labels; /* 1: each action is written with its numbers; 0: each column is the letter of the action's kind */
-  int has_stages; /* 1: labels name the stage too, since a rank has several */
+  /* 1: each action is shown as a label with its numbers; 0: each column shows the letter of the action's kind */
+  int has_labels;
+  int has_stages; /* 1: labels also have the stage, because a rank has several */
   double scale;   /* columns for one unit of time */
   int width;      /* columns of a row, without its name */
   int is_coloured;
@@ -27,7 +28,7 @@ static int digits_of(int32_t number) { return number < 10 ? 1 : 1 + digits_of(nu
 
 static int is_drawn(const ad_action *action) { return ad_action_record_of(action->kind)->part == AD_TABLE_COMPUTE; }
 
-/* The time of the shortest action that is drawn. */
+/* Returns the time of the shortest action that is drawn. */
 static double shortest(const ad_table_judged *judged) {
   const ad_table *table = judged->table;
   double least = INFINITY;
@@ -38,7 +39,7 @@ static double shortest(const ad_table_judged *judged) {
   return least;
 }
 
-/* Chooses the scale, and labels if they fit into the columns, else letters. */
+/* Chooses the scale: with labels if a table drawn with labels fits into the columns, else with letters. */
 static layout lay_out(const ad_table_judged *judged, int columns, ad_text_style style) {
   const ad_table *table = judged->table;
   layout to = {.judged = judged, .has_labels = 1, .is_coloured = style == AD_COLOURED_TEXT};
@@ -59,7 +60,7 @@ static layout lay_out(const ad_table_judged *judged, int columns, ad_text_style 
 
 /* ---- printing one rank's row ---- */
 
-/* Writes an action's label into its columns, then dashes, then a space. */
+/* Writes an action's label into its columns, fills the others with dashes, and leaves a space at the end. */
 static void put_label(const layout *of, const ad_action *action, char *row, int from, int to) {
   char label[LABEL];
   if (of->has_stages)
@@ -97,7 +98,8 @@ static const char *colour_of(char c, const char *present) {
   return c == ' ' || c == '.' ? "\033[0m" : present;
 }
 
-/* Returns the letter that gives a column its colour. Digits before a letter (the stage) have the letter's colour. */
+/* Returns the letter that decides the colour of column `at`. Digits before a letter (the stage) have the letter's
+ * colour. */
 static char kind_at(const char *row, int at, int width) {
   int ahead = at;
   while (ahead < width && row[ahead] >= '0' && row[ahead] <= '9') ahead++;
@@ -142,7 +144,7 @@ static ad_status print_rows(const layout *of, FILE *file) {
 
 static const char *plural(size_t count) { return count == 1 ? "" : "s"; }
 
-/* Prints the parts that are missing from the table: the laws of these parts were not checked. */
+/* Prints the parts that are missing from the table, whose laws were not checked. */
 static void print_parts(unsigned parts, FILE *file) {
   static const char *const names[] = {"transfers", "gathers", "reductions", "the end of the step"};
   const char *before = "; not checked, since the table has none: ";
@@ -154,7 +156,8 @@ static void print_parts(unsigned parts, FILE *file) {
   putc('\n', file);
 }
 
-/* Returns the parts that the table has. If no edge goes to another rank, transfers count as present. */
+/* Returns the parts that the table has. If no edge leads to another rank, no transfers are needed and they count as
+ * present. */
 static unsigned parts_of(const ad_table_judged *judged) {
   const ad_table_index *index = &judged->times.index;
   for (size_t e = 0; e < index->edges; e++)
@@ -186,7 +189,7 @@ static void print_faults(const ad_table_faults *faults, FILE *file) {
   if (faults->count > AD_TABLE_FAULTS_MAX) fprintf(file, "... and %zu more\n", faults->count - AD_TABLE_FAULTS_MAX);
 }
 
-/* Prints the rows if the table keeps all laws, then the faults and the summary. */
+/* Prints the rows if the table breaks no law, then the faults and the summary. */
 static ad_status print_judged(const ad_table_judged *judged, int columns, ad_text_style style, FILE *file) {
   ad_status status = AD_OK;
   if (judged->holds) {

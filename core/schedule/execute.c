@@ -1,5 +1,5 @@
-/* Simulates a table. Each rank advances as far as it can; a rank that waits advances when the awaited rank has
- * advanced. */
+/* Simulates a table. Each rank performs actions as far as it can; a rank that waits for another rank's action continues
+ * when that rank has performed it. */
 #include "schedule/execute.h"
 
 #include "base/memory.h"
@@ -8,7 +8,8 @@
 
 static double or_else(double given, double fallback) { return given > 0 ? given : fallback; }
 
-/* The cost that the caller gave for this action. F, B, I and W are the first kinds, in this order. */
+/* Returns the cost that the caller gave for this single action. of_action has rows for F, B, I and W, the first kinds,
+ * in this order. */
 static double own_cost(const ad_table_costs *costs, const ad_action *action) {
   if (action->kind > AD_ACTION_W) return 0;
   size_t row = (size_t)action->kind * costs->stage_count + (size_t)action->stage;
@@ -32,7 +33,7 @@ double ad_table_cost_of(const ad_table_costs *costs, const ad_action *action) {
   }
 }
 
-/* ---- ranks that wait for another rank's action ---- */
+/* ---- lists of ranks that wait for another rank's action ---- */
 
 static const ad_action *action_at(const ad_execution *run, ad_table_spot at) {
   return &run->index->table->rows[at.rank].actions[at.place];
@@ -57,7 +58,7 @@ static void wake_waiters(ad_execution *run, int32_t rank) {
   }
 }
 
-/* Records the action for which a rank waits, and enters the rank in the other rank's list of waiters. */
+/* Records the action for which a rank waits, and adds the rank to the waiters of the rank that performs it. */
 static void wait_for(ad_execution *run, int32_t rank, ad_table_spot what) {
   run->waits_for[rank] = what;
   if (what.rank == rank || run->waiter[what.rank] == rank) return;
@@ -65,9 +66,9 @@ static void wait_for(ad_execution *run, int32_t rank, ad_table_spot what) {
   run->waiter[what.rank] = rank;
 }
 
-/* ---- taking one action, if all its needs are done ---- */
+/* ---- performing one action, if all actions that it needs have ended ---- */
 
-/* Sets when the action begins and ends, and advances its rank. */
+/* Sets the times at which the action begins and ends, and moves its rank to the next action. */
 static void run_action(ad_execution *run, ad_table_spot at, double from, double cost) {
   size_t number = ad_table_number(run->index, at);
   run->begin[number] = from;
@@ -80,7 +81,8 @@ static int is_receive(const ad_action *action) {
   return ad_action_is_transfer(action->kind) && ad_action_is_receive(action->kind);
 }
 
-/* Returns 1 if the message of this RECV was sent, and raises *from to its arrival. Otherwise *open is the SEND. */
+/* Returns 1 if the message of this RECV was sent, and raises *from to the time of its arrival. Otherwise sets *open to
+ * the SEND. */
 static int has_arrived(ad_execution *run, ad_table_spot receive, double *from, ad_table_spot *open) {
   ad_table_spot sent = ad_table_other_end(run->index, action_at(run, receive));
   *open = sent;
@@ -93,7 +95,7 @@ static int has_arrived(ad_execution *run, ad_table_spot receive, double *from, a
   return 1;
 }
 
-/* Returns 1 if the needed action has ended, and raises *from to its end. Otherwise *open is this action. */
+/* Returns 1 if the needed action has ended, and raises *from to its end. Otherwise sets *open to the needed action. */
 static int need_is_done(ad_execution *run, ad_table_spot need, double *from, ad_table_spot *open) {
   *open = need;
   if (!is_done(run, need)) return 0;
@@ -103,8 +105,8 @@ static int need_is_done(ad_execution *run, ad_table_spot need, double *from, ad_
   return 1;
 }
 
-/* Returns 1 if all actions that the action needs have ended, and raises *from to the latest end. Otherwise *open is the
- * first needed action that has not ended. */
+/* Returns 1 if all actions that the action at `at` needs have ended, and raises *from to the latest end. Otherwise sets
+ * *open to the first needed action that has not ended. */
 static int needs_are_done(ad_execution *run, ad_table_spot at, double *from, ad_table_spot *open) {
   ad_table_needs needs = ad_table_needs_of(run->index, at);
   ad_table_spot need;
@@ -114,15 +116,15 @@ static int needs_are_done(ad_execution *run, ad_table_spot at, double *from, ad_
   return 1;
 }
 
-/* Returns 1 if both ends of this transfer are taken together: sends block, and the table has no WAIT_SEND. The times of
- * such an execution are never used. */
+/* Returns 1 if this transfer's SEND and RECV are performed together: if sends block, and the table has no WAIT_SEND.
+ * The times of such a simulation are never used. */
 static int is_meeting(const ad_execution *run, const ad_action *action) {
   int sends = action->kind == AD_ACTION_SEND_F || action->kind == AD_ACTION_SEND_B;
   int receives = action->kind == AD_ACTION_RECV_F || action->kind == AD_ACTION_RECV_B;
   return run->sends == AD_SENDS_BLOCKING && !run->waits && (sends || receives);
 }
 
-/* Takes a SEND and its RECV together, if both ranks have come to them. */
+/* Performs a SEND and its RECV together, if they are the next actions of their ranks. */
 static int meet(ad_execution *run, ad_table_spot at, const ad_action *action) {
   ad_table_spot other = ad_table_other_end(run->index, action), open;
   ad_table_spot sent = ad_action_is_receive(action->kind) ? other : at;
@@ -134,8 +136,8 @@ static int meet(ad_execution *run, ad_table_spot at, const ad_action *action) {
   return 1;
 }
 
-/* Takes SUMS or NORM of all ranks together, when the last rank has come to it. Each rank comes here once, since a rank
- * that waits here is in no list of waiters. */
+/* Performs SUMS or NORM of all ranks together, when it is the next action of the last rank, too. Each rank is counted
+ * once: a rank that waits here is in no list of waiters, so nothing wakes it before. */
 static int meet_all(ad_execution *run, ad_table_spot at, ad_action_kind kind) {
   const ad_table *table = run->index->table;
   double from = 0;
@@ -149,7 +151,7 @@ static int meet_all(ad_execution *run, ad_table_spot at, ad_action_kind kind) {
   return 1;
 }
 
-/* If ranks wait in SUMS or NORM for ever, records that they wait for the first rank that did not come. */
+/* If some ranks wait in SUMS or NORM for ever, records that they wait for the first rank that never reaches it. */
 static void find_missing(ad_execution *run, ad_action_kind kind) {
   const ad_table *table = run->index->table;
   if (!run->arrived[kind] || run->arrived[kind] == table->ranks) return;
@@ -160,8 +162,8 @@ static void find_missing(ad_execution *run, ad_action_kind kind) {
       run->waits_for[r] = ad_table_find_on(run->index, kind, missing);
 }
 
-/* Returns 1 unless the action must still wait for the other rank's RECV: only a WAIT_SEND does so, and only if sends
- * block. */
+/* Returns 0 if the action is a WAIT_SEND that must still wait for the other rank's RECV, which happens only if sends
+ * block; else 1. */
 static int wait_is_over(ad_execution *run, ad_table_spot at, const ad_action *action) {
   if (action->kind != AD_ACTION_WAIT_SEND_F && action->kind != AD_ACTION_WAIT_SEND_B) return 1;
   if (run->sends != AD_SENDS_BLOCKING) return 1;
@@ -170,7 +172,7 @@ static int wait_is_over(ad_execution *run, ad_table_spot at, const ad_action *ac
   return wait_for(run, at.rank, other), 0;
 }
 
-/* Takes the rank's next action. Returns 0 if the rank must wait. */
+/* Performs the rank's next action. Returns 0 if the rank must wait. */
 static int try_next(ad_execution *run, int32_t rank) {
   ad_table_spot at = {rank, run->place[rank]}, open;
   const ad_action *action = action_at(run, at);

@@ -1,34 +1,39 @@
-/* Simulates a table: every rank takes its actions one after the other and waits where it must. */
+/* Simulates a table: every rank performs its actions one after another, and waits for the actions of other ranks that
+ * they need. */
 #ifndef SCHEDULE_EXECUTE_H
 #define SCHEDULE_EXECUTE_H
 #include "schedule/needs.h"
 
 /* How transfers take time and make ranks wait. */
 typedef enum ad_sends {
-  /* A SEND and a RECV end immediately; the action that needs the value waits for it. In a report of times a RECV ends
-   * when its value arrives. */
+  /* A SEND and a RECV end immediately, and the action that needs the value waits for its arrival. As the end of a RECV,
+   * the time of the arrival is reported. */
   AD_SENDS_OVERLAPPED,
-  AD_SENDS_BUFFERED, /* a SEND ends immediately; its RECV ends when the SEND has ended */
-  AD_SENDS_BLOCKING  /* a SEND ends when its RECV ends; if the table has WAIT_SEND, the WAIT_SEND does so instead */
+  AD_SENDS_BUFFERED, /* a SEND ends immediately; a RECV ends when its SEND has ended */
+  /* a SEND ends when its RECV ends; if the table has WAIT_SEND actions, the WAIT_SEND ends then instead of the SEND */
+  AD_SENDS_BLOCKING
 } ad_sends;
 
 typedef struct ad_execution {
   const ad_table_index *index;
   ad_sends sends;
   ad_table_costs costs;
-  double *begin, *end;      /* for each action (ad_table_number): when it begins and ends */
-  int32_t *place;           /* for each rank: index of its next action */
-  double *clock;            /* for each rank: when its last action ended */
-  ad_table_spot *waits_for; /* for each rank: the needed action that was not done when the rank last looked */
-  int32_t *waiter, *next;   /* for each rank: the first rank that waits for it; the next rank in the same list */
-  int32_t *ready;           /* ranks that may continue, a stack */
+  double *begin, *end; /* for each action, by ad_table_number: the times at which it begins and ends */
+  int32_t *place;      /* for each rank: index of its next action */
+  double *clock;       /* for each rank: the time at which its last action ended */
+  /* for each rank: a needed action that had not ended when the rank's next action was last tried */
+  ad_table_spot *waits_for;
+  /* lists of waiters. waiter: for each rank, the first rank that waits for it; next: for each rank, the next in its
+   * list */
+  int32_t *waiter, *next;
+  int32_t *ready; /* ranks that may continue, a stack */
   int32_t ready_count;
   char *is_ready;
-  int32_t arrived[AD_ACTION_COUNT]; /* number of ranks that have come to SUMS, and to NORM */
-  int waits;                        /* the table has WAIT_SEND */
+  int32_t arrived[AD_ACTION_COUNT]; /* number of ranks whose next action is SUMS, or NORM */
+  int waits;                        /* 1: the table has WAIT_SEND actions */
 } ad_execution;
 
-/* Simulates the table, as far as its waits allow. AD_MEMORY. Release with ad_execution_destroy. */
+/* Simulates the table until it ends or no rank can continue. AD_MEMORY. Release with ad_execution_destroy. */
 AD_CHECKED ad_status ad_execute(const ad_table_index *index, ad_sends sends, const ad_table_costs *costs,
                                 ad_execution *out);
 void ad_execution_destroy(ad_execution *run);

@@ -18,7 +18,7 @@ static void write(ad_table_fault *fault, const char *where, const char *format, 
   vsnprintf(fault->text + used, sizeof fault->text - (size_t)used, format, arguments);
 }
 
-/* Returns the place for the next fault, or NULL if the list is full: the fault is then only counted. */
+/* Returns the entry for the next fault; NULL if the list is full: the fault is then only counted. */
 static ad_table_fault *next(ad_table_faults *faults) {
   return faults->count++ < AD_TABLE_FAULTS_MAX ? &faults->list[faults->count - 1] : NULL;
 }

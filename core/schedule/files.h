@@ -7,12 +7,13 @@
 
 enum { AD_TABLE_FILE_MAX = 1 << 26 }; /* bytes of a text */
 
-/* Read a table; `name` names the text in errors; *overlapped counts the cells with several actions. */
+/* These functions read a table from a text; `name` is the text's name in errors; *overlapped counts the cells with
+ * several actions. */
 AD_CHECKED ad_status ad_table_csv_parse(const char *text, size_t size, const char *name, ad_table **out,
                                         size_t *overlapped);
 AD_CHECKED ad_status ad_table_json_parse(const char *text, size_t size, const char *name, ad_table **out,
                                          size_t *overlapped);
-/* Gives what `write` prints as a text, which the caller frees with free(). */
+/* *out: the text that `write` prints. The caller frees it with free(). */
 AD_CHECKED ad_status ad_table_write_text(const ad_table *table, void (*write)(const ad_table *table, FILE *file),
                                          char **out);
 

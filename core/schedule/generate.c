@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/options.h"
 
-/* What a schedule requires: one stage on each rank, the same number of stages on each rank, or only one rank. */
+/* The stages that a schedule requires: one on each rank, the same number on each rank, or all on one rank. */
 typedef enum schedule_fit { ONE_EACH, MULTIPLE, ONE_RANK } schedule_fit;
 
 static const struct {

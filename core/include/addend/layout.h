@@ -1,5 +1,5 @@
-/* Types and layouts: how the ranks' local values make up one value, axis by axis; the transitions between types; how
- * types propagate through local operations. Pure data and arithmetic: nothing here moves a byte. */
+/* Types and layouts: how the ranks' local values make up one value, axis by axis; which transitions between types
+ * exist; how types propagate through local operations. Pure data and arithmetic: nothing here communicates. */
 #ifndef ADDEND_LAYOUT_H
 #define ADDEND_LAYOUT_H
 #include "addend/mesh.h"
@@ -19,7 +19,8 @@ enum {
   AD_P = 3, /* Partial: the value is the sum over ranks, the gradient is R */
 };
 #define AD_S(dim) ((ad_type)(0x10 + (dim))) /* sharded along tensor dimension dim */
-/* sharded zigzag along dim, printed S1z for dim 1: of 2g chunks rank i holds chunks i and 2g-1-i */
+/* sharded zigzag along dim, printed S1z for dim 1: the dimension has 2g chunks on g ranks, and rank i holds chunks i
+ * and 2g-1-i */
 #define AD_S_ZIGZAG(dim) ((ad_type)(0x20 + (dim)))
 
 AD_API int ad_type_is_sharded(ad_type type);
@@ -40,44 +41,47 @@ AD_API const char *ad_shape_print(const ad_shape *shape, char *buffer, size_t si
 typedef struct ad_layout {
   const ad_mesh *mesh;
   ad_type type[AD_AXIS_COUNT];
-  /* For a sharded axis: its place among the axes that shard the same dimension, 0 is outermost. 0 otherwise. */
+  /* If the axis is sharded: its index among the axes that shard the same dimension, with 0 the outermost; otherwise
+   * 0. */
   uint8_t depth[AD_AXIS_COUNT];
 } ad_layout;
 
-/* Builds a layout from a string such as "dp=R tp=S1" or "cp=S1z". The string must name every axis larger than 1; axes
- * that it does not name are R. `dp` means both dp axes. Where two axes shard one dimension, the outer one comes first.
- * AD_INVALID names what is wrong and what would be right; *out is then unchanged. */
+/* Builds a layout from a string such as "dp=R tp=S1" or "cp=S1z". The string must name every axis of the mesh larger
+ * than 1; all other axes that it does not name are R. `dp` means both dp axes. If two axes shard one dimension, the
+ * string names the outer one first. AD_INVALID reports what is wrong and what would be right; *out is then
+ * unchanged. */
 AD_API AD_CHECKED ad_status ad_layout_parse(const ad_mesh *mesh, const char *text, ad_layout *out);
-/* Prints a string that ad_layout_parse reads: every axis that the mesh names and every other axis that is not R, in
- * mesh order, axes that shard one dimension outermost first. Returns buffer. */
+/* Prints a string that ad_layout_parse reads. It has every axis that the mesh names and every other axis that is not R,
+ * in mesh order; but axes that shard one dimension come outermost first. Returns buffer. */
 AD_API const char *ad_layout_print(const ad_layout *layout, char *buffer, size_t size);
 /* The two passes of a step: forward makes values, backward makes gradients. */
 typedef enum ad_pass { AD_FORWARD, AD_BACKWARD } ad_pass;
 AD_API ad_layout ad_layout_all(const ad_mesh *mesh, ad_type type); /* `type` (R, I, V or P) on every axis */
-/* Returns 1 if mesh (ad_mesh_equal), types and nesting of shards are the same. */
+/* Returns 1 if the two layouts have equal meshes (ad_mesh_equal), the same types and the same nesting of shards, else
+ * 0. */
 AD_API int ad_layout_equal(const ad_layout *a, const ad_layout *b);
 AD_API ad_layout ad_layout_dual(const ad_layout *layout); /* the layout of the value's gradient */
 AD_API ad_axes ad_layout_axes_of(const ad_layout *layout,
                                  ad_type type); /* the axes on which the layout has exactly this type */
 /* the axes on which the value is sharded, along any dimension */
 AD_API ad_axes ad_layout_sharded_axes(const ad_layout *layout);
-/* The axes on which the value is R or I: ranks that differ only on these axes hold replicas. */
+/* The axes on which the value is R or I. Ranks that differ only in their position on these axes hold replicas. */
 AD_API ad_axes ad_layout_same_axes(const ad_layout *layout);
-/* Gives `axes` the type `type`. A newly sharded axis becomes the innermost of its dimension; several do so one after
- * another in mesh order. */
+/* Gives `axes` the type `type`. An axis that becomes sharded is the innermost of its dimension; several new ones are
+ * nested in mesh order. */
 AD_API void ad_layout_set(ad_layout *layout, ad_axes axes, ad_type type);
 
 /* A run of indices along one dimension of the full value. */
 typedef struct ad_span {
   int64_t first, count;
 } ad_span;
-/* The part [floor(i*n/g), floor((i+1)*n/g)) of n indices that member i of g members holds. */
+/* Returns the part [floor(i*n/g), floor((i+1)*n/g)) of n indices that member i of g members holds. */
 AD_API ad_span ad_cut(int64_t n, int64_t i, int64_t g);
-/* The shape of `rank`'s part of a value of this full shape. */
+/* The shape of `rank`'s part of a value whose full shape is `shape`. */
 AD_API ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *shape, int64_t rank);
-/* The spans of dimension `dim` (size n) that `rank` holds, in the order in which the rank stores them: one span, or
- * several if the dimension is sharded zigzag. Writes at most `max` spans and returns how many there are. Empty spans
- * are left out. */
+/* Writes the spans of dimension `dim` (size n) that `rank` holds, in the order in which the rank stores them: one span,
+ * or several if the dimension is sharded zigzag. Empty spans are left out. Writes at most `max` spans and returns how
+ * many there are in all. */
 AD_API int ad_layout_spans(const ad_layout *layout, int dim, int64_t n, int64_t rank, ad_span *spans, int max);
 
 /* The operations that change a type (core/docs/laws.md, law 2). */
@@ -94,7 +98,7 @@ typedef enum ad_move {
 /* "all_reduce", ...; "unknown" for a number that is no move. */
 AD_API const char *ad_move_name(ad_move move);
 
-/* One row of law 2's table; AD_S(0) means any S(d) there. */
+/* One row of law 2's table. AD_S(0) in a row means S(d) for any d. */
 typedef struct ad_transition {
   ad_move move;
   ad_type from, to;
@@ -102,20 +106,22 @@ typedef struct ad_transition {
   ad_move backward; /* the backward operation, which leads from dual(to) to dual(from) */
   ad_type backward_from, backward_to;
 } ad_transition;
-/* The whole table; *count is its number of rows. */
+/* Returns the whole table; *count is its number of rows. */
 AD_API const ad_transition *ad_transition_table(size_t *count);
-/* Finds a row of the table; the dimension of S(d) is ignored. NULL if law 2 has no such row. */
+/* Finds the row for a move and two types; the dimension of S(d) is ignored. Returns NULL if law 2's table has no such
+ * row. */
 AD_API const ad_transition *ad_transition_find(ad_move move, ad_type from, ad_type to);
-/* *out: the layout that a value of `ndim` dimensions has after `move` over `axes` to type `to`. For each of the axes
- * the table must have a row that leads from its type to `to`. Only the innermost axis of a sharded dimension can be
- * gathered, or several of the innermost together; a newly sharded axis becomes the innermost. AD_TYPE names operation,
- * call site, axis, both types and the repair; *out is then unchanged. */
+/* *out: the layout of a value of `ndim` dimensions after `move` has changed it over `axes` to type `to`. For each of
+ * the axes law 2's table must have a row from the axis's present type to `to`. If several axes shard a dimension, a
+ * move can gather only the innermost, or several of the innermost together; a newly sharded axis becomes the innermost.
+ * AD_TYPE names operation, call site, axis, both types and the repair; *out is then unchanged. */
 #define ad_layout_after(...) ad_layout_after_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_layout_after_at(const ad_layout *layout, ad_move move, ad_axes axes, ad_type to,
                                                int ndim, ad_layout *out, const char *site);
-/* Finds the shortest legal path of reductions from a gradient's layout to a storage layout (law 4). Fills at most
- * AD_AXIS_COUNT steps, those that move the fewest bytes first (reduce_scatter before all_reduce); 0 steps if the
- * layouts are equal. Axes that the mesh does not name take no step. AD_TYPE if there is no path. */
+/* One step of a path. ad_layout_path finds the shortest legal path of reductions from a gradient's layout to a storage
+ * layout (law 4). It fills at most AD_AXIS_COUNT steps, with reduce_scatter before all_reduce so that later steps move
+ * fewer bytes; 0 steps if the layouts are equal. Axes that the mesh does not name take no step. AD_TYPE if there is no
+ * path. */
 typedef struct ad_path_step {
   ad_move move;
   ad_axes axes;
@@ -124,11 +130,11 @@ typedef struct ad_path_step {
 AD_API AD_CHECKED ad_status ad_layout_path(const ad_layout *gradient, const ad_layout *storage,
                                            ad_path_step steps[AD_AXIS_COUNT], int *count);
 
-/* How a local operation treats its operands (law 3). Dimensions are letters: "bsk,kn->bsn" keeps b, s and n and
+/* How a local operation combines its operands (law 3). Letters name the dimensions: "bsk,kn->bsn" keeps b, s and n and
  * contracts k. */
 typedef enum ad_linearity {
-  AD_MULTILINEAR, /* a product, linear in each operand: at most one operand may be P, all others are then R */
-  AD_ADDITIVE,    /* a sum: all operands are P, or none */
+  AD_MULTILINEAR, /* a product, linear in each operand: at most one operand may be P, and all others are then R */
+  AD_ADDITIVE,    /* a sum: all operands are P, or none is */
   AD_NONLINEAR    /* no operand may be P */
 } ad_linearity;
 typedef struct ad_rule {
@@ -145,11 +151,11 @@ typedef struct ad_rule {
 #define ad_layout_propagate(...) ad_layout_propagate_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_layout_propagate_at(const ad_rule *rule, const ad_layout *const *operands,
                                                    const int *constant, size_t count, ad_layout *out, const char *site);
-/* *out: the layout of the same value seen on `view`, another factorisation of the same ranks; no bytes move. AD_TYPE
- * names the axes and the conversion that is needed; AD_INVALID if the ranks differ.
- * A named axis of size 1 of the view gets the type of the mesh's axis of size 1 in the same place (counted from the
- * fastest), or else of its slower neighbour, so that types do not depend on sizes. Axes that the mesh names and the
- * view does not become R. */
+/* *out: the layout of the same value on `view`, another factorisation of the same ranks; no bytes move. AD_TYPE names
+ * the axes and the conversion that is needed; AD_INVALID if the ranks differ.
+ * A named axis of size 1 of the view gets the type of the mesh's axis of size 1 at the same position (counted from the
+ * fastest axis), or if there is none, the type of its own slower neighbour, so that types do not depend on sizes. Axes
+ * that only the mesh names become R. */
 #define ad_layout_view(...) ad_layout_view_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_layout_view_at(const ad_layout *layout, const ad_mesh *view, ad_layout *out,
                                               const char *site);

@@ -1,5 +1,4 @@
-/* Memory for your own objects: zeroed, or AD_MEMORY with a message. The libraries allocate their own objects in the
- * same way. */
+/* Memory for objects of your program, as the libraries allocate their own: zeroed, or AD_MEMORY with a message. */
 #ifndef ADDEND_MEMORY_H
 #define ADDEND_MEMORY_H
 #include "addend/status.h"

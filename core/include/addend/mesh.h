@@ -1,5 +1,5 @@
-/* Meshes: ranks laid out on named axes. Pure arithmetic: nothing here communicates, and a mesh of a million ranks costs
- * as much as one of two. A mesh is built from a string and prints as that string. */
+/* Meshes: ranks laid out on named axes. Pure arithmetic: nothing here communicates, and a mesh of a million ranks takes
+ * as much time and memory as a mesh of two. A mesh is built from a string, and printed as the same string. */
 #ifndef ADDEND_MESH_H
 #define ADDEND_MESH_H
 #include <stddef.h>
@@ -10,8 +10,8 @@
 extern "C" {
 #endif
 
-/* All axes: X(code, name). The axes pp to block are for meshes; efsdp to etp are for the views of a mesh on which
- * experts lie. Every mesh has all axes; the axes that its string does not name have size 1. */
+/* All axes: X(code, name). Meshes use the axes pp to block; the views of a mesh that experts are sharded on use efsdp
+ * to etp. Every mesh has all axes; the axes that its string does not name have size 1. */
 #define AD_AXIS_LIST(X)              \
   X(AD_PP, "pp")                     \
   X(AD_DP_REPLICATE, "dp_replicate") \
@@ -38,27 +38,29 @@ typedef uint32_t ad_axes;
 
 AD_API const char *ad_axis_name(ad_axis axis);
 /* Reads a set of axes such as "tp" or "dp_replicate,dp_shard" (commas or spaces between names). "dp" means both dp
- * axes, "" the empty set. AD_INVALID names the known axes; *out is then unchanged. */
+ * axes, "" the empty set. If a name is unknown: AD_INVALID lists the known axes, and *out is unchanged. */
 AD_API AD_CHECKED ad_status ad_axes_parse(const char *text, ad_axes *out);
-/* Writes a set of axes such as "dp_replicate,dp_shard"; truncated to `size`, always ends in 0. Returns buffer. */
+/* Writes a set of axes such as "dp_replicate,dp_shard". Text longer than `size` is truncated, and the final 0 is always
+ * written. Returns buffer. */
 AD_API const char *ad_axes_print(ad_axes axes, char *buffer, size_t size);
 
 typedef struct ad_mesh ad_mesh;
 
-/* Creates a mesh from a string such as "pp=1 dp_replicate=2 dp_shard=2 cp=2 tp=2": row-major, the last axis fastest; dp
- * is short for dp_shard here. AD_INVALID: an unknown or repeated axis, a size below 1, more than 2^40 ranks. The ranks
- * start at 0, or for a pool at first_rank, and are consecutive. */
+/* Creates a mesh from a string such as "pp=1 dp_replicate=2 dp_shard=2 cp=2 tp=2": row-major, the last axis is the
+ * fastest; dp is short for dp_shard here. AD_INVALID: an unknown or repeated axis, a size below 1, more than 2^40
+ * ranks. The ranks are consecutive; they start at 0, and those of a pool at first_rank. */
 AD_API AD_CHECKED ad_status ad_mesh_create(const char *text, ad_mesh **out);
 AD_API AD_CHECKED ad_status ad_mesh_create_pool(const char *text, int64_t first_rank, ad_mesh **out);
-/* Creates a view: another factorisation of the mesh's ranks. AD_INVALID, naming both numbers of ranks, if they differ.
- * Borrows nothing. */
+/* Creates a view: another factorisation of the mesh's ranks. AD_INVALID, with both numbers of ranks in the message, if
+ * the numbers differ. The view does not need the mesh afterwards. */
 AD_API AD_CHECKED ad_status ad_mesh_create_view(const ad_mesh *mesh, const char *text, ad_mesh **out);
-/* Creates the mesh of one block of a mesh whose slowest axis is `block`: it has the other axes, and its ranks start at
- * first_rank. AD_INVALID if `block` has more than one rank and another axis is slower. Borrows nothing. */
+/* Creates the mesh of one block from a mesh whose slowest axis is `block`: the new mesh has the other axes, and its
+ * ranks start at first_rank. AD_INVALID if `block` has more than one rank and another axis is slower. The new mesh does
+ * not need the old one afterwards. */
 AD_API AD_CHECKED ad_status ad_mesh_create_block(const ad_mesh *mesh, int64_t first_rank, ad_mesh **out);
-/* Creates the mesh of one pipeline stage from a mesh whose slowest axis is `pp`: it has the other axes, and its ranks
- * are those at this position of pp. AD_INVALID if pp has more than one rank and another axis is slower, or if there is
- * no such position. Borrows nothing. */
+/* Creates the mesh of one pipeline stage from a mesh whose slowest axis is `pp`: the new mesh has the other axes, and
+ * its ranks are those at this position of pp. AD_INVALID if pp has more than one rank and another axis is slower, or if
+ * pp has no such position. The new mesh does not need the old one afterwards. */
 AD_API AD_CHECKED ad_status ad_mesh_create_stage(const ad_mesh *mesh, int64_t position, ad_mesh **out);
 AD_API void ad_mesh_destroy(ad_mesh *mesh);
 /* The string from which the mesh was built, normalised ("dp_replicate=2 dp_shard=2"). Owned by the mesh. */
@@ -79,12 +81,12 @@ AD_API int ad_mesh_same_ranks(const ad_mesh *a, const ad_mesh *b);
 AD_API int ad_mesh_equal(const ad_mesh *a, const ad_mesh *b); /* 1: same axes in the same order on the same ranks */
 /* The position of a rank on one axis: 0 .. size-1. The rank must be in the mesh. */
 AD_API int64_t ad_mesh_position(const ad_mesh *mesh, int64_t rank, ad_axis axis);
-/* The rank at these positions, one for each axis (0 where an axis has size 1); -1 if a position lies outside its axis.
- */
+/* Returns the rank at these positions, one position for each axis (0 for an axis of size 1); -1 if a position lies
+ * outside its axis. */
 AD_API int64_t ad_mesh_rank_at(const ad_mesh *mesh, const int64_t position[AD_AXIS_COUNT]);
 
-/* A group: the ranks that differ from a given rank only in their position on `axes`, in mesh order. With no axes it is
- * the rank alone. A plain struct: copy it freely. It borrows the mesh. */
+/* A group: the ranks that have the same positions as a given rank on all axes but `axes`, in mesh order. With no axes
+ * the group is that rank alone. A plain struct: copy it freely. It borrows the mesh. */
 typedef struct ad_group {
   const ad_mesh *mesh;
   ad_axes axes;
@@ -95,14 +97,16 @@ typedef struct ad_group {
 AD_API ad_group ad_mesh_group(const ad_mesh *mesh, ad_axes axes, int64_t rank);
 AD_API int64_t ad_group_size(const ad_group *group);
 AD_API int64_t ad_group_rank(const ad_group *group, int64_t index); /* the rank of member number `index` */
-AD_API int64_t ad_group_index(const ad_group *group, int64_t rank); /* the member's number; -1 if `rank` is no member */
+/* the index of `rank` in the group; -1 if `rank` is no member */
+AD_API int64_t ad_group_index(const ad_group *group, int64_t rank);
 /* Prints a group for messages: "dp_replicate,dp_shard {0,2,4}"; long lists are truncated with "...". Returns buffer. */
 AD_API const char *ad_group_print(const ad_group *group, char *buffer, size_t size);
 
-/* Matches the axes of two views of the same ranks. Fills pairs of sets of axes, in_a[i] of `a` and in_b[i] of `b`, that
- * have the same groups in both views, each set as small as possible. For example "dp_shard=2 tp=2" and "efsdp=1 ep=2
- * etp=2" have two pairs: dp_shard and ep, tp and etp. Returns the number of pairs, at most AD_AXIS_COUNT, slowest axes
- * first; 0 if the meshes do not have the same ranks, or an argument is NULL. Axes of size 1 are in no set. */
+/* Finds sets of axes of two views of the same ranks that have the same groups: the set in_a[i] of `a` divides the ranks
+ * into the same groups as the set in_b[i] of `b`. Each set is as small as possible. For example "dp_shard=2 tp=2" and
+ * "efsdp=1 ep=2 etp=2" have two pairs: dp_shard and ep, tp and etp. Returns the number of pairs, at most AD_AXIS_COUNT,
+ * slowest axes first; 0 if the meshes do not have the same ranks, or an argument is NULL. Axes of size 1 are in no
+ * set. */
 AD_API int ad_mesh_common_sets(const ad_mesh *a, const ad_mesh *b, ad_axes in_a[AD_AXIS_COUNT],
                                ad_axes in_b[AD_AXIS_COUNT]);
 

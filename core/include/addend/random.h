@@ -12,7 +12,8 @@ extern "C" {
 
 /* 64 random bits. */
 AD_API uint64_t ad_random_bits(uint64_t seed, uint64_t stream, uint64_t index);
-/* One of the n numbers 0 .. n-1 with equal chance, up to 2^-64: floor(bits * n / 2^64). 0 if n is below 1. */
+/* Returns one of the n numbers 0 .. n-1, each with the same probability up to 2^-64: floor(bits * n / 2^64). Returns 0
+ * if n is below 1. */
 AD_API int64_t ad_random_below(uint64_t seed, uint64_t stream, uint64_t index, int64_t n);
 AD_API double ad_random_uniform(uint64_t seed, uint64_t stream, uint64_t index); /* in [0,1), with 53 bits */
 AD_API double ad_random_normal(uint64_t seed, uint64_t stream, uint64_t index);  /* mean 0, variance 1; Box-Muller */

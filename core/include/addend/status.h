@@ -11,8 +11,8 @@ extern "C" {
 #define AD_PRINTF(text, first) __attribute__((__format__(__printf__, text, first)))
 #define AD_CHECKED __attribute__((warn_unused_result))
 
-/* All statuses: X(code, name, known, sentence). known is 1 if other ranks know of the error, because communication
- * found it or all ranks fail in the same way; 0 if only this rank knows until it calls ad_comm_fail. */
+/* All statuses: X(code, name, known, sentence). known is 1 if all ranks know of the error, because communication found
+ * it or all ranks fail in the same way; 0 if only this rank knows of it until this rank calls ad_comm_fail. */
 #define AD_STATUS_LIST(X)                                                           \
   X(AD_OK, "ok", 1, "it holds")                                                     \
   X(AD_INVALID, "invalid", 0, "the call or its input is wrong")                     \
@@ -43,14 +43,14 @@ AD_API const char *ad_status_sentence(ad_status status);
  * Valid until this thread's next failing call. It is printable, like the messages of ad_set_log (see ad_printable).
  *
  * Functions that return no status and look something up by number (a parameter, an axis, a member of a group) return
- * NULL, 0 for a size, or -1 for a rank or a position if there is no such number, and leave a message here, too. A
- * function that returns a status refuses a NULL that it needs, and names the argument. Those that destroy, close, free
- * or release do nothing with NULL; other functions accept NULL only if they say so. */
+ * NULL, 0 for a size, or -1 for a rank or a position if there is no such number, and also set this message. A function
+ * that returns a status fails if a pointer that it needs is NULL, and names the argument. Functions that destroy,
+ * close, free or release do nothing with NULL; all others accept NULL only if their documentation allows it. */
 AD_API const char *ad_last_error(void);
-/* For your own code that fails inside a call of addend's (an operation, a program's functions): sets this thread's last
- * message, formatted as by printf, and returns `status`, which your code then returns. The message is for the person
- * who must fix the problem: what is wrong, where, and what would be right. Messages of AD_MESSAGE_MAX bytes and more
- * are truncated.
+/* For your own code that fails inside a call of addend's (in an operation, in a program's functions): sets this
+ * thread's last message, formatted as by printf, and returns `status`, so that your code can return it. The message is
+ * for the person who must fix the problem: what is wrong, where, and what would be right. Messages of AD_MESSAGE_MAX
+ * bytes and more are truncated.
  *   if (delta <= 0) return ad_fail(AD_INVALID, "%s: huber: delta is %g, but must be above 0", site, delta); */
 AD_API ad_status ad_fail(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
 #if defined(__clang_analyzer__) /* otherwise the analyzer believes that ad_fail may return AD_OK */
@@ -58,12 +58,12 @@ AD_API ad_status ad_fail(ad_status status, const char *format, ...) AD_PRINTF(2,
 #endif
 enum { AD_MESSAGE_MAX = 2048 };
 /* Makes a text from outside (a path, a name in a file) safe for a terminal: each byte of a control character, of a
- * character that turns the direction of text, or of a sequence that is not UTF-8, is written as \xHH. Text that does
- * not fit `buffer` is truncated. Returns buffer. */
+ * character that changes the direction of writing, or of a sequence that is not UTF-8, is written as \xHH. Text that
+ * does not fit into `buffer` is truncated. Returns buffer. */
 AD_API const char *ad_printable(const char *text, char *buffer, size_t size);
 
-/* The place of a call in the source, as "file.c:88". A public function that names it in messages is called ad_x_at and
- * takes it as its last argument; the macro ad_x takes the other arguments and adds its own line. */
+/* The call site of a function as "file.c:88". A public function that names its call site in messages is called ad_x_at
+ * and takes the site as its last argument; the macro ad_x passes the line that it is used on. */
 #define AD_SITE_TEXT(line) #line
 #define AD_SITE_LINE(line) AD_SITE_TEXT(line)
 #define AD_HERE __FILE__ ":" AD_SITE_LINE(__LINE__)
@@ -88,8 +88,8 @@ typedef enum ad_text_style {
   AD_COLOURED_TEXT /* with the escape sequences of terminals */
 } ad_text_style;
 
-/* Finds the name that was probably meant by `unknown`: the one of `count` names that differs from it by a letter or
- * two; NULL if no name is so similar. */
+/* Returns the one of `count` names that was probably meant by `unknown`, which differs from it by a letter or two; NULL
+ * if no name is so similar. */
 AD_API const char *ad_nearest_name(const char *unknown, const char *const *names, size_t count);
 
 #if defined(__cplusplus)

@@ -1,5 +1,5 @@
 /* The store keeps parameters: their storage shards, which the optimizer updates, and the full copies that computation
- * needs. The ranks of a node share one full copy: gathering it moves no bytes except those that each owner writes. */
+ * needs. The ranks of a node share one full copy, so in a gather each rank only writes the part that it owns. */
 #ifndef ADDEND_STORE_H
 #define ADDEND_STORE_H
 #include "addend/reduce.h"
@@ -10,38 +10,40 @@ extern "C" {
 
 typedef struct ad_store_options {
   size_t size; /* sizeof(ad_store_options) */
-  /* dtype of the full copies: AD_F32 (default), AD_F64 or AD_BF16. With AD_BF16, the copies of parameters that have one
-   * dimension or are `wide` are f32. */
+  /* dtype of the full copies: AD_F32 (default), AD_F64 or AD_BF16. With AD_BF16, parameters that are `wide` or have one
+   * dimension still have f32 copies. */
   ad_dtype compute;
   int releases; /* 1: full copies exist only between acquire and release (ZeRO-3) */
   int prefetch; /* number of units to gather ahead while one is used; 0: none */
-  int apart;    /* 1: every rank keeps its own full copies, as is necessary for ranks that share no memory */
+  int apart;    /* 1: every rank keeps its own full copies; necessary if ranks share no memory */
 } ad_store_options;
 
 typedef struct ad_store ad_store;
-/* Creates a store. Collective over the parameters' meshes. Parameters of one `unit` are gathered together. A parameter
- * whose storage layout is its compute layout and whose dtypes agree has a single array for all purposes. */
+/* Creates a store. Collective over the parameters' meshes. Parameters of one `unit` are gathered together. If a
+ * parameter's storage layout is its compute layout and its dtypes agree, value, master and compute copy are the same
+ * array. */
 AD_API AD_CHECKED ad_status ad_store_create(ad_comm *comm, const ad_param_spec *params, size_t count,
                                             const ad_store_options *options, ad_store **out);
 AD_API void ad_store_destroy(ad_store *store);
-/* A parameter's value in storage layout and the precision policy's param dtype, as a checkpoint keeps it. */
+/* A parameter's value in the storage layout and the precision policy's param dtype, as it is saved in a checkpoint. */
 AD_API ad_array *ad_store_value(ad_store *store, size_t param);
-/* A parameter's master weights in storage layout, at least f32, which the optimizer updates; the same array as the
- * value if the value's dtype is wide enough. */
+/* A parameter's master weights in the storage layout, which the optimizer updates; their dtype is f32 or f64. If the
+ * value has one of these dtypes, the master is the same array as the value. */
 AD_API ad_array *ad_store_master(ad_store *store, size_t param);
-/* A parameter's full copy in compute layout and dtype. The array is always there; its data is valid while the parameter
- * is acquired, or always without `releases`. */
+/* A parameter's full copy in compute layout and dtype. The array always exists; without `releases` its data is always
+ * valid, with `releases` only while the parameter is acquired. */
 AD_API const ad_array *ad_store_compute(const ad_store *store, size_t param);
 typedef enum ad_written { AD_VALUES_WRITTEN, AD_MASTERS_WRITTEN } ad_written;
-/* Call it after values or masters were written (initialised, loaded, updated): it derives the other one of the two and
- * brings the full copies up to date (with `releases`: at the next acquire). A value is its master, rounded once; a
- * master derived from its value equals it. Initial values are drawn into the masters, so the masters of bf16 parameters
- * start unrounded. Collective. */
+/* Call this after values or masters were written (initialised, loaded, updated): it derives values from masters, or
+ * masters from values, and updates the full copies (with `releases`, at the next acquire). A value is its master,
+ * rounded once; a master derived from its value equals the value. Initial values are drawn into the masters, so the
+ * masters of bf16 parameters begin with unrounded values. Collective. */
 AD_API AD_CHECKED ad_status ad_store_refresh(ad_store *store, ad_written written);
-/* Begins a pass over the units, upward for forward, downward for backward, which determines what to gather ahead. */
+/* Begins a pass over the units, in ascending order for forward and in descending order for backward. The order
+ * determines which units are gathered ahead. */
 AD_API AD_CHECKED ad_status ad_store_begin_pass(ad_store *store, ad_pass pass);
-/* Acquire and release enclose each use of a parameter. Uses of one unit may nest. A unit's copy is only released when a
- * parameter of the next unit is acquired or the pass ends, so that all ranks gather in the same order. */
+/* Enclose each use of a parameter in acquire and release. Uses of one unit may nest. A unit's copy is only freed when a
+ * parameter of the next unit is acquired or when the pass ends, so that all ranks gather in the same order. */
 AD_API AD_CHECKED ad_status ad_store_acquire(ad_store *store, size_t param);
 AD_API void ad_store_release(ad_store *store, size_t param);
 AD_API AD_CHECKED ad_status ad_store_end_pass(ad_store *store);

@@ -7,8 +7,8 @@
 extern "C" {
 #endif
 
-/* All verdicts: X(code, words, status), with the exit status of check, diff and torch-check. docs/verdicts.md says what
- * each one means; python/addend/_verdict.py has the same table. */
+/* All verdicts: X(code, words, status), with the exit status that check, diff and torch-check end with.
+ * docs/verdicts.md explains each verdict; python/addend/_verdict.py has the same table. */
 #define AD_VERDICT_WORDS(X)                 \
   X(AD_MATCHES, "matches", 0)               \
   X(AD_DOES_NOT_MATCH, "DOES NOT MATCH", 1) \
@@ -24,7 +24,7 @@ typedef enum ad_verdict_word {
 
 /* "matches", "DOES NOT MATCH", ...; "unknown" for a number that is no verdict. */
 AD_API const char *ad_verdict_words(ad_verdict_word verdict);
-/* The exit status of check, diff and torch-check; 3, could not finish, for a number that is no verdict. */
+/* The exit status that check, diff and torch-check end with; 3, could not finish, for a number that is no verdict. */
 AD_API int ad_verdict_status(ad_verdict_word verdict);
 
 #if defined(__cplusplus)
