@@ -4,9 +4,10 @@
 #include <stdint.h>
 #include "base/internal.h"
 
-/* The present time of CLOCK_MONOTONIC in nanoseconds. */
+/* Returns the present time of CLOCK_MONOTONIC in nanoseconds. */
 AD_INTERNAL int64_t ad_now(void);
-/* The nanoseconds to add to ad_now to get the wall clock's time since 1970, on which different machines agree. */
+/* Returns how many nanoseconds the wall clock (time since 1970, on which different machines agree) is ahead of
+ * ad_now. */
 AD_INTERNAL int64_t ad_wall_clock_ahead(void);
 static inline double ad_seconds(void) { return 1e-9 * (double)ad_now(); }
 

@@ -1,5 +1,5 @@
-/* Reads and checks environment variables whose value is a number or a folder. Variables with other values are checked
- * where they are used. */
+/* Reads and checks environment variables whose value is a number or a folder. Other variables are checked where they
+ * are used. */
 #include "base/environment.h"
 
 #include <ctype.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include "base/error.h"
 
-/* A variable whose value is a number from least to most; `words` say so in messages. */
+/* A variable whose value is a number from `least` to `most`; `words` is this range in words, for messages. */
 typedef struct number_variable {
   const char *name;
   uint64_t least, most;

@@ -79,7 +79,7 @@ int ad_has(size_t index, size_t count, const char *call, const char *what) {
   return 0;
 }
 
-/* Finds word number `index` of a list "a, b, c". */
+/* Returns word number `index` of a list such as "a, b, c"; *length is the word's length. */
 static const char *nth_name(const char *names, size_t index, int *length) {
   for (; index; index--) names += strcspn(names, ",") + 2;
   *length = (int)strcspn(names, ",");
@@ -111,7 +111,7 @@ void ad_set_log(ad_log_function function, void *context) {
 }
 
 void ad_log(ad_log_level level, const char *format, ...) {
-  // The callback is called without the lock, because it may itself log or set the log.
+  // The callback is called without the lock, because it may log a message or set another callback itself.
   pthread_mutex_lock(&log_lock);
   ad_log_function function = log_function;
   void *context = log_context;

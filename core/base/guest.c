@@ -1,4 +1,5 @@
-/* Records which function of a user's program runs, in memory that the parent reads when this process has ended. */
+/* Records which function of a user's program runs, in memory that the parent process can still read after this process
+ * has ended. */
 #include "base/guest.h"
 
 #include <stdarg.h>
@@ -6,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static ad_guest *noted; /* where this process notes what it runs; NULL: nowhere */
+static ad_guest *noted; /* where this process records what it runs; NULL: it records nothing */
 
 ad_guest *ad_guests_create(size_t count) {
   void *shared = mmap(NULL, count * sizeof(ad_guest), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -1,4 +1,4 @@
-/* Keeps the mutation at each injection point. */
+/* Stores the mutation that is installed at each injection point. */
 #include "base/injection.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* Known bugs of distributed training that are not transitions (dtypes, buffers, protocol, slices). Each is a record in
- * the known_bugs.c of the folder where real systems have that bug. Tests and `addend check --mutate` install it: a
- * known bug is one or a few functions at injection points (base/injection.h). */
+/* Known bugs of distributed training other than wrong transitions (in dtypes, buffers, protocol, slices). Each is a
+ * record in the known_bugs.c of the folder whose part of real systems has had the bug. Tests and `addend check
+ * --mutate` install a known bug, which is one or a few functions at injection points (base/injection.h). */
 #ifndef BASE_KNOWN_BUGS_H
 #define BASE_KNOWN_BUGS_H
 #include <stdint.h>
@@ -8,8 +8,8 @@
 #include "base/injection.h"
 #include "base/internal.h"
 
-/* Needs: conditions under which a known bug changes the numbers of a run. The sentence says why a run without this
- * condition does not show the bug. */
+/* Needs: conditions under which a known bug changes the numbers of a run, X(code, sentence). The sentence explains why
+ * a run without the condition does not show the bug. */
 #define AD_NEED_LIST(X)                                                                                   \
   X(TOKENS, "no token of the step counts")                                                                \
   X(RANKS, "there is one rank")                                                                           \
@@ -56,7 +56,7 @@ typedef enum ad_need_number {
 #undef AD_NEED_NUMBER
       AD_NEED_COUNT
 } ad_need_number;
-/* A set of needs: one bit for each. */
+/* A set of needs: bit n is the need with number n. */
 typedef uint64_t ad_needs;
 _Static_assert(AD_NEED_COUNT <= 64, "a set has a bit for each need");
 enum {
@@ -66,33 +66,34 @@ enum {
 };
 AD_INTERNAL const char *ad_need_sentence(ad_needs needs); /* the sentence of the first need in the set */
 
-/* What the functions of an installed known bug know about the run, and what they report. */
+/* What the functions of an installed known bug know of the run, and what they report about themselves. */
 typedef struct ad_known_bug_scene {
   int64_t rank;         /* this rank in the world */
   int64_t microbatch;   /* number of the present microbatch; -1: none has begun */
   int64_t microbatches; /* microbatches of a step; 0: not known */
   int steps;            /* number of steps completed since the bug was installed */
-  int passed;           /* how often the bug's function was called, for bugs that treat their calls differently */
-  const void *kept;     /* a value that the bug keeps from one injection point for another */
-  /* set to 1 by the bug when it has changed something */
+  int passed;           /* how often the bug's function was called, for bugs that do something else in later calls */
+  const void *kept;     /* a value that the bug stores at one injection point for another one */
+  /* set to 1 by the bug as soon as it has changed something */
   int fired;
-  double ratio; /* wrong gradients divided by right ones; 0: they have no common ratio */
+  double ratio; /* ratio of the wrong gradients to the right ones; 0: they have no common ratio */
 } ad_known_bug_scene;
 
 enum { AD_KNOWN_BUG_POINTS = 4 };
 typedef struct ad_known_bug {
   /* words: a description for people */
   const char *name, *words;
-  int catalogue;  /* number in docs/catalogue.md of the published bug that this bug repeats; 0: none */
-  ad_needs needs; /* the bug changes numbers if the run has all of these */
-  int of_dtype;   /* 1: f64 would hide the bug, so it is installed with the recipe's own dtypes */
-  int rounds; /* 1: the bug only adds rounding. In short sums it rounds less than the right program does, and may not
-               * show */
-  /* 1: the bug acts while buckets are created. So it gets its own run and is installed before the run; it shows in the
+  int catalogue;  /* number, in docs/catalogue.md, of the published bug that this bug repeats; 0: none */
+  ad_needs needs; /* the bug changes numbers only in a run that has all of these */
+  int of_dtype;   /* 1: f64 would hide the bug, so the run with the bug has the recipe's own dtypes */
+  /* 1: the bug only adds rounding. In short sums its rounding may be less than that of the right program, so that it
+   * does not show */
+  int rounds;
+  /* 1: the bug acts while buckets are created. Therefore it is installed before a run of its own, and it shows in the
    * run's collectives */
   int at_creation;
-  /* The reason why the bug may change no checked number; it then does not count as a survivor. NULL: the bug must
-   * show. */
+  /* The reason why the bug may change no checked number; if it changes none, it is not counted as survived. NULL: the
+   * bug must show. */
   const char *no_effect;
   struct {
     ad_injection_point point;
@@ -100,8 +101,8 @@ typedef struct ad_known_bug {
   } at[AD_KNOWN_BUG_POINTS];        /* a NULL function ends the list */
 } ad_known_bug;
 
-/* Installs the bug until the injection points are cleared. The scene keeps its rank and microbatches, and is otherwise
- * reset. It is borrowed. */
+/* Installs the bug until the injection points are cleared. Keeps the scene's rank and microbatches, and resets all else
+ * in it. The scene is borrowed. */
 AD_INTERNAL void ad_known_bug_inject(const ad_known_bug *bug, ad_known_bug_scene *scene);
 
 #endif

@@ -1,5 +1,5 @@
-/* The C locale, in which numbers of recipes are read and written: with a decimal point, in any locale of the calling
- * program. */
+/* The C locale. Numbers of recipes are read and written in it, so that they have a decimal point in any locale of the
+ * calling program. */
 #ifndef BASE_LOCALE_H
 #define BASE_LOCALE_H
 #include <locale.h>
@@ -8,7 +8,7 @@
 typedef struct ad_locale {
   locale_t own, before;
 } ad_locale;
-/* Switches this thread to the C locale; if that fails the thread keeps its own. */
+/* Switches this thread to the C locale. If that fails, the thread keeps its own locale. */
 AD_INTERNAL ad_locale ad_locale_enter(void);
 /* Switches this thread back to its previous locale. */
 AD_INTERNAL void ad_locale_leave(ad_locale locale);

@@ -1,5 +1,5 @@
-/* Allocation, with a counter by which tests make any single allocation fail. The tapes' memory pools are the trainer's
- * (tensor/arena.c). */
+/* Allocation, with a counter with which tests make any single allocation fail. The memory pools of tapes are in
+ * train/tensor/arena.c. */
 #include "base/memory.h"
 
 #include <errno.h>
@@ -11,7 +11,8 @@
 #include "base/error.h"
 
 static atomic_long allocations_made;
-static atomic_long failing_allocation;  // number of the allocation that fails, counted like allocations_made; 0: none
+// number of the allocation that is to fail, counted like allocations_made; 0: none
+static atomic_long failing_allocation;
 
 long ad_memory_fail_at(long n) {
   atomic_store(&failing_allocation, 0);
@@ -30,10 +31,11 @@ static ad_status no_memory(size_t count, size_t size) {
   return AD_MEMORY;
 }
 
-// `place` is the address of a pointer of any type, so that it can only be written as bytes.
+// `place` is the address of a pointer of any type, so the pointer is written as bytes
 static void set_pointer(void *place, void *value) { memcpy(place, &value, sizeof value); }
 
-// count * size, but at least 1, so that an allocation of nothing has an address too. 0 when the product overflows.
+// *out: count * size, but at least 1, so that an allocation of 0 bytes has an address, too. Returns 0 if the product
+// overflows.
 static int allocation_size(size_t count, size_t size, size_t *out) {
   if (__builtin_mul_overflow(count, size, out)) return 0;
   *out += !*out;

@@ -6,10 +6,10 @@
 
 enum { AD_NAME_COMPARED_MAX = 32 };
 
-/* The number of letters to insert, remove, change or swap with their neighbour to turn one name into the other (optimal
- * string alignment); AD_NAME_COMPARED_MAX if a name is longer than that. */
+/* Returns how many letters must be inserted, removed, changed or swapped with their neighbour to make one name of the
+ * other (optimal string alignment); AD_NAME_COMPARED_MAX if a name is longer than that. */
 AD_INTERNAL int ad_name_distance(const char *a, const char *b);
-/* The largest distance at which a name counts as a typing error for `unknown`. */
+/* Returns the largest distance at which a name counts as a typing error for `unknown`. */
 AD_INTERNAL int ad_name_distance_max(const char *unknown);
 
 #endif

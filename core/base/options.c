@@ -1,4 +1,4 @@
-/* Copies a caller's options structs, of whatever version, to the library's own. */
+/* Copies a caller's options structs, of whatever version, to the library's own structs. */
 #include "base/options.h"
 
 #include <string.h>

@@ -1,13 +1,13 @@
-/* Escapes what a terminal would obey: control characters, also those of Unicode, bytes that are not UTF-8, which some
- * terminals take for control characters, and the characters by which a text turns its direction, so that a name could
- * be read as another one. */
+/* Escapes what would control a terminal: control characters, also those of Unicode; bytes that are not UTF-8, which
+ * some terminals take for control characters; and characters that change the direction of writing, with which a name
+ * could be shown as another name. */
 #include "base/printable.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* The number of bytes of the UTF-8 character that begins here; 0 if none begins. Does not check whether the character
- * is assigned. */
+/* Returns the number of bytes of the UTF-8 character that begins at `at`; 0 if none begins there. Does not check
+ * whether the character is assigned. */
 static size_t character_length(const unsigned char *at) {
   size_t length = at[0] < 0x80 ? 1 : at[0] >= 0xc2 && at[0] < 0xe0 ? 2 : (at[0] & 0xf0) == 0xe0 ? 3 : 4;
   if (length == 4 && (at[0] < 0xf0 || at[0] > 0xf4)) return 0;
@@ -16,7 +16,7 @@ static size_t character_length(const unsigned char *at) {
   return length;
 }
 
-/* Returns 1 for a character that turns the direction of text or ends a line. */
+/* Returns 1 for a character that changes the direction of writing or ends a line. */
 static int turns(unsigned code) {
   return code == 0x61c || code == 0x200e || code == 0x200f || (code >= 0x2028 && code <= 0x202e) ||
          (code >= 0x2066 && code <= 0x2069);
@@ -35,7 +35,7 @@ size_t ad_control_at(const char *text, unsigned *code) {
   return turns(*code) ? 3 : 0;
 }
 
-/* Writes the next piece of the output, a character or an escaped byte, and returns how many bytes of `text` it
+/* Writes the next piece of the output, which is a character or an escaped byte. Returns how many bytes of `text` it
  * represents. */
 static size_t next_piece(const char *text, int keeps_lines, char piece[5]) {
   const unsigned char *at = (const unsigned char *)text;
@@ -50,7 +50,7 @@ static size_t next_piece(const char *text, int keeps_lines, char piece[5]) {
   return 1;
 }
 
-/* Writes the printable form of a text, truncated where `buffer` ends. */
+/* Writes the printable form of a text, truncated at the end of `buffer`. */
 static const char *write_printable(const char *text, int keeps_lines, char *buffer, size_t size) {
   char piece[5];
   size_t used = 0;

@@ -22,9 +22,9 @@ size_t ad_process_pss(void) {
 enum { PATH_BYTES = AD_LIMIT_PATH };
 static const uint64_t unknown = UINT64_MAX;
 
-// The files in which one version of control groups reports a group's memory. Without a limit the limit file has "max"
-// (v2) or a number larger than any machine (v1). Cached pages of files count as used, but are given up before anything
-// fails.
+// The files in which one version of control groups reports a group's memory. If there is no limit, the limit file has
+// "max" (v2) or a number larger than any machine's memory (v1). The kernel counts cached pages of files as used, but
+// frees them before an allocation fails.
 typedef struct group_files {
   const char *mount, *limit, *used, *inactive_cache, *active_cache;
 } group_files;
@@ -35,7 +35,8 @@ static const group_files version_2 = {"/sys/fs/cgroup", "memory.max", "memory.cu
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-// Returns the number after `key` in the first line of the file folder/name that starts with `key`.
+// Returns the number after `key` in the first line of the file folder/name that begins with `key`; `unknown` if there
+// is none.
 static uint64_t number_in(const char *folder, const char *name, const char *key) {
   char text[PATH_BYTES];
   uint64_t number = unknown;
@@ -51,13 +52,13 @@ static uint64_t number_in(const char *folder, const char *name, const char *key)
   return number;
 }
 
-/* Bytes of one kind of cached pages; 0 if the group does not report it. */
+/* Returns the bytes of one kind of cached pages; 0 if the group does not report it. */
 static uint64_t cache_of(const char *group, const char *key) {
   uint64_t bytes = number_in(group, "memory.stat", key);
   return bytes == unknown ? 0 : bytes;
 }
 
-/* Lowers room->limit and room->left to the values of one control group, if these are lower. */
+/* Lowers room->limit and room->left to the values of one control group, if the group's are lower. */
 static void look_at_group(const char *group, const group_files *files, ad_memory_room *room) {
   uint64_t limit = number_in(group, files->limit, ""), used = number_in(group, files->used, "");
   if (limit < room->limit &&
@@ -69,8 +70,8 @@ static void look_at_group(const char *group, const group_files *files, ad_memory
   room->left = least(room->left, limit - least(limit, used));
 }
 
-// Looks at the group and the groups above it, up to the mount. In a container the path may be the host's: then only the
-// mount exists, which is the container's own group.
+// Calls look_at_group for a group and for all groups above it, up to the mount. In a container the path may be the
+// host's. Then only the mount exists, which is the container's own group.
 static void look_at_groups(const char *root, const group_files *files, const char *path, ad_memory_room *room) {
   char group[PATH_BYTES];
   size_t top = strlen(root) + strlen(files->mount);
@@ -92,7 +93,7 @@ static int has_memory(const char *controllers) {
   return 0;
 }
 
-// Looks at the group of one line of /proc/self/cgroup, NUMBER:CONTROLLERS:PATH; version 2 names no controllers.
+// Calls look_at_groups for one line of /proc/self/cgroup, NUMBER:CONTROLLERS:PATH; version 2 names no controllers.
 static void look_by_line(const char *root, char *line, ad_memory_room *room) {
   char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
   if (!path) return;
@@ -130,7 +131,7 @@ size_t ad_process_command(char *buffer, size_t size) {
   if (!file) return 0;
   size_t count = fread(buffer, 1, size, file);
   fclose(file);
-  while (count && buffer[count - 1]) count--;  // drops a last word that was cut off
+  while (count && buffer[count - 1]) count--;  // removes a last word that was truncated
   return count;
 }
 

@@ -10,7 +10,7 @@ typedef struct draw {
   uint64_t first, second;
 } draw;
 
-/* The two numbers of a draw, as addend/data.h defines draws. */
+/* Returns the two numbers of a draw, as addend/data.h defines draws. */
 static draw draw_at(uint64_t seed, uint64_t stream, uint64_t index) {
   philox4x32_ctr_t counter = {{(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)}};
   philox4x32_key_t key = {{(uint32_t)seed, (uint32_t)(seed >> 32)}};
@@ -18,7 +18,7 @@ static draw draw_at(uint64_t seed, uint64_t stream, uint64_t index) {
   return (draw){(uint64_t)word.v[1] << 32 | word.v[0], (uint64_t)word.v[3] << 32 | word.v[2]};
 }
 
-/* The upper 53 bits as a number in [0, 1). */
+/* Returns the upper 53 bits as a number in [0, 1). */
 static double unit_interval(uint64_t bits) { return (double)(bits >> 11) * 0x1p-53; }
 
 uint64_t ad_random_bits(uint64_t seed, uint64_t stream, uint64_t index) { return draw_at(seed, stream, index).first; }

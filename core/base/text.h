@@ -1,5 +1,4 @@
-/* Builds short texts (layout strings, messages) in fixed buffers; a text that is too long is truncated, never
- * overrun. */
+/* Builds short texts (layout strings, messages) in fixed buffers. A text that is too long is truncated. */
 #ifndef BASE_TEXT_H
 #define BASE_TEXT_H
 #include <stddef.h>
@@ -11,14 +10,14 @@ typedef struct ad_text {
   size_t size, used;
 } ad_text;
 
-/* The ending of a noun of which there are so many. */
+/* Returns the ending of a noun after the number `count`: "" or "s". */
 static inline const char *ad_plural(long long count) { return count == 1 ? "" : "s"; }
 
 AD_INTERNAL ad_text ad_text_on(char *buffer, size_t size);
 AD_INTERNAL void ad_text_add(ad_text *text, const char *format, ...) AD_PRINTF(2, 3);
 
-/* Adds one item to a list in a text: `what` comes before the first item, ", " before the others, and "..." replaces all
- * items after number AD_LISTED. *count is the number of items so far; start it at 0. */
+/* ad_text_list adds one item to a list in a text: `what` comes before the first item, ", " before each other item, and
+ * "..." replaces all items after number AD_LISTED. *count is the number of items so far; it must be 0 at first. */
 enum { AD_LISTED = 5 };
 AD_INTERNAL void ad_text_list(ad_text *text, size_t *count, const char *what, const char *format, ...) AD_PRINTF(4, 5);
 

@@ -1,4 +1,4 @@
-/* A text of any length that is printed as to a file. */
+/* A text of any length, printed with the functions for files. */
 #ifndef BASE_TEXT_STREAM_H
 #define BASE_TEXT_STREAM_H
 #include <stddef.h>
@@ -8,16 +8,17 @@
 
 typedef struct ad_text_stream {
   FILE *file;
-  const char *what; /* a name of the text, for messages: "the list of pages" */
+  const char *what; /* a name of the text for messages, such as "the list of pages" */
   char *text;       /* what was printed before the last fflush(file) */
   size_t size;
 } ad_text_stream;
 
-/* Opens the stream for printing to out->file. *out must stay where it is until it is closed. AD_MEMORY leaves nothing
- * to close. */
+/* Opens the stream; print to out->file. *out must not be moved until the stream is closed. After AD_MEMORY there is
+ * nothing to close. */
 AD_INTERNAL AD_CHECKED ad_status ad_text_stream_open(const char *what, ad_text_stream *out);
-/* Closes a stream that was opened. `status` is the status of printing, and is returned unless it is AD_OK. AD_MEMORY if
- * the text had not enough room. On success *out is the text (free it with free()); otherwise *out is unchanged. */
+/* Closes a stream that was opened. `status` is the status of printing; it is returned unless it is AD_OK. AD_MEMORY if
+ * there was no memory for the whole text. On success *out is the text (free it with free()); otherwise *out is
+ * unchanged. */
 AD_INTERNAL AD_CHECKED ad_status ad_text_stream_close(ad_text_stream *stream, ad_status status, char **out);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-static const ad_trait *offered; /* NULL: nothing above the core is loaded */
+static const ad_trait *offered; /* NULL: no library above the core is loaded */
 
 void ad_trait_offer(const ad_trait *trait) { offered = trait; }
 

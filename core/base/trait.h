@@ -1,5 +1,6 @@
 /* A trait: one number with which a library above the core describes its process. (The trainer describes the code that
- * computes matrix products.) Ranks exchange their traits when they join a world; each then uses what all ranks have. */
+ * computes matrix products.) Ranks exchange their traits when they join a world; each rank then uses what all ranks
+ * have. */
 #ifndef BASE_TRAIT_H
 #define BASE_TRAIT_H
 #include <stdint.h>
@@ -13,10 +14,11 @@ typedef struct ad_trait {
   void (*choose)(uint32_t agreed);                  /* called with the trait of everything that all ranks have */
 } ad_trait;
 
-/* Offers the process's trait, before any world is joined. Borrowed for the life of the process. */
+/* Registers the process's trait; call it before any world is joined. `trait` is borrowed until the process ends. */
 AD_INTERNAL void ad_trait_offer(const ad_trait *trait);
 
-/* For joining a world. If no trait was offered, ad_trait_own is 0, and the agreement ignores it. */
+/* These functions are called when ranks join a world. If no trait was registered, ad_trait_own returns 0, and the
+ * choice does not depend on this process. */
 ad_status ad_trait_check(void) AD_CHECKED;
 uint32_t ad_trait_own(void);
 uint32_t ad_trait_common(uint32_t one, uint32_t other);

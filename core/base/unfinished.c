@@ -1,4 +1,4 @@
-/* Temporary names, and writing files under them. Callers decide what is written. */
+/* Makes temporary names, and writes files under such names. Callers decide what is written. */
 #include "base/unfinished.h"
 
 #include <dirent.h>
@@ -16,7 +16,7 @@
 long long ad_token_bits(void) {
   long long bits = 0;
   if (getrandom(&bits, sizeof bits, GRND_NONBLOCK) == sizeof bits && bits) return bits;
-  // A machine that has just started has no random bits yet. These are unique, but somebody might guess them.
+  // A machine that has just started has no random bits yet. The bits used then are unique, but they might be guessed.
   return (long long)ad_now() << 2 ^ (long long)getpid() << 40 ^ 1;
 }
 
@@ -60,7 +60,7 @@ ad_status ad_unfinished_end(const char *unfinished, const char *path, ad_status 
 }
 
 typedef struct filling {
-  const char *path; /* path that the file will get */
+  const char *path; /* path of the finished file */
   ad_status (*write)(FILE *file, void *context);
   void *context;
   int keeps;
@@ -113,7 +113,8 @@ static int is_one_of(const char *entry, const char *const *names, size_t count) 
 ad_status ad_unfinished_remove(const char *path, const char *const *names, size_t count) {
   ad_status status = AD_OK;
   int file = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (file < 0 && (errno == ELOOP || errno == ENOTDIR)) return AD_OK;  // nothing is removed through a link
+  // the path is a link or no folder: nothing is removed through a link
+  if (file < 0 && (errno == ELOOP || errno == ENOTDIR)) return AD_OK;
   DIR *folder = file < 0 ? NULL : fdopendir(file);
   if (!folder) return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
   for (const struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) {

@@ -47,7 +47,7 @@ static const struct argp run_argp = {
         "the rank.",
 };
 
-/* Warns of processes that never joined: a program that runs alone on each rank should not do so unnoticed. */
+/* Warns if processes never joined: a program that runs alone on each rank by mistake should be noticed. */
 static void report_alone(const run_input *input, const ad_launch_result *result) {
   if (result->joined == input->ranks) return;
   char program[CLI_MESSAGE];
@@ -60,7 +60,7 @@ static void report_alone(const run_input *input, const ad_launch_result *result)
 
 static int run_run(int argc, char **argv) {
   run_input input = {0};
-  signal(SIGPIPE, SIG_DFL); /* the user's programs would inherit that it is ignored */
+  signal(SIGPIPE, SIG_DFL); /* SIGPIPE may be ignored in this process, and the user's programs would inherit that */
   ad_cli_parse(&run_argp, argc, argv, ARGP_IN_ORDER, &input);
   ad_launch_options launch = {.size = sizeof launch, .ranks = input.ranks, .argv = input.program};
   ad_launch_result result = {.size = sizeof result};

@@ -78,7 +78,7 @@ static int32_t parse_count(const char *argument, const char *option, struct argp
   return (int32_t)number;
 }
 
-/* Parses a time above 0 (or 0, if may_be_zero); *end is what follows it. */
+/* Parses a time above 0 (or 0, if may_be_zero is 1); *end is the text after it. */
 static double parse_time(const char *text, const char *option, int may_be_zero, char **end, struct argp_state *state) {
   errno = 0;
   double time = strtod(text, end);
@@ -172,7 +172,7 @@ static ad_table_pairs parse_pairs(const char *argument, struct argp_state *state
   return AD_TABLE_PAIRS_OF_SOURCE;
 }
 
-/* The options that are counts. */
+/* Parses the options whose argument is a count. */
 static error_t parse_counted(schedule_input *input, int key, const char *argument, struct argp_state *state) {
   switch (key) {
     case KEY_STAGES:
@@ -190,7 +190,7 @@ static error_t parse_counted(schedule_input *input, int key, const char *argumen
   }
 }
 
-/* The options that are given or not, and take no argument. */
+/* Parses the options without an argument. */
 static error_t parse_flag(schedule_input *input, int key) {
   switch (key) {
     case KEY_LOWER:
@@ -245,7 +245,7 @@ static const struct argp schedule_argp = {
 
 /* ---- opening and lowering the table of actions ---- */
 
-/* A file that cannot be read is a wrong call here. */
+/* Returns the exit status for a failed table: a file that cannot be read counts as a wrong call here. */
 static int unread(ad_status status) {
   int result = ad_cli_failed(status);
   return status == AD_IO ? CLI_WRONG_CALL : result;
@@ -262,7 +262,8 @@ static int open_table(const schedule_input *input, ad_table **out) {
   return CLI_HOLDS;
 }
 
-/* Runs the lowering passes whose actions are missing from the table. A table that breaks a law is judged as it is. */
+/* Runs the lowering passes whose actions are missing from the table, if --lower was given. A table that breaks a law is
+ * not lowered, but checked as it is. */
 static int lower(const schedule_input *input, ad_table *table) {
   ad_table_lowering lowering = input->lowering;
   unsigned parts = AD_TABLE_TRANSFERS | AD_TABLE_REDUCTIONS | AD_TABLE_END;
@@ -307,7 +308,7 @@ static void report_undrawn(const char *path) {
           ad_printable(path, printable, sizeof printable));
 }
 
-/* Prints the answer and draws the picture. A wrong table has no times, and so no picture. */
+/* Prints the answer and draws the picture. A wrong table has no times, and therefore no picture. */
 static int answer(const schedule_input *input, const ad_table *table) {
   char *text;
   int holds;

@@ -1,7 +1,7 @@
-/* A bridge moves values between two meshes, here two of the same ranks, and works on plain buffers without a tape. The
- * encoder's output, sharded over 4 ranks of dp, goes to a model that shards the batch over 2 ranks of dp and each
- * sequence over 2 ranks of cp. In backward each cp rank has a gradient that is zero outside its own positions; the
- * bridge brings the sum of these gradients back to the encoder. Starts 8 ranks. */
+/* A bridge moves values between two meshes, here two meshes of the same ranks, and works on plain buffers without a
+ * tape. The encoder's output, sharded over 4 ranks of dp, goes to a model that shards the batch over 2 ranks of dp and
+ * each sequence over 2 ranks of cp. In backward each cp rank has a gradient that is zero outside its own positions; the
+ * bridge returns the sum of these gradients to the encoder. Starts 8 ranks. */
 #include <math.h>
 #include <stdio.h>
 #include "addend/bridge.h"
@@ -12,8 +12,8 @@ enum { RANKS = 8, BATCH = 8, SEQ = 6, WIDTH = 3 };
 static double image(int64_t i) { return sin((double)i); }
 static double gradient(int64_t i) { return cos((double)i); }
 
-/* The two meshes, and this rank's part of the batch and of its gradient on each: `made` by the encoder, `read` by the
- * model. */
+/* The two meshes, and this rank's parts of the batch and of its gradient on each mesh: `made` by the encoder, `read` by
+ * the model. */
 typedef struct sides {
   ad_mesh *encoder, *model;
   ad_bridge *bridge;
@@ -47,7 +47,7 @@ static void part(sides *s) {
   ad_mesh_destroy(s->model);  // closing the comm frees the arrays
 }
 
-/* The index in the global batch of the first element that `rank` holds. */
+/* Returns the index in the global batch of the first element that `rank` holds. */
 static int64_t first_of(const ad_array *array, int64_t rank) {
   ad_span rows;
   ad_layout_spans(&array->layout, 0, BATCH, rank, &rows, 1);
@@ -59,14 +59,14 @@ static void fill_array(ad_array *array, int64_t rank, double (*value)(int64_t i)
   for (size_t i = 0; i < ad_array_numel(array); i++) ((double *)array->data)[i] = value(first + (int64_t)i);
 }
 
-/* A model with a sharded sequence leaves gradients only at its own positions: sets those of other cp ranks to zero. */
+/* Sets the gradient to zero outside this rank's own positions, as a model with a sharded sequence leaves it. */
 static void keep_own_positions(const sides *s, int64_t rank) {
   int64_t cp = ad_mesh_axis_size(s->model, AD_CP), own = ad_mesh_position(s->model, rank, AD_CP);
   for (size_t i = 0; i < ad_array_numel(&s->read_gradient); i++)
     if ((int64_t)i / WIDTH % SEQ * cp / SEQ != own) ((double *)s->read_gradient.data)[i] = 0;
 }
 
-/* The largest difference between an element of the array and the value that it should have. */
+/* Returns the largest difference between an element of the array and the value that the element should have. */
 static double worst_of(const ad_array *array, int64_t rank, double (*wanted)(int64_t i)) {
   double worst = 0;
   int64_t first = first_of(array, rank);
@@ -107,7 +107,8 @@ int main(void) {
   sides s = {0};
   ad_comm *dry;  // backend dry moves no data: checking types needs no other rank
   if (ad_comm_open_dry(0, RANKS, &dry)) return 1;
-  if (create_sides(dry, "dp=S0 tp=R", &s) != AD_TYPE) return 1;  // the bug: R on tp counts each replica's gradient
+  // the bug: R on tp would count the gradient of each replica
+  if (create_sides(dry, "dp=S0 tp=R", &s) != AD_TYPE) return 1;
   printf("refused: %s\n", ad_last_error());
   part(&s);
   ad_comm_close(dry);

@@ -1,15 +1,17 @@
-/* Hybrid sharding (HSDP) on 32 ranks, 4 replicas of 8 shards, with 2 microbatches: the first microbatch's gradient is
- * reduce-scattered but not yet all-reduced. It must be added to the second's before the all-reduce, and addend refuses
- * the other order. This example does it with collectives on plain buffers; the reducer does it for whole models. */
+/* Hybrid sharding (HSDP) on 32 ranks, 4 replicas of 8 shards, with 2 microbatches. The first microbatch's gradient is
+ * reduce-scattered but not yet all-reduced. It must be added to the second microbatch's before the all-reduce; addend
+ * refuses the other order. This example uses collectives on plain buffers; the reducer does the same for whole
+ * models. */
 #include <stdio.h>
 #include "addend/array.h"
 
 enum { REPLICAS = 4, SHARDS = 8, RANKS = REPLICAS * SHARDS, ELEMENTS = 8 };
 
-/* The gradient (every element) that `rank` has from its backward of a microbatch; it differs between ranks. */
+/* Returns the value of every element of the gradient that `rank` has from its backward of a microbatch; ranks
+ * differ. */
 static double addend(int64_t rank, int microbatch) { return (double)(rank + 1) * (microbatch ? 100 : 1); }
 
-/* The sum of the gradients of `count` ranks from `first` on. */
+/* Returns the sum of the gradients of `count` ranks, from rank `first` on. */
 static double sum_of(int64_t first, int64_t count, int microbatch) {
   double sum = 0;
   for (int64_t rank = first; rank < first + count; rank++) sum += addend(rank, microbatch);
@@ -52,7 +54,7 @@ static ad_status accumulate_then_reduce(ad_comm *comm, values *first, values *se
   return all_reduce(comm, &second->partial, &second->result);
 }
 
-/* The wrong order, a type error: a partial sum (P on dp_replicate) cannot be added to a finished one (R). */
+/* The wrong order, which is a type error: a partial sum (P on dp_replicate) cannot be added to a finished sum (R). */
 static ad_status reduce_then_accumulate(ad_comm *comm, values *first, values *second) {
   AD_TRY(scatter(comm, first, 0, &first->partial));
   AD_TRY(scatter(comm, second, 1, &second->partial));
@@ -60,7 +62,7 @@ static ad_status reduce_then_accumulate(ad_comm *comm, values *first, values *se
   return ad_array_add(&second->result, &first->partial);
 }
 
-/* Prints the result, the refusal, and what unchecked wrong orders would give. */
+/* Prints the result, the error message, and the results that wrong orders would have if they were not refused. */
 static void print_results(const values *second, const char *refusal) {
   double found = *(const double *)second->result.data, right = sum_of(0, RANKS, 0) + sum_of(0, RANKS, 1);
   double first = sum_of(0, SHARDS, 0);  // the first microbatch's sum over the shard group of rank 0

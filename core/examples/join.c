@@ -1,5 +1,5 @@
 /* The smallest program on addend: ad_comm_open joins the other ranks that the launcher started, and one call sums a
- * number over all ranks. Started without a launcher, the program is the only rank.
+ * number over all ranks. If it is started without a launcher, the program is the only rank.
  *
  *   addend run -n 3 -- ./example_join        or        mpirun -n 3 ./example_join */
 #include <stdio.h>

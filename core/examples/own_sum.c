@@ -16,13 +16,15 @@ enum { RANKS = 4, SAMPLES = 101, FEATURES = 32 };
 
 typedef struct program {
   int sums_by_hand, divides_by_own_count;
-  const char *reference; /* the file to write with the right gradient, computed by one rank from all samples, or NULL */
+  /* file for the right gradient, which one rank computes from all samples; NULL: none is written */
+  const char *reference;
 } program;
 
 /* Feature k of sample i. */
 static double feature(int64_t i, int k) { return (double)((i * (2 * k + 3) + k * k) % 31) / 31 - 0.4; }
 
-/* The gradient of the loss sum (X w - y)^2 / count over these samples at w = 0, where y = sum over k of (k + 1) x_k. */
+/* Computes the gradient of the loss sum (X w - y)^2 / count at w = 0 over these samples; y = sum over k of (k + 1)
+ * x_k. */
 static void backward(ad_span samples, double count, double grad[FEATURES]) {
   memset(grad, 0, FEATURES * sizeof *grad);
   for (int64_t i = samples.first; i < samples.first + samples.count; i++) {
@@ -46,7 +48,7 @@ static ad_status write_reference(const char *path) {
   return status;
 }
 
-/* The bug: this sums the gradient over all ranks, but the reducer takes it for one rank's addend and sums again. */
+/* The bug: sums the gradient over all ranks. The reducer then takes the sum for one rank's addend and sums again. */
 static ad_status sum_by_hand(ad_comm *comm, double grad[FEATURES]) {
   ad_collective sum = {.size = sizeof sum,
                        .op = AD_ALL_REDUCE,
@@ -58,7 +60,7 @@ static ad_status sum_by_hand(ad_comm *comm, double grad[FEATURES]) {
   return ad_comm_run(comm, &sum);
 }
 
-/* Hands this rank's gradient to the reducer, which sums it over all ranks; rank 0 prints the result. */
+/* Submits this rank's gradient to the reducer, which sums it over all ranks; rank 0 prints the result. */
 static ad_status step(ad_comm *comm, ad_reducer *reducer, const program *p) {
   double grad[FEATURES];
   ad_span samples = ad_cut(SAMPLES, ad_comm_rank(comm), ad_comm_size(comm));

@@ -1,13 +1,13 @@
 /* Trains a linear model y = X w with hand-written gradients in plain buffers, as another framework would use addend's
- * reducer. The samples do not divide evenly among the ranks, on purpose: the result is still that of one rank. Starts 4
- * ranks, or joins the ranks that `addend run -n N` or mpirun started. */
+ * reducer. The number of samples is not a multiple of the number of ranks; the result is still that of one rank. Starts
+ * 4 ranks, or joins the ranks that `addend run -n N` or mpirun started. */
 #include <stdio.h>
 #include "addend/reduce.h"
 
 enum { RANKS = 4, SAMPLES = 101, FEATURES = 3, STEPS = 40 };
 
-/* Adds this rank's samples' part of the gradient of (X w - y)^2 / SAMPLES to `grad`; returns their part of the loss.
- * y = 1 x0 + 2 x1 + 3 x2. */
+/* Adds to `grad` the gradient of (X w - y)^2 / SAMPLES over this rank's samples; returns the loss over these samples. y
+ * = 1 x0 + 2 x1 + 3 x2. */
 static double backward(ad_comm *comm, const double *w, double *grad) {
   double loss = 0;
   for (int64_t i = ad_comm_rank(comm); i < SAMPLES; i += ad_comm_size(comm)) {
@@ -40,7 +40,7 @@ static ad_status train(ad_comm *comm, ad_reducer *reducer) {
 
 static int on_each_rank(ad_comm *comm, void *context) {
   ad_reducer *reducer = NULL;
-  // w is replicated (R), so its gradient is Partial (P): the reducer derives the all-reduce from that.
+  // w is replicated (R), so its gradient is Partial (P): from this the reducer derives the all-reduce.
   ad_layout full = ad_layout_all(ad_comm_mesh(comm), AD_R);
   ad_param_spec w = {.size = sizeof w, .name = "w", .shape = {1, {FEATURES}}, .layout = full, .storage = full};
   w.policy.param = AD_F64;

@@ -17,7 +17,7 @@ static ad_status cannot_read(const char *path, int reason) {
   return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(reason));
 }
 
-/* Reads `size` bytes; AD_IO if the file ends earlier. */
+/* Reads `size` bytes. AD_IO if the file ends before. */
 static ad_status read_all(int file, const char *path, char *data, int64_t size) {
   int64_t done = 0;
   while (done < size) {
@@ -89,7 +89,8 @@ static ad_status add_file(ad_file_list *list, const char *path, int64_t size) {
   return append(list, path, size);
 }
 
-/* Adds an entry of a folder: a file, or everything below a subfolder; skips links, pipes and the like. */
+/* Adds one entry of a folder: the file, or if it is a folder all files below it. Links, pipes and the like are
+ * skipped. */
 static ad_status add_inner(ad_file_list *list, const char *path) {
   struct stat status;
   if (lstat(path, &status)) return cannot_read(path, errno);
@@ -194,7 +195,7 @@ static DIR *open_folder(const char *path) {
   return folder;
 }
 
-/* Removes a file or a link that is in the place of an expected folder, after opening it as a folder failed. */
+/* Called after `path` could not be opened as a folder: if a file or a link has this name, removes it. */
 static ad_status remove_other(const char *path) {
   int reason = errno;
   if (reason == ENOENT || ((reason == ELOOP || reason == ENOTDIR) && !unlink(path))) return AD_OK;
@@ -231,7 +232,7 @@ ad_status ad_folder_remove(const char *path) {
   return left ? cannot_remove(path, ENOTEMPTY) : AD_OK;
 }
 
-/* Removes slashes at the end, because with them the system would follow a link. */
+/* Removes slashes at the end of the path: with them, readlink would follow a link instead of reading it. */
 static void cut_slashes(char *path) {
   for (size_t end = strlen(path); end > 1 && path[end - 1] == '/'; end--) path[end - 1] = 0;
 }
@@ -254,7 +255,7 @@ ad_status ad_folder_sync(const char *path) {
   int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   int failed = folder < 0 || fsync(folder), reason = errno;
   if (folder >= 0) close(folder);
-  // Some file systems refuse to sync a folder; there the sync of the files themselves must do.
+  // Some file systems cannot sync a folder; on these, syncing the files themselves must be enough.
   if (failed && reason != EINVAL && reason != ENOTSUP)
     return ad_fail(AD_IO, "%s: the folder cannot be synchronized to disk: %s", path, strerror(reason));
   return AD_OK;

@@ -1,10 +1,10 @@
-/* Splits headers, and reuses the parts that another header has in common. If a header is unusual in any way, functions
- * return 0: the reader then parses the whole header and finds its faults. */
+/* Splits headers, and reuses what two headers have in common. If a header is unusual in any way, the functions return
+ * 0; safetensors.c then parses the whole header and finds its faults. */
 #include "files/header_text.h"
 
 #include <string.h>
 
-/* A position in the text and the text's end. */
+/* A position in the text, and the end of the text. */
 typedef struct ad_cursor {
   const char *at, *end;
 } ad_cursor;
@@ -13,7 +13,7 @@ static void skip_space(ad_cursor *cursor) {
   while (cursor->at < cursor->end && strchr(" \t\n\r", *cursor->at) && *cursor->at) cursor->at++;
 }
 
-/* Steps over white space and then over `text`; 0 if something else is there. */
+/* Steps over white space and then over `text`. Returns 0 if something else follows the white space. */
 static int skip_text(ad_cursor *cursor, const char *text) {
   size_t length = strlen(text);
   skip_space(cursor);
@@ -22,14 +22,15 @@ static int skip_text(ad_cursor *cursor, const char *text) {
   return 1;
 }
 
-/* Returns 1 if the quote ends a string, because an even number of backslashes precedes it (looking back to `begin`). */
+/* Returns 1 if the quote ends a string, which it does if an even number of backslashes precedes it; does not look
+ * before `begin`. */
 static int ends(const char *begin, const char *quote) {
   const char *at = quote;
   while (at > begin && at[-1] == '\\') at--;
   return (quote - at) % 2 == 0;
 }
 
-/* Steps over a JSON string with its quotes; *out and *length are the string. */
+/* Steps over a JSON string; *out and *length are the string with its quotes. Returns 0 if there is none. */
 static int take_string(ad_cursor *cursor, const char **out, size_t *length) {
   const char *begin = cursor->at, *quote = begin;
   if (begin == cursor->end || *begin != '"') return 0;
@@ -43,7 +44,7 @@ static int take_string(ad_cursor *cursor, const char **out, size_t *length) {
   return 1;
 }
 
-/* The pair of `text` with the same key, or NULL if there is none. */
+/* Returns the pair of `text` with the same key, NULL if there is none. */
 static const ad_header_pair *find_pair(const ad_header_text *text, const ad_header_pair *key) {
   for (size_t i = 0; text && i < text->count; i++)
     if (text->pairs[i].key_length == key->key_length && !memcmp(text->pairs[i].key, key->key, key->key_length))
@@ -51,8 +52,8 @@ static const ad_header_pair *find_pair(const ad_header_text *text, const ad_head
   return NULL;
 }
 
-/* Steps over the value of `same` if the same bytes are at the cursor: a string that begins with the same quote ends
- * with the same quote, too. */
+/* Steps over the value of the pair `same` if the same bytes follow the cursor; else returns 0. Comparing the bytes of
+ * the value is enough: they include its quotes, so the string at the cursor ends where the value ends. */
 static int take_same(ad_cursor *cursor, const ad_header_pair *same, ad_header_pair *pair) {
   if (!same || (size_t)(cursor->end - cursor->at) < same->value_length ||
       memcmp(cursor->at, same->value, same->value_length) != 0)
@@ -63,12 +64,12 @@ static int take_same(ad_cursor *cursor, const ad_header_pair *same, ad_header_pa
   return 1;
 }
 
-/* Parses a JSON string; NULL: it is no JSON. */
+/* Parses a JSON string. Returns NULL if it is no JSON. */
 static json_t *parse_json_string(const char *string, size_t length) {
   return json_loadb(string, length, JSON_DECODE_ANY, NULL);
 }
 
-/* The parsed value of a pair; borrowed. */
+/* Returns the parsed value of a pair; it is borrowed. */
 static json_t *pair_value(const ad_header_text *text, const ad_header_pair *pair) {
   json_t *key = parse_json_string(pair->key, pair->key_length);
   json_t *value = json_object_get(text->metadata, json_string_value(key));
@@ -76,7 +77,8 @@ static json_t *pair_value(const ad_header_text *text, const ad_header_pair *pair
   return value;
 }
 
-/* Adds a pair to `metadata`. Returns 0 if the value (NULL) or the key is no text, or the key was there already. */
+/* Adds a pair to `metadata`. Returns 0 if the key or the value is no text (`value` NULL), or if the key was there
+ * before. */
 static int add_value(json_t *metadata, const ad_header_pair *pair, json_t *value) {
   json_t *key = parse_json_string(pair->key, pair->key_length);
   int added = key && value && !json_object_get(metadata, json_string_value(key)) &&
@@ -85,8 +87,8 @@ static int add_value(json_t *metadata, const ad_header_pair *pair, json_t *value
   return added;
 }
 
-/* Steps over a pair of key and value. `like`: a header whose parsed values are reused if they are the same, or NULL.
- * `metadata`: gets the value, or NULL. */
+/* Steps over a pair of key and value. `like` is a header whose parsed value is reused if it has the same pair, or NULL.
+ * `metadata` gets the parsed value, unless it is NULL. */
 static int take_pair(ad_cursor *cursor, const ad_header_text *like, json_t *metadata, ad_header_pair *pair) {
   if (!take_string(cursor, &pair->key, &pair->key_length) || !skip_text(cursor, ":")) return 0;
   skip_space(cursor);
@@ -115,8 +117,8 @@ static int take_pairs(ad_cursor *cursor, const ad_header_text *like, ad_header_t
   return skip_text(cursor, "}");
 }
 
-/* The length without the spaces at the end. Writers fill headers with spaces up to a multiple of some bytes, and how
- * many that takes differs between files with the same tensors. */
+/* Returns the length without the spaces at the end. Writers pad headers with spaces up to a multiple of some bytes, and
+ * the number of spaces differs even between files with the same tensors. */
 static size_t without_filling(const char *text, size_t length) {
   while (length && text[length - 1] == ' ') length--;
   return length;

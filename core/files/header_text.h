@@ -1,5 +1,5 @@
-/* The text of a safetensors header, split in two: its metadata, pair by pair, and the rest, the tensors. If many files
- * have nearly the same header, the common parts are found by comparing bytes and are parsed only once. */
+/* The text of a safetensors header, split into its metadata, pair by pair, and the rest, the tensors. If many files
+ * have nearly the same header, the common parts are found by comparing bytes, and are parsed only once. */
 #ifndef FILES_HEADER_TEXT_H
 #define FILES_HEADER_TEXT_H
 #include <jansson.h>
@@ -13,22 +13,22 @@ typedef struct ad_header_pair {
   size_t key_length, value_length;
 } ad_header_pair;
 
-/* A split header. Borrows the text. */
+/* A split header. It borrows the text. */
 typedef struct ad_header_text {
-  json_t *metadata; /* a JSON map of keys to texts; NULL: none */
+  json_t *metadata; /* a JSON object of keys and texts; NULL: none */
   ad_header_pair pairs[AD_HEADER_PAIRS];
   size_t count;
-  /* The text behind the last pair, from the "}" that ends the metadata to the last "}", without the spaces that fill
-   * the header up. NULL: the header could not be split. */
+  /* The text after the last pair: from the "}" that ends the metadata to the last "}" of the header, without the spaces
+   * that pad the header. NULL: the header could not be split. */
   const char *rest;
   size_t rest_length;
 } ad_header_text;
 
-/* Splits the text of a header that was parsed already. Works only if its metadata comes first and has at most
- * AD_HEADER_PAIRS keys. */
+/* Splits the text of a header that was parsed before. Fills *out only if the metadata come first in the header and have
+ * at most AD_HEADER_PAIRS keys. */
 void ad_header_text_split(const char *text, size_t length, ad_header_text *out);
 /* Returns 1 if this header lists the same tensors as `like`, byte for byte, and its metadata are texts; *out is then
- * the split header. Otherwise returns 0; *out is unchanged, and the header may be right or wrong. */
+ * the split header. Otherwise returns 0 with *out unchanged; the header may still be a valid one. */
 int ad_header_text_like(const ad_header_text *like, const char *text, size_t length, ad_header_text *out);
 void ad_header_text_clear(ad_header_text *text);
 

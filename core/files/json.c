@@ -1,4 +1,4 @@
-/* Reads JSON files. Callers know what the documents mean; jansson limits how deeply they nest. */
+/* Reads JSON files, whatever documents they contain. jansson limits how deeply documents nest. */
 #include "files/json.h"
 
 #include <stdio.h>
@@ -12,7 +12,8 @@
 enum { DOCUMENT_BYTES_MAX = 1 << 27 };
 
 ad_status ad_json_parse(const char *text, size_t size, size_t flags, json_t **out, json_error_t *error) {
-  enum { TIMES = 32 }; /* a document's bytes for each byte of its text, at most: "0," makes a number and its place */
+  /* a document takes at most this many bytes for each byte of its text: "0," becomes a number and an entry of a list */
+  enum { TIMES = 32 };
   *error = (json_error_t){.line = -1};
   *out = NULL;
   AD_TRY(ad_memory_try("a JSON text", 1 + TIMES * (size >> 20)));
@@ -58,7 +59,7 @@ json_t *ad_json_text(const char *text) {
 char *ad_json_dumps(const json_t *document) {
   char *plain = json_dumps(document, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17)), *text, *to;
   if (!plain) return NULL;
-  if (ad_new(6 * strlen(plain) + 1, &text)) { /* DEL becomes six bytes */
+  if (ad_new(6 * strlen(plain) + 1, &text)) { /* 6: DEL, one byte, becomes \u007f */
     free(plain);
     return NULL;
   }
@@ -78,7 +79,7 @@ char *ad_json_dumps(const json_t *document) {
 
 static int make_text_printable(json_t *string) {
   char *printable;
-  size_t size = 4 * json_string_length(string) + 1; /* \xHH for each byte */
+  size_t size = 4 * json_string_length(string) + 1; /* 4: each byte may become \xHH */
   if (ad_new(size, &printable)) return -1;
   int failed = json_string_set(string, ad_printable(json_string_value(string), printable, size));
   ad_release(printable);

@@ -1,4 +1,4 @@
-/* Locks a folder with flock(2): the kernel releases the lock when the last process that has the file open is gone. */
+/* Locks a folder with flock(2): the kernel releases the lock when no process has the lock file open any more. */
 #include "files/lock.h"
 
 #include <errno.h>
@@ -24,7 +24,8 @@ static int try_to_lock(int file) {
   return EWOULDBLOCK;
 }
 
-/* Writes into the lock file who holds it, for a process that is refused. It does no harm if this fails. */
+/* Writes into the lock file which process holds the lock, for the message of a process that is refused. May fail
+ * without harm. */
 static void write_holder(int file) {
   char host[HOST_SIZE] = "", holder[HOLDER_SIZE];
   gethostname(host, sizeof host - 1);
@@ -42,7 +43,8 @@ static ad_status report_who_holds(int file, const char *folder) {
       folder, *holder ? holder : "its process is not known");
 }
 
-/* Locks the open file, or closes it. If the file system has no locks, warns and succeeds without a lock. */
+/* Locks the open file, or closes it if that fails. If the file system has no locks, warns and succeeds without a
+ * lock. */
 static ad_status lock_file(int file, const char *folder, int *out) {
   int reason = try_to_lock(file);
   if (reason == EWOULDBLOCK) {

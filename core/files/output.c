@@ -1,4 +1,4 @@
-/* Writes files with a checksum, brings them to disk, and verifies them. */
+/* Writes files with a checksum, waits until they are on disk, and verifies them. */
 #include "files/output.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ static const size_t written_at_once = (size_t)1 << 24;
 
 struct ad_output {
   int file;
-  char *path, *unfinished; /* unfinished: the temporary name; NULL: no file has it */
+  char *path, *unfinished; /* unfinished: the temporary name; NULL if there is no file with this name */
   int64_t bytes;
   XXH64_state_t *hash;
 };

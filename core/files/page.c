@@ -1,4 +1,4 @@
-/* Writes a page: its data between the two halves of text that are the same for all data. */
+/* Writes a page: its data, between the text before them and the text after them, which are the same for all data. */
 #include "files/page.h"
 
 #include <stdio.h>
@@ -14,9 +14,9 @@ typedef struct filled_page {
   const json_t *data;
 } filled_page;
 
-/* Writes a piece of the JSON with '<' as \u003c, because "</script>" would end the script element that holds the data,
- * and with what a terminal would obey (ad_control_at) as ad_printable has it; JSON has its own escapes for the ASCII
- * among these. Both occur only in texts, and no piece ends within a character. */
+/* Writes a piece of the JSON. '<' is written as \u003c, because "</script>" would end the script element that contains
+ * the data. Characters beyond ASCII that control a terminal (ad_control_at) are written as \xHH, as in ad_printable;
+ * JSON itself escapes those of ASCII. All these occur only in texts, and no piece ends within a character. */
 static int write_data(const char *text, size_t size, void *context) {
   FILE *file = context;
   for (const char *end = text + size; text < end; text++) {

@@ -1,4 +1,4 @@
-/* Pages: each is one self-contained HTML file with a place for its data. */
+/* Pages: each is one self-contained HTML file that contains its data. */
 #ifndef FILES_PAGE_H
 #define FILES_PAGE_H
 #include <jansson.h>
@@ -12,9 +12,9 @@ typedef struct ad_page {
   size_t head_size, tail_size;
 } ad_page;
 
-/* Writes the page with these data; no text in the data is read as markup. AD_IO names the path. */
+/* Writes the page with these data; no text in the data is taken for markup. AD_IO names the path. */
 AD_INTERNAL ad_status ad_page_write(const ad_page *page, const json_t *data, const char *path) AD_CHECKED;
-/* Makes the same page as a text; the caller frees *out. */
+/* Makes the page of ad_page_write as a text, which the caller frees with free(). */
 ad_status ad_page_text(const ad_page *page, const json_t *data, char **out) AD_CHECKED;
 
 #endif

@@ -1,4 +1,4 @@
-/* Printing JSON documents as text for people. The owner of a document decides what is printed. */
+/* Prints JSON documents as text for people. What is printed of a document is decided by the folder that makes it. */
 #include "files/printed.h"
 
 #include "base/error.h"

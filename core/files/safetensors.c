@@ -17,17 +17,18 @@
 #include "files/json.h"
 
 struct ad_safetensors {
-  /* Fields that a search reads come first: with many files, each is not in the processor's cache when it is searched.
-   */
+  /* The fields that a search reads come first: if there are many files, a file's struct is not in the processor's cache
+   * when the file is searched, and so fewer lines are fetched. */
   ad_safetensor *tensors; /* in the order of names */
   size_t count;
-  _Atomic size_t last; /* the tensor found last; the next search is mostly for the same tensor or its successor */
+  /* index of the tensor found last; most searches are for the same tensor again, or for the next one */
+  _Atomic size_t last;
   char *path;
-  void *mapping; /* NULL: the caller owns the bytes */
+  void *mapping; /* NULL: the caller owns the bytes, which are not mapped */
   size_t mapped;
-  const char *data; /* the bytes behind the header */
+  const char *data; /* the bytes after the header */
   size_t data_bytes;
-  json_t *names; /* owns the tensors' names; shared by files that have the same tensors */
+  json_t *names; /* owns the tensors' names; several files that have the same tensors share it */
   ad_header_text text;
 };
 
@@ -65,7 +66,7 @@ static ad_status read_dtype(const ad_safetensors *file, const json_t *entry, ad_
                  file->path, tensor->name, name);
 }
 
-/* Reads a tensor's shape and computes its bytes. */
+/* Reads a tensor's shape and computes its size in bytes. */
 static ad_status read_shape(const ad_safetensors *file, const json_t *entry, ad_safetensor *tensor) {
   const json_t *shape = json_object_get(entry, "shape");
   if (!json_is_array(shape)) return wrong(file, tensor->name, "has no `shape`");
@@ -85,7 +86,7 @@ static ad_status read_shape(const ad_safetensors *file, const json_t *entry, ad_
   return overflows ? wrong(file, tensor->name, "has a `shape` with more elements than any file can hold") : AD_OK;
 }
 
-/* Reads a tensor's place in the file, which must lie in the file and have the tensor's size. */
+/* Reads a tensor's offsets, which must lie in the file and fit the tensor's size. */
 static ad_status read_offsets(const ad_safetensors *file, const json_t *entry, ad_safetensor *tensor) {
   const json_t *offsets = json_object_get(entry, "data_offsets");
   const json_t *first = json_array_get(offsets, 0), *last = json_array_get(offsets, 1);
@@ -125,7 +126,8 @@ static int by_place(const void *a, const void *b) {
   return (one->bytes > other->bytes) - (one->bytes < other->bytes);  // empty tensors come first
 }
 
-// Checks that the tensors, sorted by their place, follow each other without gaps from the first byte to the last.
+// Checks that the tensors, sorted by their offsets, follow each other without gaps from the first to the last byte of
+// the data.
 static ad_status check_places(const ad_safetensors *file) {
   const char *next = file->data;
   for (size_t i = 0; i < file->count; i++) {
@@ -168,7 +170,7 @@ static ad_status read_tensors(ad_safetensors *file) {
       AD_TRY(read_tensor(file, name, entry, &file->tensors[file->count]));
       file->count++;
     }
-    /* from now on only the names are needed */
+    /* the entry is not needed any more, only its name */
     json_object_iter_set_new(file->names, json_object_key_to_iter(name), json_null());
   }
   qsort(file->tensors, file->count, sizeof *file->tensors, by_place);
@@ -177,7 +179,7 @@ static ad_status read_tensors(ad_safetensors *file) {
   return AD_OK;
 }
 
-/* Reads the first 8 bytes, the header's length, and checks it against the file's size. */
+/* Reads the first 8 bytes, which are the header's length, and checks the length against the file's size. */
 static ad_status header_length(const unsigned char *bytes, size_t size, const char *path, size_t *out) {
   uint64_t length = 0;
   if (size < LENGTH_BYTES)
@@ -198,7 +200,8 @@ static ad_status header_length(const unsigned char *bytes, size_t size, const ch
   return AD_OK;
 }
 
-/* Copies the list of tensors from `like`: its header lists the same tensors, and its file has the same size. */
+/* Copies the list of tensors from `like`, whose header lists the same tensors and whose file has as many bytes of
+ * data. */
 static ad_status take_tensors(const ad_safetensors *like, ad_safetensors *file) {
   AD_TRY(ad_new(like->count, &file->tensors));
   file->count = like->count;
@@ -210,7 +213,7 @@ static ad_status take_tensors(const ad_safetensors *like, ad_safetensors *file) 
   return AD_OK;
 }
 
-/* Reads the header, or reuses the header of `like` if both list the same tensors. */
+/* Reads the header, or reuses parts of the header of `like` if both headers list the same tensors. */
 static ad_status read_header(ad_safetensors *file, const ad_safetensors *like, const char *bytes, size_t size) {
   size_t length = 0;
   json_error_t error;
@@ -335,7 +338,7 @@ const ad_safetensor *ad_safetensors_find(const ad_safetensors *file, const char 
   size_t last = atomic_load_explicit(&file->last, memory_order_relaxed);
   const ad_safetensor *found = NULL;
   size_t end = last + 2 < file->count ? last + 2 : file->count;
-  /* files with the same tensors share their names, so comparing pointers often suffices */
+  /* files with the same tensors share their names, so comparing pointers is often enough */
   for (size_t i = last; i < end && !found; i++)
     if (file->tensors[i].name == name) found = &file->tensors[i];
   for (size_t i = last; i < end && !found; i++)

@@ -9,7 +9,7 @@
 
 enum { WORDS = 1024 };
 
-/* Prints the indices of element number `index`: "[3, 4]". */
+/* Prints the indices of element number `index`, such as "[3, 4]". */
 static const char *print_place(const ad_shape *shape, size_t index, char *buffer, size_t size) {
   ad_shape place = {.ndim = shape->ndim};
   for (int dim = shape->ndim - 1; dim >= 0; dim--) {

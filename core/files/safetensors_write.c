@@ -85,7 +85,7 @@ static ad_status add_tensors(json_t *header, const ad_safetensor *tensors, size_
   return AD_OK;
 }
 
-/* Writes the header, padded with spaces so that the data begins at a multiple of 8 bytes. */
+/* Writes the header, padded with spaces so that the data begin at a multiple of 8 bytes. */
 static ad_status write_header(ad_output *output, const char *text) {
   static const char spaces[ALIGNMENT + 1] = "        ";
   size_t used = strlen(text), padding = (ALIGNMENT - used % ALIGNMENT) % ALIGNMENT;

@@ -6,8 +6,8 @@
 #include <string.h>
 #include "base/printable.h"
 
-/* The style of all pictures. Readers without colour schemes (converters for print) show the light one. Groups differ by
- * letters as well as by colours. */
+/* The style of all pictures. Programs that do not know colour schemes (converters for print) show the light one. In a
+ * picture, groups are distinguished by letters as well as by colours. */
 static const char style[] =
     "<style>\n"
     "text { font: 13px 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif; fill: #1f2328 }\n"
@@ -31,7 +31,7 @@ static const char style[] =
     "}\n"
     "</style>\n";
 
-/* Writes the head of an arrow. */
+/* Writes the definition of an arrow's head. */
 static void write_tip(FILE *file, const char *id, const char *class) {
   fprintf(file,
           "<marker id=\"%s\" viewBox=\"0 0 8 8\" refX=\"8\" refY=\"4\" markerWidth=\"8\" markerHeight=\"8\" "
@@ -39,8 +39,8 @@ static void write_tip(FILE *file, const char *id, const char *class) {
           id, class);
 }
 
-/* Writes text with XML's special characters escaped. Characters that XML cannot hold (control characters, U+FFFE and
- * U+FFFF), and those that turn the direction of text, become '?'. */
+/* Writes text with XML's special characters escaped. Characters that XML cannot contain (control characters, U+FFFE and
+ * U+FFFF), and characters that change the direction of writing, become '?'. */
 static void write_escaped(FILE *file, const char *text) {
   for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
     unsigned code;

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "kernels/kernels.h"
 
-enum { BLOCK = 4096 }; /* elements that are examined without a branch */
+enum { BLOCK = 4096 }; /* number of elements that are examined together, without a branch */
 
 #define DEFINE_HAS(bits)                                                 \
   static int has_##bits(const char *data, uint64_t exponent, size_t n) { \
@@ -20,7 +20,7 @@ DEFINE_HAS(16)
 DEFINE_HAS(32)
 DEFINE_HAS(64)
 
-/* Returns 1 if one of the n values is not finite. */
+/* Returns 1 if at least one of the n values is not finite. */
 static int has_one(const char *data, ad_dtype dtype, size_t n) {
   switch (dtype) {
     case AD_F64:

@@ -24,7 +24,7 @@ static const struct {
 enum { VARIANT_COUNT = sizeof variants / sizeof *variants };
 
 #if defined(__x86_64__)
-// clang 14's __builtin_cpu_supports does not know these two names.
+// clang 14's __builtin_cpu_supports does not know the names of these two features.
 static int has_f16c(void) {
   unsigned a, b, c, d;
   return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
@@ -35,7 +35,7 @@ static int has_avx512fp16(void) {
 }
 #endif
 
-/* The widest variant whose instructions the processor has. */
+/* Returns the widest variant whose instructions the processor has. */
 static ad_variant widest_of_machine(void) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -132,8 +132,8 @@ void ad_copy(void *dst, const void *src, size_t bytes) {
     memcpy(dst, src, bytes);
 }
 
-/* The size in bytes from which a copy to another core's memory is faster past the caches; 0: never. Measured on Zen 4.
- */
+/* Returns the size in bytes from which a copy to memory in another core's cache is faster past the caches; 0: never.
+ * Measured on Zen 4. */
 static size_t shared_limit(void) {
 #if defined(__x86_64__)
   if (__builtin_cpu_is("amd")) return (size_t)16 << 10;

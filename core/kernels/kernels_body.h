@@ -1,7 +1,7 @@
-/* The kernels, compiled once for each variant under the name KERNELS. Every loop is written so that any vector width
- * gives the same bits: every sum follows the tree of tree.h, no product is fused, and every NaN that arithmetic
- * produces or meets becomes the one canonical NaN (otherwise its payload would depend on the order of an instruction's
- * operands). kernels.c decides which variant runs. */
+/* The kernels, compiled once for each variant under the name KERNELS. Every loop gives the same bits for any vector
+ * width: every sum follows the tree of tree.h, no product is fused with an addition, and every NaN that arithmetic
+ * produces or has as an operand becomes one canonical NaN (otherwise the NaN's payload would depend on the order of an
+ * instruction's operands). kernels.c decides which variant runs. */
 #include <stdint.h>
 #include <string.h>
 #include "kernels/kernels_table.h"
@@ -40,8 +40,9 @@ INLINE uint16_t f32_to_bf16(float value) {
   return (uint16_t)((bits & F32_MAGNITUDE) > F32_INFINITY ? nan : rounded);
 }
 
-/* The two conversions above without special treatment of NaNs, for use inside a reduction. There a NaN either becomes
- * the canonical one, which these conversions keep, or is only copied, and then comes back bit for bit. */
+/* bf16_widened and f32_rounded convert like bf16_to_f32 and f32_to_bf16, but do not make NaNs quiet; for use inside a
+ * reduction. There a NaN either becomes the canonical one, which they keep, or is only copied through f32 and comes
+ * back with the same bits. */
 INLINE float bf16_widened(uint16_t half) { return float_of((uint32_t)half << 16); }
 
 INLINE uint16_t f32_rounded(float value) {
@@ -53,7 +54,8 @@ INLINE float f16_to_f32(uint16_t half) {
   uint32_t magnitude = half & 0x7fff;
   uint32_t normal = (magnitude << 13) + ((127 - 15) << 23);
   uint32_t special = F32_INFINITY | magnitude << 13 | (magnitude > 0x7c00 ? F32_QUIET : 0);
-  // A subnormal's mantissa counts units of 2^-24: it is put behind an implicit 1 at 2^-14, which is then subtracted.
+  // A subnormal's mantissa counts units of 2^-24. As the mantissa of 2^-14 * (1 + mantissa/2^10) it has this unit;
+  // 2^-14 is then subtracted.
   uint32_t subnormal = bits_of(float_of(0x38800000 + (magnitude << 13)) - 0x1p-14f);
   uint32_t bits = magnitude < 0x400 ? subnormal : magnitude < 0x7c00 ? normal : special;
   return float_of(bits | (uint32_t)(half & 0x8000) << 16);
@@ -92,8 +94,8 @@ INLINE uint16_t f64_to_f16(double value) { return f32_to_f16(f64_to_odd_f32(valu
 
 /* ---- converting arrays' dtypes ---- */
 
-/* Written before a loop with independent iterations: an output is exactly the same memory as one of the inputs, or
- * overlaps none. */
+/* Written before a loop whose iterations are independent, because each output is exactly the memory of an input or
+ * overlaps no input. */
 #if defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -103,7 +105,7 @@ INLINE uint16_t f64_to_f16(double value) { return f32_to_f16(f64_to_odd_f32(valu
 typedef void (*converter)(void *restrict dst, const void *restrict src, size_t n);
 
 /* Defines a converter of n elements. `vectors` converts as many elements as it can with vector instructions and returns
- * how many; the loop converts the rest. */
+ * their number; the loop converts the remaining ones. */
 #define CONVERT(name, dst_type, src_type, convert, vectors)                     \
   static void name(void *restrict dst, const void *restrict src, size_t n) {    \
     dst_type *to = dst;                                                         \
@@ -144,8 +146,8 @@ INLINE size_t f32_vectors_to_f16(uint16_t *to, const float *from, size_t n) {
 #define f32_vectors_to_f16 NO_VECTORS
 #endif
 
-/* A conversion must keep a NaN's payload, which the vector instructions do not: registers with a NaN are converted
- * element by element. */
+/* A conversion must keep the upper bits of a NaN's payload, and the vector instructions do not. Registers that contain
+ * a NaN are converted element by element. */
 #if defined(HAS_LANES)
 INLINE size_t f32_vectors_to_bf16(uint16_t *to, const float *from, size_t n) {
   size_t i = 0;
@@ -182,7 +184,8 @@ static void bools_loaded(void *dst, const void *src, size_t n) {
   INDEPENDENT for (size_t i = 0; i < n; i++) to[i] = from[i] != 0;
 }
 
-/* The converters by dtype. NULL from a dtype to itself: the memory is used directly. */
+/* The converters by dtype. An entry is NULL if no conversion is needed, because the memory has the accumulate type
+ * already. */
 enum { DTYPE_END = AD_BOOL + 1 };
 static const converter to_f32[DTYPE_END] = {
     [AD_F64] = f64s_to_f32s, [AD_BF16] = bf16s_to_f32s, [AD_F16] = f16s_to_f32s};
@@ -196,7 +199,7 @@ static const converter from_f64[DTYPE_END] = {
 static const size_t sizes[DTYPE_END] = {[AD_F64] = 8, [AD_F32] = 4, [AD_BF16] = 2, [AD_F16] = 2, [AD_I32] = 4,
                                         [AD_I64] = 8, [AD_U8] = 1,  [AD_I8] = 1,   [AD_I16] = 2, [AD_BOOL] = 1};
 
-/* ---- blocks: pieces in the accumulate type that fit into the first-level cache ---- */
+/* ---- blocks: pieces in the accumulate type that fit into the L1 cache ---- */
 
 enum { BLOCK = 1024 };  // elements
 
@@ -207,7 +210,8 @@ typedef union block {
 
 INLINE size_t block_of(size_t left) { return left < BLOCK ? left : BLOCK; }
 
-/* Returns the elements at `memory` in the accumulate type: `memory` itself, or `space` with the converted elements. */
+/* Returns the elements at `memory` in the accumulate type: `memory` itself if `load` is NULL, else `space` with the
+ * converted elements. */
 INLINE const void *loaded(converter load, const void *memory, void *space, size_t n) {
   if (!load) return memory;
   load(space, memory, n);
@@ -254,7 +258,7 @@ SCALE(scale_f64, add_scaled_f64, double, canonical_f64)
 
 #include "kernels/kernels_casts.h"
 
-/* ad_cast_scaled: in registers as far as possible, then block by block. */
+/* ad_cast_scaled: converts as many elements as possible in registers, and all others block by block. */
 static void cast_scaled(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n) {
   int wide = dst_dtype == AD_F64 || src_dtype == AD_F64;
   converter load = wide ? to_f64[src_dtype] : to_f32[src_dtype];
@@ -270,7 +274,7 @@ static void cast_scaled(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype
   }
 }
 
-/* ad_accumulate: in registers as far as possible, then block by block. */
+/* ad_accumulate: adds as many elements as possible in registers, and all others block by block. */
 static void accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n) {
   int wide = dst_dtype == AD_F64;
   const converter *load = wide ? to_f64 : to_f32;
@@ -290,19 +294,20 @@ static void accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype 
 /* ---- reducing: adding, or comparing, several inputs ---- */
 
 #define SUM(a, b) ((a) + (b))
-#define MAX(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))  // if either side is NaN the result is NaN
+#define MAX(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))  // if either operand is NaN the result is NaN
 #define MIN(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
 #define MAX_INTEGER(a, b) ((a) > (b) ? (a) : (b))
 #define MIN_INTEGER(a, b) ((a) < (b) ? (a) : (b))
 #define PRODUCT(a, b) ((a) * (b))
-#define PRODUCT_INTEGER(a, b) (1u * (a) * (b))  // without 1u two uint16_t would be multiplied as int and overflow
+// without 1u, two uint16_t would be multiplied as int, which can overflow
+#define PRODUCT_INTEGER(a, b) (1u * (a) * (b))
 #define AND(a, b) ((a) & (b))
 #define OR(a, b) ((a) | (b))
 #define XOR(a, b) ((a) ^ (b))
 #define SAME(value) (value)
 
-/* Defines a folder: it combines one to four terms, the addends with the indices from `first` on, into `out`. Sums and
- * products of integers are formed in the unsigned type, so that they wrap around. */
+/* Defines a folder: it combines one to four terms, the addends number `first` and following, into `out`. Sums and
+ * products of integers are computed in the unsigned type, so that they wrap around. */
 #define FOLD_LOOP(result) INDEPENDENT for (size_t i = 0; i < n; i++) to[i] = result
 #define FOLD(name, type, canonical, op)                                                                    \
   INLINE type name##_two(type a, type b) { return (type)op(a, b); }                                        \
@@ -325,7 +330,7 @@ FOLD(max_f64, double, canonical_f64, MAX)
 FOLD(min_f64, double, canonical_f64, MIN)
 FOLD(product_f64, double, canonical_f64, PRODUCT)
 
-/* Among reductions of integers of one size only MAX and MIN depend on the sign. */
+/* Among the reductions of integers of one size only MAX and MIN depend on the signedness of the type. */
 #define FOLD_UNSIGNED(size, type)                   \
   FOLD(sum_##size, type, SAME, SUM)                 \
   FOLD(product_##size, type, SAME, PRODUCT_INTEGER) \
@@ -345,7 +350,7 @@ FOLD_ORDERED(i16, int16_t)
 FOLD_ORDERED(i32, int32_t)
 FOLD_ORDERED(i64, int64_t)
 
-enum { TERMS = 4 };  // terms folded in one pass; each needs a register and a stream of the prefetcher
+enum { TERMS = 4 };  // number of terms folded in one pass; each needs a register and a stream of the prefetcher
 enum { REDUCTION_END = AD_BIT_XOR + 1 };
 typedef void (*folder)(void *out, const void *const *terms, size_t first, size_t term_count, size_t n);
 #define FOLDERS_OF_FLOATS(name) \
@@ -363,7 +368,7 @@ static const folder folders[DTYPE_END][REDUCTION_END] = {
     [AD_U8] = FOLDERS_OF_INTEGERS(u8, 8),
     [AD_I8] = FOLDERS_OF_INTEGERS(i8, 8),
     [AD_I16] = FOLDERS_OF_INTEGERS(i16, 16),
-    // The bytes are 0 or 1, because bools_loaded makes them so.
+    // the bytes are 0 or 1, because bools_loaded makes them so
     [AD_BOOL] = {[AD_SUM] = or_8,
                  [AD_MAX] = or_8,
                  [AD_MIN] = and_8,
@@ -394,7 +399,7 @@ static void stream_bytes(char *dst, const char *src, size_t bytes) {
   memcpy(dst + at, src + at, bytes - at);
 }
 
-/* Makes streamed stores visible to other cores; must be called before other cores are signalled to read. */
+/* Makes streamed stores visible to other cores. Must be called before other cores are told to read. */
 static void end_streaming(void) {
 #if defined(__x86_64__)
   _mm_sfence();
@@ -429,15 +434,15 @@ typedef struct reducer {
   const void *const *sources;
   const uint32_t *leaves;  // as in ad_reducing
   size_t out_count, source_count;
-  size_t first, index_count;        // the indices that the sources cover
+  size_t first, index_count;        // the addends that the sources contain: number of the first, and how many
   size_t size, sum_size, out_size;  // bytes of an element of the sources, of the sum, and of the outputs
-  converter load, store;            // converters to and from the accumulate type; NULL: the dtype is that type
+  converter load, store;  // converters to and from the accumulate type; NULL: the dtype is the accumulate type
   folder fold;
-  int wide;  // 1: the result forms in f64
+  int wide;  // 1: the result is accumulated in f64
   double factor;
   int scales, adds;
-  int streamed;    // 1: outputs that are not sources are written by stores that bypass the caches
-  int sum_in_out;  // 1: the sum may form in out[0] itself
+  int streamed;    // 1: outputs that are not sources are written by non-temporal stores
+  int sum_in_out;  // 1: the sum may be accumulated in out[0] itself
 } reducer;
 
 static int is_among(const void *out, const void *const *sources, size_t count) {
@@ -448,16 +453,16 @@ static int is_among(const void *out, const void *const *sources, size_t count) {
 
 static int is_source(const reducer *r, const void *out) { return is_among(out, r->sources, r->source_count); }
 
-/* A part of the tree: `count` indices from `first` on. `next` is the first source that covers some of them; summing the
- * part moves `next` to the first source after the part. */
+/* A part of the tree: `count` addends, from number `first` on. `next` is the first source that contains some of them;
+ * folding the part sets `next` to the first source after the part. */
 typedef struct part {
   size_t first, count, next;
 } part;
 
-/* The number of indices that a source covers. */
+/* Returns the number of addends that a source is the result of. */
 static size_t leaves_of(const reducer *r, size_t source) { return r->leaves ? r->leaves[source] : 1; }
 
-/* Returns the value of a part that one source covers: its addend, converted to the accumulate type, or the result of
+/* Returns the value of a part that one source contains: its addend, converted to the accumulate type, or the result of
  * several addends, which already has this type. */
 static const void *value_of_one(const reducer *r, part *p, void *space, size_t at, size_t n) {
   const char *source = r->sources[p->next++];
@@ -465,7 +470,8 @@ static const void *value_of_one(const reducer *r, part *p, void *space, size_t a
   return loaded(r->load, source + at * r->size, space, n);
 }
 
-/* Returns 1 if each index of the part has its own source, and they are few enough to be folded in one pass. */
+/* Returns 1 if each addend of the part has its own source, and the part is small enough to be folded in one pass; else
+ * 0. */
 static int are_few(const reducer *r, const part *p) {
   if (p->count > TERMS) return 0;
   for (size_t j = 0; j < p->count; j++)
@@ -473,7 +479,7 @@ static int are_few(const reducer *r, const part *p) {
   return 1;
 }
 
-/* Folds a part that are_few accepts into `sum`. */
+/* Folds a part for which are_few returns 1 into `sum`. */
 static __attribute__((noinline)) void fold_few(const reducer *r, part *p, void *sum, size_t at, size_t n) {
   block space[TERMS];
   const void *terms[TERMS] = {sum};
@@ -485,7 +491,7 @@ static __attribute__((noinline)) void fold_few(const reducer *r, part *p, void *
   r->fold(sum, terms, p->first, p->count, n);
 }
 
-/* Folds a part of the tree. Returns where the result is: `sum`, or the memory of a source. */
+/* Folds a part of the tree. Returns the memory that has the result: `sum`, or the memory of a source. */
 static const void *fold_part(const reducer *r, part *p, void *sum, size_t at, size_t n) {
   if (leaves_of(r, p->next) == p->count) return value_of_one(r, p, sum, at, n);
   if (are_few(r, p)) {
@@ -516,7 +522,7 @@ static size_t count_indices(const reducer *r) {
   return count;
 }
 
-/* The number of sources that are read before the first sum is written. */
+/* Returns how many sources, from the first on, are read before the first sum is written. */
 static size_t read_at_once(const reducer *r) {
   size_t count = r->source_count;
   if (r->leaves) return 0;
@@ -524,7 +530,7 @@ static size_t read_at_once(const reducer *r) {
   return count;
 }
 
-/* Writes, adds or streams a block's result to one output. */
+/* Writes a block's result to one output: adds it, streams it past the caches, or copies it. */
 static void write_out(const reducer *r, void *out, size_t at, const void *result, size_t n) {
   char *to = (char *)out + at * r->out_size;
   if (to == result) return;
@@ -536,7 +542,7 @@ static void write_out(const reducer *r, void *out, size_t at, const void *result
     memcpy(to, result, n * r->out_size);
 }
 
-/* Reduces one block of n elements, from element `at` on, and writes it to all outputs. */
+/* Reduces one block of n elements, from element `at` on, and writes the result to all outputs. */
 static void reduce_block(const reducer *r, size_t at, size_t n) {
   block sum_space, result_space;
   void *first_out = (char *)r->out[0] + at * r->out_size;
@@ -553,14 +559,14 @@ static void reduce_block(const reducer *r, size_t at, size_t n) {
 
 static __attribute__((noinline)) void reduce_blocks(reducer *r, size_t at, size_t n) {
   r->index_count = count_indices(r);
-  // If out[0] is a source it must not be overwritten before it is read.
+  // If out[0] is also a source, it must not be overwritten before it is read.
   size_t read = read_at_once(r);
   int read_later = is_among(r->out[0], r->sources + read, r->source_count - read);
   r->sum_in_out = !r->store && !r->adds && !r->streamed && !read_later;
   for (; at < n; at += BLOCK) reduce_block(r, at, block_of(n - at));
 }
 
-/* 2^shift, even if that is subnormal or infinite. */
+/* Returns 2^shift, even if that is subnormal or infinite. */
 static double power_of_two(int shift) {
   double power = 1;
   for (; shift > 0; shift--) power *= 2;
@@ -568,8 +574,8 @@ static double power_of_two(int shift) {
   return power;
 }
 
-/* Chooses the conversions of a reduction of floats. A NaN in a sum is always the canonical NaN, so the faster
- * conversions of bf16 are enough, which keep only this NaN. */
+/* Chooses the conversions of a reduction of floats. A NaN in a sum is always the canonical NaN. Therefore the faster
+ * bf16 conversions can be used, which keep only the canonical NaN. */
 static void choose_converters(reducer *r, const ad_reducing *how, ad_dtype out_dtype) {
   r->load = r->wide ? to_f64[how->dtype] : to_f32[how->dtype];
   r->store = r->wide ? from_f64[out_dtype] : from_f32[out_dtype];
@@ -578,15 +584,15 @@ static void choose_converters(reducer *r, const ad_reducing *how, ad_dtype out_d
   if (out_dtype == AD_BF16) r->store = f32s_rounded;
 }
 
-/* Returns 1 if the reduction is a cast: there is a single source, nothing is added to the outputs, and a cast would
- * form its product in the same dtype, which is f64 exactly if the accumulate dtype is f64. */
+/* Returns 1 if the reduction is only a cast: it has a single source and one output, adds nothing to the output, and a
+ * cast computes in the same dtype (in f64 if the source or the output is f64, else in f32). */
 static int is_cast(const reducer *r, const ad_reducing *how, ad_dtype out_dtype) {
   if (r->source_count != 1 || r->leaves || r->out_count != 1 || r->adds || !ad_dtype_is_float(how->dtype)) return 0;
   return r->wide == (how->dtype == AD_F64 || out_dtype == AD_F64);
 }
 
-/* Returns 1 if outputs are written past the caches. An output that is also a source was just read, so its lines are in
- * a cache and streaming would save nothing. */
+/* Returns 1 if outputs are written past the caches. An output that is also a source is not: it was just read, so that
+ * its lines are in a cache already. */
 static int is_streamed(const ad_reducing *how, const void *out, const void *const *sources, size_t source_count) {
   return how->past && !how->adds && !is_among(out, sources, source_count);
 }
@@ -637,7 +643,8 @@ static __attribute__((noinline)) void reduce_from(size_t done, void *const *out,
   if (r.streamed) end_streaming();
 }
 
-/* Returns 1 if the reduction is a sum in f32 of floats, written in their dtype, not scaled, not added to anything. */
+/* Returns 1 if the reduction is a sum in f32 of floats whose result has the sources' dtype, and which is not scaled and
+ * not added to anything; else 0. */
 static int is_plain_sum(const ad_reducing *how) {
   return how->reduction == AD_SUM && how->accumulate == AD_F32 && !how->leaves && !how->shift && !how->adds &&
          (!how->out_dtype || how->out_dtype == how->dtype) && register_sums[how->dtype];

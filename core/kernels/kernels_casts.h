@@ -1,8 +1,8 @@
-/* Scaled casts and scaled additions of one source, f32 or a 16-bit float, that stay in registers from the load to the
- * store. Included by kernels_body.h, whose loops over blocks give the same bits. */
+/* Scaled casts and scaled additions of one source (f32 or a 16-bit float) whose values stay in registers from the load
+ * to the store. Included by kernels_body.h, whose loops over blocks give the same bits. */
 
-/* dst[i] = factor * src[i], or dst[i] += factor * src[i]. Handles only the first elements, as many as fill whole
- * registers, and returns how many. */
+/* A pass: dst[i] = factor * src[i], or dst[i] += factor * src[i]. Handles only as many of the first elements as fill
+ * whole registers, and returns their number. */
 typedef size_t (*register_pass)(void *dst, const void *src, float factor, size_t n);
 
 #if defined(HAS_LANES)
@@ -15,7 +15,7 @@ typedef size_t (*register_pass)(void *dst, const void *src, float factor, size_t
     return i;                                                              \
   }
 
-/* Defines both passes, the cast and the addition, from one dtype into another. */
+/* Defines two passes from one dtype into another: the scaled cast and the scaled addition. */
 #define PASSES(dst_name, to_type, to_load, pack, put, src_name, from_type, load)                               \
   PASS(src_name##s_times_to_##dst_name##s, to_type, from_type, lanes_times(load(from + i), factor), pack, put) \
   PASS(src_name##s_times_onto_##dst_name##s, to_type, from_type,                                               \
@@ -45,7 +45,7 @@ static const register_pass scaled_casts[DTYPE_END][DTYPE_END] = {{NULL}};
 static const register_pass scaled_sums[DTYPE_END][DTYPE_END] = {{NULL}};
 #endif
 
-/* Runs the pass for these dtypes, if there is one, and returns how many elements are done. */
+/* Runs the pass for these dtypes, if there is one. Returns the number of elements that it handled. */
 INLINE size_t pass_in_registers(const register_pass passes[DTYPE_END][DTYPE_END], void *dst, ad_dtype dst_dtype,
                                 const void *src, ad_dtype src_dtype, double factor, size_t n) {
   register_pass pass = passes[dst_dtype][src_dtype];

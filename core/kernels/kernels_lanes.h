@@ -1,6 +1,6 @@
-/* Vectors of floats: `lanes` are LANES f32 in two registers, `halves` are LANES 16-bit floats in one. A variant whose
- * instruction set has no such registers does not define HAS_LANES and uses the loops of kernels_body.h for everything,
- * which give the same bits. */
+/* Vectors of floats: a `lanes` has LANES f32 values in two registers, a `halves` has LANES 16-bit floats in one. A
+ * variant whose instruction set has no such registers does not define HAS_LANES. It uses the loops of kernels_body.h
+ * for everything, which give the same bits. */
 
 #if defined(__AVX512F__) && defined(__AVX512BW__)
 #define HAS_LANES 1
@@ -30,25 +30,25 @@ INLINE __m512 lane_canonical(__m512 value) {
   return _mm512_mask_mov_ps(value, nan, _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000)));
 }
 
-/* A bf16 is the upper half of an f32, and an f32 lane holds two neighbouring bf16: shifting makes f32 of all even
- * elements, masking makes f32 of all odd ones. So `a` gets the even elements and `b` the odd ones, and no element
- * changes its lane. */
+/* Converts bf16 to f32, with even elements in `a` and odd elements in `b`. A bf16 is the upper half of an f32, and each
+ * f32 lane is loaded with two neighbouring bf16: shifting a lane gives the f32 of the even element, masking it the f32
+ * of the odd element. No element changes its lane. */
 INLINE lanes lanes_from_bf16(const uint16_t *from) {
   __m512i both = _mm512_loadu_si512((const void *)from);
   return (lanes){_mm512_castsi512_ps(_mm512_slli_epi32(both, 16)),
                  _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32((int)0xffff0000)))};
 }
 
-/* Like lanes_from_bf16, with the elements in order: the first half in `a`, the second in `b`. */
+/* Like lanes_from_bf16, but with the elements in order: the first half of them in `a`, the second half in `b`. */
 INLINE lanes ordered_from_bf16(const uint16_t *from) {
   __m512i low = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)from));
   __m512i high = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(from + LANES / 2)));
   return (lanes){_mm512_castsi512_ps(_mm512_slli_epi32(low, 16)), _mm512_castsi512_ps(_mm512_slli_epi32(high, 16))};
 }
 
-/* Rounds f32 to bf16: the upper half of the result is the value, rounded to nearest even. Adding 0x7fff rounds up
- * everything above the middle; if the last place is odd one more is added, so that the middle itself goes to the even
- * side. */
+/* Rounds f32 to bf16: the upper half of the result is the value, rounded to nearest even. Adding 0x7fff to the bits
+ * rounds up everything above the middle of two bf16 values. If the last bit of the upper half is odd, one more is
+ * added, so that the middle itself is rounded to the even value. */
 INLINE __m512i lane_rounded(__m512 value) {
   __m512i bits = _mm512_castps_si512(value), below = _mm512_set1_epi32(0x7fff);
   __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
@@ -66,7 +66,7 @@ INLINE halves ordered_rounded(lanes value) {
 }
 
 #if defined(__AVX512BF16__)
-/* The conversion instruction treats subnormals as zeros and keeps the payloads of NaNs, so registers that contain such
+/* The conversion instruction treats subnormals as zeros and keeps the payloads of NaNs. Registers that contain such
  * values are converted by bf16_of_any instead. */
 INLINE int are_rare(lanes value) {
   enum { QUIET_NAN = 0x01, SUBNORMAL = 0x20, SIGNALLING_NAN = 0x80, RARE = QUIET_NAN | SUBNORMAL | SIGNALLING_NAN };
@@ -148,7 +148,7 @@ INLINE halves bf16_of(lanes value) {
 INLINE int are_rare(lanes value) { return __builtin_expect(lanes_have_nan(value), 0); }
 INLINE halves ordered_rounded(lanes value) {
   __m256i a = _mm256_srli_epi32(lane_rounded(value.a), 16), b = _mm256_srli_epi32(lane_rounded(value.b), 16);
-  // packus works on each half of the registers separately; the permutation puts the quarters in order.
+  // packus works on each half of the registers separately; the permutation puts the four quarters in order
   return _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
 }
 INLINE halves ordered_usual(lanes value) { return ordered_rounded(value); }
@@ -169,7 +169,7 @@ INLINE lanes f32_of(lanes value) {
   if (__builtin_expect(!lanes_have_nan(value), 1)) return value;
   return (lanes){lane_canonical(value.a), lane_canonical(value.b)};
 }
-/* Converts lanes whose elements are in order to bf16. */
+/* Converts lanes with their elements in order to bf16. */
 INLINE halves ordered_bf16_of(lanes value) {
   if (!are_rare(value)) return ordered_usual(value);
   return ordered_rounded((lanes){lane_canonical(value.a), lane_canonical(value.b)});

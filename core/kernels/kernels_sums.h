@@ -1,24 +1,25 @@
-/* Sums of f32, and of 16-bit floats in f32, that stay in registers from the loads to the stores. Included by
+/* Sums of f32, and of 16-bit floats in f32, whose values stay in registers from the loads to the stores. Included by
  * kernels_body.h, whose loops over blocks give the same bits. */
 
-/* Writes the sum of all sources, which are the addends with the indices from `first` on, to every output; an output may
- * be one of the sources. Handles only the first elements, as many as fill whole registers, and returns how many. */
+/* Writes the sum of all sources to every output; an output may be one of the sources. The sources are the addends
+ * number `first` and following of the tree. Handles only as many of the first elements as fill whole registers, and
+ * returns their number. */
 typedef size_t (*register_sum)(void *const *out, size_t out_count, const void *const *sources, size_t first,
                                size_t source_count, size_t n);
 
 #if defined(HAS_LANES)
-/* Prefetches the cache lines that will be written soon, for writing. A line that another core holds then moves once;
- * otherwise it would move once to be read and again to be written. Lines from `end` on belong to another rank and are
- * not touched. Measured: saves a third of the time of 1 MiB of bf16. */
-enum { AHEAD = 1024 };  // how far ahead of the loop cache lines are fetched, in bytes
+/* Prefetches, for writing, the cache lines that will be written soon. A line that is in another core's cache is then
+ * transferred once; otherwise it would be transferred once to be read and again to be written. Lines from `end` on
+ * belong to another rank and are not prefetched. Measured: saves a third of the time of 1 MiB of bf16. */
+enum { AHEAD = 1024 };  // how many bytes ahead of the loop lines are prefetched
 INLINE void fetch_to_write(const void *at, const void *end, size_t bytes) {
   const char *line = (const char *)at + AHEAD;
   for (size_t i = 0; i < bytes && line + i < (const char *)end; i += 64) __builtin_prefetch(line + i, 1);
 }
 
-/* Defines the register_sum `name` of one dtype. Two sources with at most two outputs, which is two ranks summing in
- * place, are a special case whose loop over the elements contains no loops over sources and outputs. Up to sixteen
- * sources are summed without a call, and the loops for three, four and eight have no branches on their number. */
+/* Defines the register_sum `name` of one dtype. Two sources with at most two outputs (two ranks that sum in place) are
+ * a special case, whose loop over the elements contains no loops over sources and outputs. Up to sixteen sources are
+ * summed without a function call, and three, four and eight sources without branches on their number. */
 #define REGISTER_SUM(name, type, load, pack, put, both)                                                               \
   static size_t name##_of_two(type *to, type *other, const type *from, const type *term, size_t n) {                  \
     size_t i = 0;                                                                                                     \
@@ -88,9 +89,9 @@ INLINE halves sum_two_bf16(const uint16_t *x, const uint16_t *y) {
   return bf16_of(lanes_add(lanes_from_bf16(x), lanes_from_bf16(y)));
 }
 #if defined(__AVX512FP16__)
-/* A sum of two f16 may be rounded directly to f16 and has the same bits as if it were formed in f32: f32 has more than
- * twice as many significant bits as f16, plus two, so rounding to f32 first changes nothing (S. Figueroa, When is
- * double rounding innocuous?, 1995). */
+/* A sum of two f16 that is rounded directly to f16 has the same bits as one that is computed in f32 and then rounded:
+ * f32 has more than twice as many significant bits as f16, plus two, so rounding to f32 first changes nothing (S.
+ * Figueroa, When is double rounding innocuous?, 1995). */
 INLINE halves sum_two_f16(const uint16_t *x, const uint16_t *y) {
   __m512h sum = _mm512_add_ph(_mm512_loadu_ph(x), _mm512_loadu_ph(y));
   __mmask32 nan = _mm512_cmp_ph_mask(sum, sum, _CMP_UNORD_Q);

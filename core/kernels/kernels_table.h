@@ -1,10 +1,10 @@
-/* The table of functions that each variant of the kernels exports: those of kernels.h, compiled for its instruction
- * set. */
+/* The table of functions that each variant of the kernels exports: functions of kernels.h, compiled for the variant's
+ * instruction set. */
 #ifndef KERNELS_KERNELS_TABLE_H
 #define KERNELS_KERNELS_TABLE_H
 #include "kernels/kernels.h"
 
-/* Member NAME does what kernels.h says about ad_NAME. Every variant gives the same bits. */
+/* Member NAME is the function ad_NAME as kernels.h documents it. Every variant gives the same bits. */
 typedef struct kernel_table {
   void (*cast)(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, size_t n);
   void (*cast_scaled)(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor, size_t n);

@@ -1,5 +1,5 @@
-/* Computes the layout after a transition, and checks whether the given layout allows it. The table itself is in
- * transition.c. */
+/* Computes the layout after a transition, and checks whether law 2 allows the transition from the given layout. The
+ * table of transitions is in transition.c. */
 #include "base/error.h"
 #include "layout/nest.h"
 #include "layout/sentences.h"
@@ -7,7 +7,7 @@
 #include "layout/type.h"
 #include "mesh/object.h"
 
-/* Fails with AD_TYPE: the table has no such transition. Suggests a repair. */
+/* Fails with AD_TYPE because the table has no such transition. The message suggests a repair. */
 static ad_status no_entry(const char *site, ad_move move, ad_axis axis, ad_type from, ad_type to) {
   char from_text[AD_TYPE_TEXT_MAX], to_text[AD_TYPE_TEXT_MAX], repair[AD_WAY_TEXT_MAX];
   ad_way way = ad_way_find(from, to);
@@ -23,7 +23,8 @@ static ad_status no_entry(const char *site, ad_move move, ad_axis axis, ad_type 
                  way.count ? ", or " : "", ad_axis_name(axis), ad_move_name(move));
 }
 
-/* If a move gathers over `axis`: refuses layouts where an axis outside `axes` shards the dimension further inside. */
+/* If the value is sharded on `axis`: fails if another axis, outside `axes`, shards the same dimension further
+ * inside. */
 static ad_status check_innermost(const ad_layout *layout, const char *site, ad_move move, ad_axes axes, ad_axis axis) {
   int dim = ad_type_dim(layout->type[axis]);
   ad_axes others = dim < 0 ? 0 : ad_layout_axes_sharding(layout, dim) & ~axes;

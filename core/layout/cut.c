@@ -1,9 +1,9 @@
-/* Computes a rank's part of a sharded value: even, uneven, zigzag, nested, empty. Of types only the sharding matters
+/* Computes a rank's part of a sharded value: even, uneven, zigzag, nested, empty. Other types than S(d) do not matter
  * here. */
 #include "layout/nest.h"
 #include "layout/type.h"
 
-/* The most spans of a rank's part: each axis that shards a dimension adds at most two spans. */
+/* The most spans of a rank's part along a dimension: each axis that shards the dimension adds at most two. */
 enum { SPANS_MAX = 2 * AD_AXIS_COUNT + 2 };
 
 typedef struct span_list {
@@ -16,14 +16,14 @@ ad_span ad_cut(int64_t n, int64_t i, int64_t g) {
   return (ad_span){first, (int64_t)((__int128)(i + 1) * n / g) - first};
 }
 
-/* The number of elements in the spans. */
+/* Returns the number of elements in the spans. */
 static int64_t total(const span_list *list) {
   int64_t sum = 0;
   for (int i = 0; i < list->count; i++) sum += list->span[i].count;
   return sum;
 }
 
-/* Appends a span, joined with the last one if they touch; leaves out empty spans. */
+/* Appends a span, joined with the last one if the two touch. Empty spans are left out. */
 static void append(span_list *list, ad_span span) {
   ad_span *last = list->count ? &list->span[list->count - 1] : NULL;
   if (!span.count) return;
@@ -33,7 +33,8 @@ static void append(span_list *list, ad_span span) {
     list->span[list->count++] = span;
 }
 
-/* Appends the elements of `from` whose numbers are in `part`; the elements are numbered in the order of `from`. */
+/* Appends those elements of `from` whose numbers lie in `part`. The elements are numbered from 0 in the order of
+ * `from`. */
 static void append_part(span_list *list, const span_list *from, ad_span part) {
   int64_t start = 0;
   for (int i = 0; i < from->count; i++) {
@@ -45,7 +46,7 @@ static void append_part(span_list *list, const span_list *from, ad_span part) {
   }
 }
 
-/* Returns the spans of member i of g members after one more axis has sharded `from`. */
+/* Returns the spans of member i of g members, after one more axis of g members has sharded the elements of `from`. */
 static span_list cut_again(const span_list *from, ad_type type, int64_t i, int64_t g) {
   span_list list = {0};
   int64_t n = total(from);
@@ -83,7 +84,8 @@ static int64_t count_of(ad_type type, int64_t n, int64_t i, int64_t g) {
   return ad_cut(n, i, 2 * g).count + ad_cut(n, 2 * g - 1 - i, 2 * g).count;
 }
 
-/* A part's size along a dimension depends only on the axes' sizes, so no spans are needed. */
+/* The size of a part along a dimension depends only on the number of elements that each axis shards. Therefore no spans
+ * are computed. */
 ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *shape, int64_t rank) {
   ad_shape local = *shape;
   ad_axes sharded = ad_layout_sharded_axes(layout);
@@ -98,21 +100,21 @@ ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *shape, i
   return local;
 }
 
-/* ---- several axes that shard as one over all their ranks ---- */
+/* ---- several axes that together shard like one axis with all their ranks ---- */
 
 int64_t ad_cut_with(int64_t n, int64_t e, int64_t chunks) {
   return (int64_t)(((__int128)(e + 1) * chunks + n - 1) / n) - 1;
 }
 
-/* `rows` rows sharded (not zigzag) over several axes, outermost first. */
+/* A nest: `rows` rows that several axes shard, not zigzag, outermost first. */
 typedef struct cut_nest {
-  int64_t rows, ranks; /* ranks over all these axes */
+  int64_t rows, ranks; /* ranks: the number of ranks over all these axes */
   int64_t sizes[AD_AXIS_COUNT];
   int count;
 } cut_nest;
 
-/* Finds the nest over those of `axes` that have more than one rank. Returns 0 unless these axes shard dimension 0
- * innermost, not zigzag, and in mesh order. */
+/* Finds the nest of those of `axes` that have more than one rank. Returns 1 if these axes shard dimension 0 not zigzag,
+ * inside all other axes that shard it, and in mesh order; else 0. */
 static int find_nest(const ad_layout *layout, int64_t n, ad_axes axes, int64_t rank, cut_nest *out) {
   const ad_mesh *mesh = layout->mesh;
   int64_t outer_stride = INT64_MAX;
@@ -134,7 +136,7 @@ static int find_nest(const ad_layout *layout, int64_t n, ad_axes axes, int64_t r
   return out->ranks == ad_mesh_ranks_over(mesh, axes);
 }
 
-/* Returns the member to which the nest gives row e. */
+/* Returns the member that row e belongs to by the nest. */
 static int64_t nested_holder(const cut_nest *nest, int64_t e) {
   int64_t n = nest->rows, index = 0;
   for (int i = 0; i < nest->count; i++) {
@@ -147,17 +149,18 @@ static int64_t nested_holder(const cut_nest *nest, int64_t e) {
   return index;
 }
 
-/* Returns 1 if the nest and a single sharding give each row to the same member. Both give out rows in order, so nothing
- * else needs to agree. */
+/* Returns 1 if by the nest each row belongs to the same member as by one sharding over all ranks. Members have rows in
+ * ascending order in both cases, so nothing else needs to be compared. */
 static int holders_agree(const cut_nest *nest) {
   int64_t inner = nest->count ? nest->sizes[nest->count - 1] : 1;
-  if (nest->rows % (nest->ranks / inner) == 0) return 1; /* all axes but the innermost divide evenly */
+  if (nest->rows % (nest->ranks / inner) == 0) return 1; /* all axes but the innermost divide the rows evenly */
   for (int64_t e = 0; e < nest->rows; e++)
     if (nested_holder(nest, e) != ad_cut_with(nest->rows, e, nest->ranks)) return 0;
   return 1;
 }
 
-/* Returns 1 if each member of the group has as many rows as a single sharding of `rows` rows would give it. */
+/* Returns 1 if each member of the group has as many rows as it would have if one axis over the group sharded `rows`
+ * rows. */
 static int members_agree(const ad_layout *layout, int64_t n, const ad_group *group, int64_t rows) {
   int64_t members = ad_group_size(group);
   for (int64_t i = 0; i < members; i++) {

@@ -43,7 +43,7 @@ ad_axes ad_layout_same_axes(const ad_layout *layout) {
   return ad_layout_axes_of(layout, AD_R) | ad_layout_axes_of(layout, AD_I);
 }
 
-/* Removes an axis from the nest to which it belongs; the axes inside it move one step outwards. */
+/* Removes an axis from the axes that shard its dimension. The axes inside it then have a depth of one less. */
 static void leave_nest(ad_layout *layout, ad_axis axis) {
   int dim = ad_type_dim(layout->type[axis]);
   ad_axes nest = dim < 0 ? 0 : ad_layout_axes_sharding(layout, dim);

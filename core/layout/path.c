@@ -1,4 +1,4 @@
-/* Law 4: finds the reductions that lead from a gradient's layout to the storage layout. They are derived, never
+/* Law 4: finds the reductions that lead from a gradient's layout to the storage layout. Reductions are derived, never
  * configured. */
 #include <string.h>
 #include "base/error.h"
@@ -6,7 +6,7 @@
 #include "layout/type.h"
 #include "mesh/object.h"
 
-/* The move that turns a gradient's type into another; AD_MOVE_COUNT if there is none. */
+/* Returns the move that changes a gradient's type `from` to `to`; AD_MOVE_COUNT if there is none. */
 static ad_move move_between(ad_type from, ad_type to) {
   int final = to == AD_R || to == AD_I;
   if (from == AD_P && final) return AD_MOVE_ALL_REDUCE;
@@ -15,7 +15,7 @@ static ad_move move_between(ad_type from, ad_type to) {
   return AD_MOVE_COUNT;
 }
 
-/* AD_TYPE if a gradient's type cannot be reduced to the storage's type on some axis. */
+/* Returns AD_TYPE if on some axis no move leads from the gradient's type to the storage's type. */
 static ad_status check_axes(const ad_layout *gradient, const ad_layout *storage) {
   char from[AD_TYPE_TEXT_MAX], to[AD_TYPE_TEXT_MAX];
   for (int i = 0; i < AD_AXIS_COUNT; i++) {
@@ -31,7 +31,7 @@ static ad_status check_axes(const ad_layout *gradient, const ad_layout *storage)
   return AD_OK;
 }
 
-/* A path under construction, and the layout that its steps have reached. */
+/* A path under construction, and the layout to which its steps lead. */
 typedef struct path {
   int count;
   ad_path_step step[AD_AXIS_COUNT];
@@ -44,8 +44,9 @@ static int position_in_mesh(const ad_mesh *mesh, ad_axis axis) {
   return i;
 }
 
-/* Returns 1 if an axis can be added to the path's last step: the step makes the same move between the same types, and
- * its axes come before this axis in mesh order (a step over several axes shards in mesh order). */
+/* Returns 1 if an axis can be added to the path's last step, else 0. The step must make the same move between the same
+ * types, and its axes must come before this axis in mesh order, because a step over several axes shards in mesh
+ * order. */
 static int joins(const path *p, ad_move move, ad_type from, ad_type to, ad_axis axis) {
   const ad_path_step *last = p->count ? &p->step[p->count - 1] : NULL;
   if (!last || last->move != move || last->from != from || last->to != to) return 0;
@@ -56,8 +57,8 @@ static int joins(const path *p, ad_move move, ad_type from, ad_type to, ad_axis 
   return 1;
 }
 
-/* Brings one axis to its final type. An axis that the mesh does not name has one rank, so its type changes without a
- * step. */
+/* Adds the step that changes one axis to its final type. An axis that the mesh does not name has one rank, so its type
+ * changes without a step. */
 static void take_step(path *p, ad_axis axis, ad_type to) {
   ad_type from = p->reached.type[axis];
   ad_move move = move_between(from, to);
@@ -68,7 +69,7 @@ static void take_step(path *p, ad_axis axis, ad_type to) {
   ad_layout_set(&p->reached, AD_AXES(axis), to);
 }
 
-/* Finds the path. Reduce-scatters come first, outermost axis first, so that the later sums are over smaller parts. */
+/* Finds the path. Reduce-scatters come first, outermost axis first, so that later steps reduce smaller parts. */
 static path find_path(const ad_layout *gradient, const ad_layout *storage) {
   path p = {.reached = *gradient};
   for (int dim = 0; dim < AD_DIMS_MAX; dim++)

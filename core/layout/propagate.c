@@ -1,5 +1,5 @@
-/* Law 3: computes the type of a local operation's result, axis by axis, from the types of its operands. The messages of
- * its errors are in sentences.c. */
+/* Law 3: computes the type of a local operation's result, axis by axis, from the types of its operands. sentences.c
+ * writes the error messages. */
 #include "base/error.h"
 #include "base/options.h"
 #include "layout/rule.h"
@@ -18,20 +18,20 @@ typedef struct operation {
 
 static ad_type type_of(const operation *op, size_t operand, ad_axis axis) { return op->operands[operand]->type[axis]; }
 
-/* Returns 1 if the operand is R or I and carries no gradient: it may then count as either, because R and I differ only
- * in their gradients. */
+/* Returns 1 if the operand is R or I and carries no gradient. It may then be used as R or as I, because these differ
+ * only in their gradients. */
 static int is_neutral(const operation *op, size_t operand, ad_axis axis) {
   ad_type type = type_of(op, operand, axis);
   return op->constant && op->constant[operand] && (type == AD_R || type == AD_I);
 }
 
-/* Returns the letter of the dimension along which an operand is sharded on an axis, or 0 if it is not sharded. */
+/* Returns the letter of the dimension along which an operand is sharded on an axis; 0 if it is not sharded. */
 static char sharded_letter(const operation *op, size_t operand, ad_axis axis) {
   int dim = ad_type_dim(type_of(op, operand, axis));
   return dim < 0 ? 0 : ad_rule_operand(op->rule, operand).data[dim];
 }
 
-/* Describes an operand of a conflict, with the sharding that would fit the other operand. */
+/* Describes an operand of a conflict, and how it would have to be sharded to fit the other operand. */
 static ad_side side_of(const operation *op, size_t operand, size_t other, ad_axis axis) {
   char letter = sharded_letter(op, other, axis);
   int dim = letter ? ad_letters_find(ad_rule_operand(op->rule, operand), letter) : -1;
@@ -39,7 +39,7 @@ static ad_side side_of(const operation *op, size_t operand, size_t other, ad_axi
   return (ad_side){operand, type_of(op, operand, axis), like_other};
 }
 
-/* Fails with a conflict between operands a and b, or of operand a alone if both are the same. */
+/* Fails with a conflict between operands a and b; if a is b, with a conflict of this operand alone. */
 static ad_status fail(const operation *op, ad_conflict_kind kind, ad_axis axis, size_t a, size_t b) {
   size_t first = a < b ? a : b, second = a < b ? b : a;
   ad_conflict conflict = {.kind = kind, .axis = axis, .linearity = op->rule->linearity, .sides = a == b ? 1 : 2};
@@ -48,21 +48,21 @@ static ad_status fail(const operation *op, ad_conflict_kind kind, ad_axis axis, 
   return ad_conflict_fail(&conflict, op->rule->name, op->site);
 }
 
-/* Returns the first operand of this type that is not neutral, or op->count if there is none. */
+/* Returns the first operand of this type for which is_neutral returns 0; op->count if there is none. */
 static size_t find_type(const operation *op, ad_axis axis, ad_type type) {
   size_t i = 0;
   while (i < op->count && (type_of(op, i, axis) != type || is_neutral(op, i, axis))) i++;
   return i;
 }
 
-/* Returns the first operand that is sharded on this axis, or op->count if there is none. */
+/* Returns the first operand that is sharded on this axis; op->count if there is none. */
 static size_t find_sharded(const operation *op, ad_axis axis) {
   size_t i = 0;
   while (i < op->count && !ad_type_is_sharded(type_of(op, i, axis))) i++;
   return i;
 }
 
-/* Combines an I operand (`lead`) with the others: all must be I. */
+/* Finds the result's type if operand `lead` is I: all operands must then be I, or neutral (see is_neutral). */
 static ad_status meet_invariant(const operation *op, ad_axis axis, size_t lead, ad_type *out) {
   for (size_t i = 0; i < op->count; i++)
     if (!is_neutral(op, i, axis) && type_of(op, i, axis) != AD_I) return fail(op, AD_INVARIANT_MIXED, axis, lead, i);
@@ -70,7 +70,7 @@ static ad_status meet_invariant(const operation *op, ad_axis axis, size_t lead, 
   return AD_OK;
 }
 
-/* Combines a V operand (`lead`) with the others: no other may be P or sharded. */
+/* Finds the result's type if operand `lead` is V: no operand may then be P or sharded. */
 static ad_status meet_varying(const operation *op, ad_axis axis, size_t lead, ad_type *out) {
   for (size_t i = 0; i < op->count; i++) {
     ad_type type = type_of(op, i, axis);
@@ -81,7 +81,7 @@ static ad_status meet_varying(const operation *op, ad_axis axis, size_t lead, ad
   return AD_OK;
 }
 
-/* Combines a P operand (`lead`) with the others; refuses the conflicts of sentences.h. */
+/* Finds the result's type if operand `lead` is P; fails in the cases that sentences.h lists for P. */
 static ad_status meet_partial(const operation *op, ad_axis axis, size_t lead, ad_type *out) {
   if (op->rule->linearity == AD_NONLINEAR) return fail(op, AD_PARTIAL_NONLINEAR, axis, lead, lead);
   for (size_t i = 0; i < op->count; i++) {
@@ -95,7 +95,7 @@ static ad_status meet_partial(const operation *op, ad_axis axis, size_t lead, ad
   return AD_OK;
 }
 
-/* Checks operand i against the sharded operand `lead`. `kept`: the result has the sharded dimension. */
+/* Checks operand i if operand `lead` is sharded. `kept` is 1 if the result has the sharded dimension. */
 static ad_status meet_beside_sharded(const operation *op, ad_axis axis, size_t lead, size_t i, int kept) {
   char letter = sharded_letter(op, lead, axis), own = sharded_letter(op, i, axis);
   ad_type lead_type = type_of(op, lead, axis), type = type_of(op, i, axis);
@@ -111,14 +111,15 @@ static ad_status meet_beside_sharded(const operation *op, ad_axis axis, size_t l
   return AD_OK;
 }
 
-/* Returns 1 if the rule says that this dimension must not be sharded. */
+/* Returns 1 if by the rule's `full` this dimension must not be sharded, else 0. */
 static int is_full(const ad_rule *rule, char letter) {
   for (const char *c = rule->full ? rule->full : ""; *c; c++)
     if (*c == letter) return 1;
   return 0;
 }
 
-/* Combines a sharded operand (`lead`) with the others: the result is sharded, or P if the dimension is summed. */
+/* Finds the result's type if operand `lead` is sharded: S if the result has the sharded dimension, P if the dimension
+ * is summed. */
 static ad_status meet_sharded(const operation *op, ad_axis axis, size_t lead, ad_type *out) {
   char letter = sharded_letter(op, lead, axis);
   int dim = ad_letters_find(ad_rule_result(op->rule), letter);
@@ -129,7 +130,7 @@ static ad_status meet_sharded(const operation *op, ad_axis axis, size_t lead, ad
   return AD_OK;
 }
 
-/* The result's type if all operands are R or neutral (see is_neutral). */
+/* Returns the result's type if all operands are R or neutral (see is_neutral). */
 static ad_type meet_replicated(const operation *op, ad_axis axis) {
   for (size_t i = 0; i < op->count; i++)
     if (type_of(op, i, axis) == AD_R) return AD_R;
@@ -159,7 +160,7 @@ static ad_status meet_on(const operation *op, ad_axis axis, ad_layout *out) {
   return AD_OK;
 }
 
-/* Checks an operand's mesh and types, and that it is sharded only along dimensions that the rule gives it. */
+/* Checks an operand's mesh and types, and that it is sharded only along dimensions that it has by the rule. */
 static ad_status check_operand(const operation *op, size_t i) {
   char type[AD_TYPE_TEXT_MAX];
   int ndim = ad_rule_operand(op->rule, i).count;

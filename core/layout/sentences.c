@@ -1,5 +1,5 @@
-/* The messages of law 1. For every kind of conflict between operands: which operand should change, and to which type.
- * The transition table gives the way to this type. */
+/* The messages of law 1. For every kind of conflict between operands they suggest a repair: which operand should
+ * change, and to which type. The transitions that lead to this type come from the transition table. */
 #include "layout/sentences.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -12,13 +12,13 @@ static const char *const reasons[AD_CONFLICT_COUNT] = {
 #undef REASON
 };
 
-/* A repair: one side changes to another type. */
+/* A repair: the operand `side` changes to the type `to`. */
 typedef struct repair {
   const ad_side *side;
   ad_type to;
 } repair;
 
-/* The side of the conflict that has a type of this kind. */
+/* Returns the operand of the conflict that has a type of this kind. */
 static const ad_side *side_of(const ad_conflict *conflict, ad_type kind) {
   return ad_type_kind(conflict->side[0].type) == kind ? &conflict->side[0] : &conflict->side[1];
 }
@@ -27,22 +27,22 @@ static const ad_side *other_side(const ad_conflict *conflict, const ad_side *sid
   return side == &conflict->side[0] ? &conflict->side[1] : &conflict->side[0];
 }
 
-/* Repair: convert the I operand to the other operand's type, R or the same S(d). If the other operand is P, sum the P
- * instead, unless the operation is a product. */
+/* Repair of an I operand: convert it to the other operand's type, R or the same S(d). If the other operand is P and the
+ * operation is no product, reduce the P operand to I instead. */
 static repair repair_invariant(const ad_conflict *conflict) {
   const ad_side *invariant = side_of(conflict, AD_I), *other = other_side(conflict, invariant);
   if (other->type == AD_P && conflict->linearity != AD_MULTILINEAR) return (repair){other, AD_I};
   return (repair){invariant, invariant->like_other};
 }
 
-/* Repair: in a sum, declare the V operand an addend; otherwise sum the P operand. */
+/* Repair of P with V: in a sum, declare the V operand an addend (P); otherwise reduce the P operand to R. */
 static repair repair_partial_with_varying(const ad_conflict *conflict) {
   if (conflict->linearity == AD_ADDITIVE) return (repair){side_of(conflict, AD_V), AD_P};
   return (repair){side_of(conflict, AD_P), AD_R};
 }
 
-/* Repair: if the V operand has the full dimension on every rank, gather the sharded operand, because a part is shorter;
- * otherwise make the sharded operand V. */
+/* Repair of V with S(d): if the V operand has the sharded dimension, its full size is on every rank, so gather the
+ * other operand; otherwise declare the sharded operand V. */
 static repair repair_varying_with_sharded(const ad_conflict *conflict) {
   const ad_side *sharded = side_of(conflict, AD_S(0)), *varying = other_side(conflict, sharded);
   return (repair){sharded, ad_type_is_sharded(varying->like_other) ? AD_R : AD_V};
@@ -53,7 +53,7 @@ static repair repair_full(const ad_conflict *conflict) {
   return (repair){full, full->like_other};
 }
 
-/* The repair to suggest for a conflict. */
+/* Returns the repair to suggest for a conflict. */
 static repair repair_of(const ad_conflict *conflict) {
   const ad_side *first = &conflict->side[0], *last = &conflict->side[conflict->sides - 1];
   switch (conflict->kind) {

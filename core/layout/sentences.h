@@ -1,9 +1,9 @@
-/* The messages of law 1: why types of operands do not fit together, and the repair. */
+/* The messages of law 1: why the types of operands do not fit together, and a repair. */
 #ifndef LAYOUT_SENTENCES_H
 #define LAYOUT_SENTENCES_H
 #include "addend/layout.h"
 
-/* All conflicts: X(code, the reason why it is an error; "" if the two types are reason enough). */
+/* All conflicts: X(code, reason). The reason is "" if naming the two types explains the error. */
 #define AD_CONFLICT_LIST(X)                                                                                        \
   X(AD_INVARIANT_MIXED, "")                                                                                        \
   X(AD_PARTIAL_WITH_SHARDED, "")                                                                                   \
@@ -27,12 +27,12 @@ typedef enum ad_conflict_kind {
       AD_CONFLICT_COUNT
 } ad_conflict_kind;
 
-/* One of the operands in a conflict. */
+/* One operand of a conflict. */
 typedef struct ad_side {
   size_t operand; /* number of the operand, counted from 0; messages count from 1 */
   ad_type type;
-  /* the sharding that this operand would need to fit the other operand; AD_R if it does not have the sharded dimension
-   * or the other operand is not sharded */
+  /* the sharding with which this operand would fit the other operand; R if the other operand is not sharded, or if this
+   * operand does not have the sharded dimension */
   ad_type like_other;
 } ad_side;
 
@@ -40,11 +40,11 @@ typedef struct ad_conflict {
   ad_conflict_kind kind;
   ad_axis axis;
   ad_linearity linearity;
-  int sides; /* how many of the sides are used: 1 or 2 */
+  int sides; /* number of operands in the conflict, 1 or 2 */
   ad_side side[2];
 } ad_conflict;
 
-/* Precedes a repair in messages. The types do not show the intention of a program, so the repair is only a
+/* Text before a repair in messages. Types do not show what a program is meant to do, so a repair is only a
  * suggestion. */
 #define AD_MAY_REPAIR "; possible repair: "
 

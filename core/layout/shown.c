@@ -1,4 +1,4 @@
-/* Prints layouts for people. text.c has the strings that can be read back. */
+/* Prints layouts for people. text.c prints layouts as strings that can be parsed again. */
 #include "layout/shown.h"
 
 #include <string.h>

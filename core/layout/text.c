@@ -6,7 +6,7 @@
 #include "mesh/object.h"
 #include "mesh/words.h"
 
-/* Reads a type: "R", "S0", "S1z"; 0 if the word is none. */
+/* Reads a type such as "R", "S0" or "S1z". Returns 0 if the word is not a type. */
 static int read_type(ad_word word, ad_type *out) {
   for (int type = AD_R; type <= AD_P; type++)
     if (word.length == 1 && word.data[0] == "RIVP"[type]) return *out = (ad_type)type, 1;
@@ -26,7 +26,8 @@ static ad_status unknown_axis(const char *text, ad_word name) {
       text, ad_word_shown(name), name.data, ad_axes_known(known, sizeof known));
 }
 
-/* Reads one word "axis=type" into *layout; *named is the set of axes read so far. */
+/* Reads one word "axis=type" into *layout. *named is the set of axes that were read before; the word's axes are
+ * added. */
 static ad_status read_word(const char *text, ad_word word, ad_axes *named, ad_layout *layout) {
   ad_word name, value;
   ad_type type;
@@ -44,7 +45,7 @@ static ad_status read_word(const char *text, ad_word word, ad_axes *named, ad_la
                    "layout \"%.120s\": `%.*s` has type `%.*s`; a type is R, I, V, P, S0 to S%d, or S0z to S%dz", text,
                    ad_word_shown(name), name.data, ad_word_shown(value), value.data, AD_DIMS_MAX - 1, AD_DIMS_MAX - 1);
   *named |= axes;
-  /* axis by axis, so that dp_replicate shards outside dp_shard in any mesh */
+  /* one axis after another, so that dp_replicate shards outside dp_shard in any mesh */
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if (axes & AD_AXES(axis)) ad_layout_set(layout, AD_AXES(axis), type);
   return AD_OK;
@@ -69,7 +70,7 @@ ad_status ad_layout_parse(const ad_mesh *mesh, const char *text, ad_layout *out)
 
 const char *ad_layout_print(const ad_layout *layout, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
-  int printed[AD_DIMS_MAX] = {0}; /* number of axes already printed of each dimension */
+  int printed[AD_DIMS_MAX] = {0}; /* for each dimension: number of its sharding axes printed so far */
   for (int i = 0; i < AD_AXIS_COUNT; i++) {
     ad_axis axis = layout->mesh->order[i];
     int dim = ad_type_dim(layout->type[axis]);

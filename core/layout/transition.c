@@ -1,4 +1,4 @@
-/* Law 2: the only table of the operations that change a type, and of the operation that is the backward of each. */
+/* Law 2: the only table of the operations that change a type, each with the operation that is its backward. */
 #include "layout/transition.h"
 #include "base/text.h"
 #include "layout/type.h"
@@ -15,10 +15,10 @@ static const ad_transition table[] = {
     {AD_MOVE_ALL_TO_ALL, S, S, 1, AD_MOVE_ALL_TO_ALL, S, S},
     {AD_MOVE_ALL_TO_ALL, AD_V, AD_V, 1, AD_MOVE_ALL_TO_ALL, AD_V, AD_V},
     {AD_MOVE_CONVERT, AD_I, AD_R, 0, AD_MOVE_ALL_REDUCE, AD_P, AD_I},
-    {AD_MOVE_CONVERT, AD_R, S, 0, AD_MOVE_CONVERT, S, AD_P}, /* zero outside this rank's part */
+    {AD_MOVE_CONVERT, AD_R, S, 0, AD_MOVE_CONVERT, S, AD_P}, /* backward: zero outside this rank's part */
     {AD_MOVE_CONVERT, AD_I, S, 0, AD_MOVE_ALL_GATHER, S, AD_I},
     {AD_MOVE_CONVERT, S, AD_P, 0, AD_MOVE_CONVERT, AD_R, S},
-    {AD_MOVE_ONCE, AD_R, AD_P, 0, AD_MOVE_ONCE, AD_R, AD_P}, /* one rank's replica counts */
+    {AD_MOVE_ONCE, AD_R, AD_P, 0, AD_MOVE_ONCE, AD_R, AD_P}, /* only the first rank's replica counts */
     {AD_MOVE_DECLARE, AD_V, AD_P, 0, AD_MOVE_DECLARE, AD_R, AD_V},
     {AD_MOVE_DECLARE, AD_R, AD_V, 0, AD_MOVE_DECLARE, AD_V, AD_P},
     {AD_MOVE_DECLARE, AD_V, S, 0, AD_MOVE_DECLARE, S, AD_V},
@@ -49,7 +49,7 @@ const ad_transition *ad_transition_find(ad_move move, ad_type from, ad_type to) 
   return NULL;
 }
 
-/* The first entry from one kind of type to another, of any operation. */
+/* Returns the first entry of the table, of any operation, from one kind of type to another; NULL if there is none. */
 static const ad_transition *find_any(ad_type from, ad_type to) {
   for (int i = 0; i < TABLE_COUNT; i++)
     if (table[i].from == ad_type_kind(from) && table[i].to == ad_type_kind(to)) return &table[i];
@@ -63,14 +63,14 @@ ad_way ad_way_direct(ad_type from, ad_type to) {
   return direct ? (ad_way){1, {direct->move}, {from}, {to}} : (ad_way){0};
 }
 
-/* Returns 1 if a transition of the way makes a claim. */
+/* Returns 1 if at least one transition of the way makes a claim (see ad_move_states). */
 static int states(const ad_way *way) {
   for (int i = 0; i < way->count; i++)
     if (ad_move_states(way->move[i], way->from[i])) return 1;
   return 0;
 }
 
-/* The way by two entries, with the type `between` in the middle. */
+/* Returns the way of two transitions over the type `between`; its count is 0 if the table does not have both. */
 static ad_way over(ad_type from, ad_type between, ad_type to) {
   ad_way first = ad_way_direct(from, between), second = ad_way_direct(between, to);
   if (!first.count || !second.count) return (ad_way){0};

@@ -32,7 +32,7 @@ const char *ad_type_print(ad_type type, char *buffer, size_t size) {
   return buffer;
 }
 
-/* The number of dimensions, limited to AD_DIMS_MAX, because a caller may have written any number. */
+/* Returns the number of dimensions, but at most AD_DIMS_MAX, because a caller may have set any number. */
 static int dims_of(const ad_shape *shape) { return shape->ndim < AD_DIMS_MAX ? shape->ndim : AD_DIMS_MAX; }
 
 int64_t ad_shape_numel(const ad_shape *shape) {
@@ -47,7 +47,7 @@ const char *ad_shape_fault(const ad_shape *shape, char *buffer, size_t size) {
     ad_text_add(&text, "the shape has %d dimensions, but may have 0 to %d", shape->ndim, AD_DIMS_MAX);
     return buffer;
   }
-  /* the most elements whose bytes a size_t can count, in any dtype */
+  /* the most elements, divided by the sizes so far, whose bytes a size_t can count in any dtype */
   int64_t room = INT64_MAX / (int64_t)sizeof(double);
   for (int i = 0; i < shape->ndim; i++) {
     int64_t dim = shape->dim[i];

@@ -1,13 +1,13 @@
-/* Changes the view: describes the same value on another factorisation of its ranks. This moves no bytes, so only few
- * layouts allow it. */
+/* Changes the view: describes the same value on another factorisation of its ranks. Because no bytes move, this is
+ * possible for few layouts only. */
 #include "base/error.h"
 #include "layout/sentences.h"
 #include "layout/transition.h"
 #include "layout/type.h"
 #include "mesh/object.h"
 
-/* For messages: the type that all axes of a set should have if they must agree. Every type on these axes can be turned
- * into this type without loss. */
+/* Returns the type that all axes of a set should get if they need one type, for messages. Transitions without loss lead
+ * to it from every type on these axes. */
 static ad_type common_type(const ad_layout *layout, ad_axes axes) {
   int seen[AD_P + 1] = {0};
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -19,8 +19,9 @@ static ad_type common_type(const ad_layout *layout, ad_axes axes) {
   return seen[AD_I] && !seen[AD_R] ? AD_I : AD_R;
 }
 
-/* Returns the axis to name in the message: an axis whose type is not the common type; among nested axes the innermost,
- * because only the innermost can be gathered. AD_AXIS_COUNT if all axes have the common type. */
+/* Returns the axis to name in the message: an axis whose type is not the common type; of several axes that shard one
+ * dimension the innermost, because only the innermost can be gathered. AD_AXIS_COUNT if all axes have the common
+ * type. */
 static ad_axis find_other(const ad_layout *layout, ad_axes axes, ad_type common) {
   int found = AD_AXIS_COUNT;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -30,8 +31,8 @@ static ad_axis find_other(const ad_layout *layout, ad_axes axes, ad_type common)
   return (ad_axis)found;
 }
 
-/* *out: the one type (R, I, V or P) that all of `axes` must have. `seen_as` names, for the message, the axes that they
- * become in the view. */
+/* *out: the type (R, I, V or P) on `axes`; AD_TYPE if they do not all have the same such type. `seen_as` has the names
+ * of the view's axes that replace `axes`, for the message. */
 static ad_status one_type(const ad_layout *layout, const char *site, ad_axes axes, const char *seen_as, ad_type *out) {
   ad_type common = common_type(layout, axes);
   ad_axis axis = find_other(layout, axes, common);
@@ -63,9 +64,9 @@ static ad_status view_sets(const ad_layout *layout, const char *site, ad_layout 
   return AD_OK;
 }
 
-/* Lists the named axes of size 1 at a stride, fastest first. Such axes are in no common set. An axis of size 1 of the
- * view corresponds to the mesh's axis of size 1 with the same stride; if several axes have this stride, they correspond
- * in order, fastest first. */
+/* Lists the named axes of size 1 that have this stride, fastest first. ad_mesh_common_sets leaves out such axes. An
+ * axis of size 1 of the view corresponds to the mesh's axis of size 1 with the same stride; if several have this
+ * stride, they correspond in order, fastest first. */
 static int thin_axes(const ad_mesh *mesh, int64_t stride, ad_axis axes[AD_AXIS_COUNT]) {
   int count = 0;
   for (int i = mesh->named_count - 1; i >= 0; i--) {
@@ -91,8 +92,8 @@ static ad_status view_thin_axes(const ad_layout *layout, const char *site, int64
   return AD_OK;
 }
 
-/* An axis of the view without a counterpart in the mesh takes the type of its slower neighbour. If no axis is slower,
- * it takes the type of the nearest faster axis with a counterpart. */
+/* Gives each axis of the view that has no counterpart in the mesh the type of its slower neighbour; if no axis is
+ * slower, the type of the nearest faster axis that has a counterpart. */
 static void fill_unknown(ad_layout *seen, ad_axes known) {
   const ad_mesh *view = seen->mesh;
   ad_type type = AD_R;
@@ -105,7 +106,7 @@ static void fill_unknown(ad_layout *seen, ad_axes known) {
   }
 }
 
-/* Axes that neither the mesh nor the view names have one rank in both, and keep their types. */
+/* Sets the types of axes that neither the mesh nor the view names. They have one rank in both, and keep their types. */
 static ad_status keep_unnamed(const ad_layout *layout, const char *site, ad_layout *seen) {
   ad_axes named = ad_mesh_named(layout->mesh) | ad_mesh_named(seen->mesh);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
@@ -123,7 +124,8 @@ static ad_status view_all(const ad_layout *layout, const char *site, ad_layout *
   AD_TRY(view_sets(layout, site, seen, &known));
   AD_TRY(keep_unnamed(layout, site, seen));
   for (int i = 0; i < AD_AXIS_COUNT; i++) {
-    const ad_mesh *mesh = layout->mesh; /* axes of the view at other strides have no counterpart */
+    /* only strides of the mesh: an axis of the view with another stride has no counterpart */
+    const ad_mesh *mesh = layout->mesh;
     AD_TRY(view_thin_axes(layout, site, mesh->stride[mesh->order[i]], seen, &known));
   }
   fill_unknown(seen, known);

@@ -1,4 +1,4 @@
-/* Reads and prints axes and sets of axes. Nothing here knows a size. */
+/* Reads and prints axes and sets of axes, without their sizes. */
 #include "base/error.h"
 #include "base/text.h"
 #include "mesh/words.h"

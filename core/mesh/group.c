@@ -1,4 +1,4 @@
-/* Groups of a mesh: members are computed when they are asked for, never listed. */
+/* Groups of a mesh: members are computed when they are needed, never stored. */
 #include <inttypes.h>
 #include "base/error.h"
 #include "base/text.h"
@@ -64,7 +64,7 @@ ad_group_shape ad_group_canonical(const ad_group *group) {
       shape.stride[shape.count++] = stride;
     }
   }
-  if (mesh->gap && shape.count) { /* a mesh of two pools has one axis, so the group is the whole mesh */
+  if (mesh->gap && shape.count) { /* a mesh over two pools has one axis, so the group is the whole mesh */
     shape.head = mesh->head;
     shape.gap = mesh->gap;
   }

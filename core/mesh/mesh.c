@@ -1,4 +1,4 @@
-/* Creates, destroys and checks meshes, and answers questions about them. Groups are in group.c, views in view.c. */
+/* Creates, destroys and checks meshes, and returns their properties. Groups are in group.c, views in view.c. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,8 +23,8 @@ ad_status ad_mesh_create_pool(const char *text, int64_t first_rank, ad_mesh **ou
   return AD_OK;
 }
 
-/* Writes the mesh's text without `axis`. If `axis` has several ranks, it must be the slowest axis. `part` is the word
- * in messages for the ranks at one position of `axis`. */
+/* Writes the mesh's text without `axis`, which must be the slowest axis if it has several ranks. `part` is the word in
+ * messages for the ranks at one position of `axis`. */
 static ad_status text_without(const ad_mesh *mesh, ad_axis axis, const char *part, char buffer[AD_MESH_TEXT_MAX]) {
   ad_text text = ad_text_on(buffer, AD_MESH_TEXT_MAX);
   int64_t size = mesh->axis_size[axis];
@@ -77,7 +77,7 @@ void ad_mesh_destroy(ad_mesh *mesh) { ad_release(mesh); }
 
 const char *ad_mesh_text(const ad_mesh *mesh) { return mesh->text; }
 
-/* Parses the mesh's text again and compares every field. */
+/* Parses the mesh's text again and compares every field of the result with the mesh. */
 ad_status ad_mesh_check(const ad_mesh *mesh) {
   ad_mesh again;
   if (!mesh) return ad_fail(AD_INVALID, "ad_mesh_check: the mesh is NULL");

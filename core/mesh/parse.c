@@ -7,7 +7,7 @@
 #include "mesh/object.h"
 #include "mesh/words.h"
 
-/* Reads a decimal number from 1 to AD_MESH_RANKS_MAX; 0 if the word is none. */
+/* Reads a decimal number from 1 to AD_MESH_RANKS_MAX. Returns 0 if the word is no such number. */
 static int64_t read_size(ad_word word) {
   int64_t value = 0;
   for (size_t i = 0; i < word.length; i++) {
@@ -51,7 +51,8 @@ static ad_status add_axis(const char *text, ad_word word, ad_mesh *mesh) {
   return AD_OK;
 }
 
-/* Fills the fields that follow from the named axes: the order of the other axes, strides, and the normalised text. */
+/* Fills the fields that follow from the named axes: the order of all other axes, the strides, and the normalised
+ * text. */
 static void complete(ad_mesh *mesh) {
   int count = mesh->named_count;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)

@@ -24,8 +24,8 @@ ad_status ad_mesh_create_view(const ad_mesh *mesh, const char *text, ad_mesh **o
 typedef struct walk {
   const ad_mesh *mesh;
   int next;
-  int64_t product; /* product of the sizes of the axes passed since the last common boundary */
-  ad_axes axes;    /* the axes passed since the last common boundary, except axes of size 1 */
+  int64_t product; /* product of the sizes of the axes that were passed since the last common boundary */
+  ad_axes axes;    /* the axes that were passed since the last common boundary, except those of size 1 */
 } walk;
 
 /* Passes the next axis. */
@@ -36,10 +36,10 @@ static void walk_on(walk *w) {
   if (size > 1) w->axes |= AD_AXES(axis);
 }
 
-/* A boundary is a place between two neighbouring axes of a mesh; its position is the product of the sizes of all axes
- * before it. Every factor of a group's canonical shape begins and ends at a boundary of its mesh, and equal groups have
- * equal canonical shapes. So sets of axes with the same groups in both meshes begin and end at boundaries that both
- * meshes have, and the smallest such sets lie between two successive common boundaries. */
+/* A boundary lies between two neighbouring axes of a mesh; its position is the product of the sizes of all axes before
+ * it. Every factor of a group's canonical shape begins and ends at a boundary of the group's mesh, and equal groups
+ * have equal canonical shapes. Therefore sets of axes with the same groups in both meshes begin and end at common
+ * boundaries, which both meshes have. The smallest such sets lie between two successive common boundaries. */
 int ad_mesh_common_sets(const ad_mesh *a, const ad_mesh *b, ad_axes in_a[AD_AXIS_COUNT], ad_axes in_b[AD_AXIS_COUNT]) {
   if (ad_need(__func__, "a, b, in_a, in_b", (const void *const[]){a, b, in_a, in_b}, 4)) return 0;
   if (!ad_mesh_same_ranks(a, b)) return 0;

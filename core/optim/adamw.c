@@ -9,7 +9,7 @@
 #include "optim/adamw.h"
 #include "optim/adamw_kernel.h"
 
-/* The state of one parameter. */
+/* The optimizer's state of one parameter. */
 typedef struct slot {
   ad_dtype param; /* dtype of the parameter and of its moments */
   ad_array moment[2];
@@ -55,7 +55,8 @@ static ad_status check_param(const ad_array *param, size_t index) {
   return AD_OK;
 }
 
-/* Makes a zero moment like the parameter. A parameter without data, as on backend dry, has moments without data. */
+/* Makes a zero moment with the parameter's dtype and layout. A parameter without data, as on backend dry, has moments
+ * without data. */
 static ad_status make_moment(const ad_array *param, ad_array *out) {
   ad_array moment = *param;
   uint8_t *memory = NULL;
@@ -113,8 +114,8 @@ void ad_adamw_destroy(ad_adamw *optimizer) {
   ad_release(optimizer);
 }
 
-/* Checks law 6 (like adds to like) between a slot and `array`, its parameter or its gradient. `what` says which, for
- * messages. */
+/* Checks law 6 (like adds to like) between a parameter's state and `array`, which is the parameter or its gradient.
+ * `what` says which of the two, for messages. */
 static ad_status check_meets(const slot *s, const ad_array *array, const char *what, size_t index, const char *site) {
   char mine[256], theirs[256];
   const ad_array *state = &s->moment[0];
@@ -158,7 +159,8 @@ static ad_status check_param_of(const slot *s, const ad_array *param, size_t ind
                  site, index, ad_dtype_name(param->dtype), ad_dtype_name(s->param));
 }
 
-/* Checks a gradient. It may have another floating dtype than its parameter: the `reduce` of its precision policy. */
+/* Checks a gradient. Its dtype may be another floating dtype than the parameter's: that of sums by the precision
+ * policy. */
 static ad_status check_gradient_of(const slot *s, const ad_array *grad, size_t index, const char *site) {
   if (!grad) return AD_OK;
   AD_TRY(check_meets(s, grad, "gradient", index, site));
@@ -189,13 +191,13 @@ static ad_status check_step(const ad_adamw *optimizer, ad_array *const *params, 
 }
 
 enum {
-  // Elements in a block. Gradients that are missing or have another dtype are processed block by block, so that a block
-  // stays in a cache.
+  // Number of elements of a block. Gradients that are missing or have another dtype are processed block by block, so
+  // that a block stays in a cache.
   BLOCK = 1024
 };
 
-/* Returns elements [at, at + n) of the gradient in the parameter's dtype: in their own memory, or converted into
- * `space`; zeros if there is no gradient. */
+/* Returns elements [at, at + n) of the gradient in the parameter's dtype: the gradient's own memory, or `space` with
+ * the converted elements; zeros if there is no gradient. */
 static const void *gradient_at(const slot *s, const ad_array *grad, size_t at, size_t n, double space[BLOCK]) {
   static const double zeros[BLOCK];
   if (!grad) return zeros;
@@ -221,7 +223,7 @@ static void update(const slot *s, const adamw_step *step, ad_array *param, const
   }
 }
 
-/* The numbers of the present step, except the weight decay. */
+/* Returns the numbers of the present step, except the weight decay. */
 static adamw_step numbers_of(const ad_adamw *optimizer, double lr, double factor) {
   const ad_adamw_options *o = &optimizer->options;
   double t = (double)optimizer->steps;

@@ -1,4 +1,4 @@
-/* Functions of the optimizer for checks and plans. */
+/* Functions of the optimizer that are not public, for checks and plans. */
 #ifndef OPTIM_ADAMW_H
 #define OPTIM_ADAMW_H
 #include "addend/optim.h"

@@ -1,4 +1,5 @@
-/* Chooses the variant of the update: the one that all kernels use. adamw_kernel_body.h has the update itself. */
+/* Chooses the variant of the update: the same variant as that of the kernels (kernels/kernels.h). adamw_kernel_body.h
+ * has the update itself. */
 #include "optim/adamw_kernel.h"
 
 #include "kernels/kernels.h"

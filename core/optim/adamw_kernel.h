@@ -17,6 +17,6 @@ typedef struct adamw_kernels {
 } adamw_kernels;
 
 extern const adamw_kernels ad_adamw_plain, ad_adamw_avx2, ad_adamw_avx512;
-const adamw_kernels *ad_adamw_kernels(void); /* of the variant that kernels/kernels.h has in use */
+const adamw_kernels *ad_adamw_kernels(void); /* the update's variant for the variant of the kernels in use */
 
 #endif

@@ -3,7 +3,7 @@
 #include <math.h>
 #include "optim/adamw_kernel.h"
 
-/* Loshchilov and Hutter 2019, algorithm 2. The constants are rounded to the type once, before the loop. */
+/* Algorithm 2 of Loshchilov and Hutter 2019. The constants are converted to the type once, before the loop. */
 #define UPDATE(name, type, root)                                                                              \
   static void name(const adamw_step *step, type *restrict param, type *restrict first, type *restrict second, \
                    const type *restrict grad, size_t n) {                                                     \

@@ -1,5 +1,5 @@
-/* The dynamic loss scale: decides whether a step is taken, and adapts the scale. The decision uses the norm, never a
- * rank's own gradient: the norm is the same on all ranks, so all decide the same. */
+/* The dynamic loss scale: decides whether a step is taken, and adapts the scale. The decision depends on the norm,
+ * never on a rank's own gradient: the norm is the same on all ranks, so all ranks decide the same. */
 #include <math.h>
 #include "addend/optim.h"
 

@@ -16,7 +16,7 @@ static ad_status check_steps(const char *name, int64_t value) {
 }
 
 static double rate_at(const ad_schedule *schedule, int64_t step) {
-  // The first step already has a rate above 0, and the line reaches lr where the cosine starts.
+  // the first step has a rate above 0, and at step `warmup`, where the cosine begins, the line would reach lr
   if (step < schedule->warmup) return schedule->lr * (double)(step + 1) / (double)(schedule->warmup + 1);
   double final = schedule->lr * schedule->final_fraction;
   int64_t last = schedule->steps - 1;

@@ -13,9 +13,7 @@
 
 enum {
   LEAST = 2
-  /* least number of slots in a window: one to fill, one to sum; each further bucket that is filled at the same time adds
- * one */
-};
+}; /* least number of slots in a window: one to fill and one to sum; each further bucket that is filled adds one */
 
 /* ---- which buckets share slots ---- */
 

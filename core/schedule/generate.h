@@ -1,5 +1,5 @@
-/* Generators, one for each schedule: each puts the compute actions of a shape into an empty table with the shape's
- * ranks. Stages are a chain, and stage s lies on rank s modulo ranks. */
+/* Generators, one for each schedule: each adds the schedule's compute actions to an empty table that has the ranks of
+ * the shape. Stages are a chain, and stage s lies on rank s modulo ranks. */
 #ifndef SCHEDULE_GENERATE_H
 #define SCHEDULE_GENERATE_H
 #include "schedule/table.h"

@@ -1,5 +1,6 @@
-/* GPipe: all forwards, then all backwards. Huang et al., GPipe, 2018. Several stages of a rank come one after the
- * other, as in Lamy-Poirier, Breadth-First Pipeline Parallelism, 2022. */
+/* GPipe: all forwards, then all backwards. Huang et al., GPipe, 2018. If a rank has several stages, it runs all
+ * microbatches through one stage before the next stage, as in Lamy-Poirier, Breadth-First Pipeline Parallelism,
+ * 2022. */
 #include "schedule/generate.h"
 
 static ad_status put_row(ad_table *table, const ad_table_shape *shape, int32_t rank) {

@@ -4,9 +4,9 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-/* ---- the place in the index where an action is entered ---- */
+/* ---- where in the index an action is entered ---- */
 
-/* How many entries `spots` has for a kind: 0 for kinds that are never looked up. */
+/* Returns how many entries `spots` has for a kind; 0 for kinds that are never looked up. */
 static size_t cells_of(const ad_table_index *index, ad_action_kind kind) {
   const ad_table *table = index->table;
   if (kind == AD_ACTION_SUMS || kind == AD_ACTION_NORM) return (size_t)table->ranks;
@@ -16,7 +16,7 @@ static size_t cells_of(const ad_table_index *index, ad_action_kind kind) {
   return rows * (size_t)table->microbatches;
 }
 
-/* Returns the entry of an action among the entries of its kind, or SIZE_MAX if its kind is never looked up. */
+/* Returns the number of an action's entry among the entries of its kind; SIZE_MAX if the kind is never looked up. */
 static size_t cell_of(const ad_table_index *index, int32_t rank, const ad_action *action) {
   size_t row = (size_t)action->stage, microbatches = (size_t)index->table->microbatches;
   if (action->kind == AD_ACTION_SUMS || action->kind == AD_ACTION_NORM) return (size_t)rank;
@@ -34,7 +34,7 @@ static ad_table_spot unpacked(uint64_t spot) {
 
 /* ---- making the index ---- */
 
-/* The law that an action of this kind breaks if it occurs twice. */
+/* Returns the law that an action of this kind breaks if it occurs twice. */
 static ad_table_law law_of(ad_action_kind kind) {
   switch (ad_action_record_of(kind)->part) {
     case AD_TABLE_TRANSFERS:
@@ -48,14 +48,15 @@ static ad_table_law law_of(ad_action_kind kind) {
   }
 }
 
-/* Sets the rank of a stage: the rank with the stage's first compute action. */
+/* Sets the rank of a stage to the rank that has the stage's first compute action. */
 static void put_stage(ad_table_index *index, ad_table_spot at) {
   const ad_action *action = &index->table->rows[at.rank].actions[at.place];
   if (ad_action_record_of(action->kind)->part == AD_TABLE_COMPUTE && index->rank_of[action->stage] < 0)
     index->rank_of[action->stage] = at.rank;
 }
 
-/* Enters the place of an action. Adds a fault if the action was entered before, or is a transfer over no edge. */
+/* Enters the position of an action. Adds a fault if the action was entered before, or if it is a transfer between
+ * stages without an edge. */
 static void put_spot(ad_table_index *index, ad_table_spot at, ad_table_faults *faults) {
   const ad_action *action = &index->table->rows[at.rank].actions[at.place];
   size_t cell = cell_of(index, at.rank, action);
@@ -74,7 +75,7 @@ static void put_spot(ad_table_index *index, ad_table_spot at, ad_table_faults *f
     *spot = packed(at);
 }
 
-/* Enters all actions of the table; stages without compute are faults. */
+/* Enters all actions of the table; adds a fault for each stage without compute actions. */
 static void put_all(ad_table_index *index, ad_table_faults *faults) {
   const ad_table *table = index->table;
   for (int32_t s = 0; s < table->stages; s++) index->rank_of[s] = -1;

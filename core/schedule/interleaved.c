@@ -1,9 +1,10 @@
-/* Interleaved 1F1B, in the order of Megatron-LM (Narayanan et al., 2021). A group has as many microbatches as there are
- * ranks, and goes through all stages of a rank before the next group. If the last group is not full, it is placed as if
- * it were full, and its missing microbatches are left out: a table without some microbatches still keeps the laws. */
+/* Interleaved 1F1B, in the order of Megatron-LM (Narayanan et al., 2021). Microbatches form groups of as many as there
+ * are ranks; a group goes through all stages of a rank before the next group does. If the last group is not full, the
+ * order is made for a full group, and the missing microbatches are left out: a table stays right if all actions of a
+ * microbatch are left out. */
 #include "schedule/generate.h"
 
-/* Determines the k-th compute action of a rank; backward goes through the rank's stages in the opposite order. */
+/* What determines the k-th compute action of a rank. Backward goes through the rank's stages in the opposite order. */
 typedef struct chunk_order {
   const ad_table_shape *shape;
   int32_t rank, per_rank;
@@ -17,8 +18,8 @@ static ad_status add_chunk_action(ad_table *table, const chunk_order *order, ad_
   return ad_table_put(table, order->rank, kind, chunk * ranks + order->rank, microbatch);
 }
 
-/* Puts a rank's actions: `ahead` forwards, then one forward and one backward in turns, then the rest of the backwards.
- */
+/* Adds a rank's actions: `ahead` forwards, then one forward and one backward alternately, then the remaining
+ * backwards. */
 static ad_status put_row(ad_table *table, const chunk_order *order) {
   int32_t ranks = order->shape->ranks, groups = (order->shape->microbatches + ranks - 1) / ranks;
   int32_t count = groups * ranks * order->per_rank;

@@ -11,7 +11,7 @@ enum { FORMAT = 1 };
 
 /* ---- reading a table from JSON ---- */
 
-/* Reads [from, to] or [from, to, "one_way"] and connects these stages. */
+/* Reads an edge [from, to] or [from, to, "one_way"] and connects its stages. */
 static ad_status read_edge(ad_table *table, const json_t *edge) {
   const json_t *from = json_array_get(edge, 0), *to = json_array_get(edge, 1), *way = json_array_get(edge, 2);
   size_t size = json_array_size(edge);

@@ -1,5 +1,5 @@
-/* The law that no ranks wait in a circle: simulates the table; if the simulation does not reach its end, the fault
- * names the circle. */
+/* The law that no ranks wait in a circle. Simulates the table; if the simulation does not reach the end, adds a fault
+ * that names the circle. */
 #include "base/memory.h"
 #include "base/text.h"
 #include "schedule/laws.h"
@@ -8,7 +8,8 @@ static ad_table_spot rank_spot(const ad_execution *run, int32_t rank) {
   return (ad_table_spot){rank, run->place[rank]};
 }
 
-/* Follows the waits from a stuck rank. Returns the first rank that lies on the circle. */
+/* Follows the waits from a stuck rank until they return to a rank already passed. Returns this rank, which lies on the
+ * circle. */
 static int32_t into_circle(const ad_execution *run, int32_t rank, char *is_passed) {
   while (!is_passed[rank]) {
     is_passed[rank] = 1;
@@ -26,10 +27,10 @@ static void add_wait(ad_text *text, const ad_execution *run, int32_t rank) {
               ad_action_print(&table->rows[what.rank].actions[what.place], other, sizeof other), what.rank, what.place);
 }
 
-/* How many waits of a circle a fault names. */
+/* the most waits of a circle that a fault names */
 enum { WAITS_SHOWN = 4 };
 
-/* Adds the fault that names the circle with rank `first` in it. */
+/* Adds the fault for the circle that rank `first` lies on. */
 static void add_circle_fault(const ad_execution *run, int32_t first, ad_table_faults *faults) {
   char circle[AD_TABLE_FAULT_TEXT];
   ad_text text = ad_text_on(circle, sizeof circle);

@@ -1,5 +1,5 @@
-/* The laws of the end of a step: the sums come after every forward of the rank, the norm after the sums and every
- * reduction, each update after the norm. Each of them occurs once. */
+/* The laws of the end of a step: the sums come after every forward of the rank, the norm after the sums and after every
+ * reduction, each update after the norm. SUMS and NORM occur once on each rank, UPDATE once for each stage. */
 #include "schedule/laws.h"
 
 static void judge_rank(const ad_table_index *index, ad_action_kind kind, int32_t rank, ad_table_faults *faults) {
@@ -26,7 +26,7 @@ static void need_before(const ad_table_index *index, ad_table_spot at, ad_table_
                     ad_action_print(action, text, sizeof text), need.place);
 }
 
-/* Checks that sums, norm and updates of a rank come after the actions that they need. */
+/* Checks that SUMS, NORM and UPDATE of a rank come after the actions that they need. */
 static void judge_order(const ad_table_index *index, int32_t r, ad_table_faults *faults) {
   ad_table_spot sums = ad_table_find_on(index, AD_ACTION_SUMS, r), norm = ad_table_find_on(index, AD_ACTION_NORM, r);
   const ad_table_row *row = &index->table->rows[r];

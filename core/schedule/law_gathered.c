@@ -1,12 +1,13 @@
-/* The law of sharded parameters: a stage's parameters are gathered when they are used, gathered and released in turns,
- * and released at the end. */
+/* The law of sharded parameters: a stage's parameters are gathered whenever they are used, GATHER and RELEASE
+ * alternate, and no parameters are gathered at the end. */
 #include "base/memory.h"
 #include "schedule/laws.h"
 
-// Checks one action, and sets in gathered_at whether the parameters of its stage are gathered after it.
+// Checks one action, and updates gathered_at for the action's stage.
 static void judge_action(const ad_table *table, ad_table_spot at, int32_t *gathered_at, ad_table_faults *faults) {
   const ad_action *action = &table->rows[at.rank].actions[at.place];
-  int32_t *gathered = &gathered_at[action->stage]; /* one more than the place of its GATHER; 0: it is not gathered */
+  /* one more than the position of the stage's last GATHER; 0: its parameters are not gathered */
+  int32_t *gathered = &gathered_at[action->stage];
   int computes = ad_action_record_of(action->kind)->part == AD_TABLE_COMPUTE;
   if (computes && !*gathered)
     ad_table_fault_at(faults, AD_TABLE_LAW_GATHERED, table, at,

@@ -1,8 +1,8 @@
-/* The law that an action comes after everything it needs from its own rank. Waiting for other ranks: see
- * law_circle.c. */
+/* The law that an action comes after all actions that it needs from its own rank. law_circle.c checks actions of other
+ * ranks. */
 #include "schedule/laws.h"
 
-// Judges whether everything that the action needs from its own rank comes before it.
+// Checks that all actions that this action needs from its own rank come before it.
 static void judge_action(const ad_table_index *index, ad_table_spot at, ad_table_faults *faults) {
   ad_table_needs needs = ad_table_needs_of(index, at);
   ad_table_spot need;

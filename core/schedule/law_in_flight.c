@@ -1,4 +1,4 @@
-/* The law that activations in flight do not exceed a limit; counts activations and operands of a rank. */
+/* The law that a rank has no more activations in flight than a limit. Also counts activations and operands. */
 #include "schedule/held.h"
 #include "schedule/laws.h"
 

@@ -1,4 +1,4 @@
-/* The laws that every stage does F and its backward once for every microbatch, on the stage's rank. */
+/* The laws that every stage performs F once and its backward once for every microbatch, on the stage's rank. */
 #include "schedule/laws.h"
 
 static void judge_forward(const ad_table_index *index, int32_t s, int32_t m, ad_table_faults *faults) {
@@ -8,7 +8,7 @@ static void judge_forward(const ad_table_index *index, int32_t s, int32_t m, ad_
                     s, m);
 }
 
-// Judges that the table has B once, or I and W once, for this stage and microbatch.
+// Checks that the table has B once, or I and W once, for this stage and microbatch.
 static void judge_backward(const ad_table_index *index, int32_t s, int32_t m, ad_table_faults *faults) {
   ad_table_spot whole = ad_table_find(index, AD_ACTION_B, s, m), inputs = ad_table_find(index, AD_ACTION_I, s, m),
                 weights = ad_table_find(index, AD_ACTION_W, s, m);

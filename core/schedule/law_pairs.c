@@ -1,4 +1,4 @@
-/* The laws of transfers: each message that is sent is received, in the order of sending. */
+/* The laws of transfers: each message that is sent is received, and messages are received in the order of sending. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static ad_action transfer(ad_action_kind kind, int32_t stage, int32_t peer, int3
 
 /* ---- law: each send has its receive, and each receive has its send ---- */
 
-/* Checks that a value, or gradient, that must travel over edge e is both sent and received. */
+/* Checks that a value, or a gradient, that must be sent over edge e is both sent and received. */
 static void judge_one(const ad_table_index *index, size_t e, const direction *way, int32_t m, ad_table_faults *faults) {
   ad_stage_edge edge = ad_table_edge(index->table, e);
   int is_back = way == &back;
@@ -43,7 +43,8 @@ static void judge_one(const ad_table_index *index, size_t e, const direction *wa
                       ad_action_print(&receive, text, sizeof text), index->rank_of[to]);
 }
 
-/* Adds a fault if a transfer goes over an edge on which nothing travels, or carries a gradient where none goes back. */
+/* Adds a fault if a transfer belongs to an edge within one rank, or if it sends a gradient over an edge without
+ * gradients. */
 static void judge_stays(const ad_table_index *index, size_t e, ad_action_kind kind, int32_t m,
                         ad_table_faults *faults) {
   ad_table_spot at = ad_table_find_transfer(index, kind, e, m);
@@ -70,7 +71,7 @@ static void judge_edge(const ad_table_index *index, size_t e, int32_t m, ad_tabl
 
 /* ---- law: if a table waits for any send, it waits for every send ---- */
 
-/* Checks that every send has a wait, in tables that have any WAIT_SEND. */
+/* In a table with any WAIT_SEND, checks that every send has one. */
 static void judge_waits(const ad_table_index *index, ad_action_kind wait, ad_action_kind send,
                         ad_table_faults *faults) {
   for (size_t e = 0; e < index->edges; e++) {
@@ -95,8 +96,9 @@ static int has_waits(const ad_table_index *index) {
 
 /* ---- law: in each channel, messages are received in the order of sending ---- */
 
-/* A value or gradient that goes from one rank to another. Messages of one channel are matched by their order. If the
- * backend has no tag for each edge (as PyTorch's), a channel is a pair of ranks; else an edge and a direction. */
+/* A value or gradient that one rank sends to another. Messages of one channel are matched by their order. If the
+ * program that executes the table has no tag for each edge (as PyTorch), a channel is a pair of ranks; otherwise it is
+ * an edge and a direction. */
 typedef struct message {
   size_t channel;
   ad_table_spot sent, received;
@@ -134,7 +136,7 @@ static size_t list_messages(const ad_table_index *index, ad_table_pairs pairs, m
   return count;
 }
 
-/* Prints " (line 2)" for a rank of a table that was read from CSV, else nothing. */
+/* Prints " (line 2)" for a rank of a table that was read from CSV; otherwise prints "". */
 static const char *print_line(const ad_table *table, int32_t rank, char *buffer, size_t size) {
   int line = ad_table_line(table, rank);
   *buffer = 0;
@@ -142,7 +144,8 @@ static const char *print_line(const ad_table *table, int32_t rank, char *buffer,
   return buffer;
 }
 
-/* Adds the fault of a receive that gets the message of another send; `number` counts both within their channel. */
+/* Adds the fault of a receive that gets the message of another send. The send and the receive both have number `number`
+ * in their channel. */
 static void add_misplaced(const ad_table *table, ad_table_pairs pairs, size_t number, ad_table_spot sent,
                           ad_table_spot received, ad_table_faults *faults) {
   const ad_action *send = &table->rows[sent.rank].actions[sent.place];
@@ -162,7 +165,8 @@ static void add_misplaced(const ad_table *table, ad_table_pairs pairs, size_t nu
 /* Compares the order of receiving with the order of sending; adds the first fault of each channel. */
 static void compare_orders(const ad_table *table, ad_table_pairs pairs, const message *sent, const message *received,
                            size_t count, ad_table_faults *faults) {
-  size_t first = 0, wrong = SIZE_MAX; /* the first message of this channel; the last channel that has a fault */
+  /* index of the first message of this channel; the last channel that has a fault */
+  size_t first = 0, wrong = SIZE_MAX;
   for (size_t i = 0; i < count; i++) {
     if (sent[i].channel != sent[first].channel) first = i;
     if (sent[i].channel == wrong || sent[i].sent.place == received[i].sent.place) continue;

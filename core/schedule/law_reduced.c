@@ -1,19 +1,19 @@
-/* The laws of reductions: each stage's last reduction comes after every addend of its gradient, and no reduction is in
- * flight at the end. */
+/* The laws of reductions: each stage's last reduction comes after every addend of the stage's gradient, and no
+ * reduction is in flight at the end. */
 #include "base/memory.h"
 #include "schedule/laws.h"
 
-/* The reductions of one stage that were seen so far. */
+/* The reductions of one stage, among the actions that were checked so far. */
 typedef struct reduction {
-  int32_t last_at;    /* one more than the place of its last REDUCE; 0: there was none */
-  int32_t pending_at; /* one more than the place of a REDUCE without a wait; 0: there is none */
-  int waits;          /* 1: the stage has a WAIT_REDUCE somewhere */
+  int32_t last_at;    /* one more than the position of the stage's last REDUCE; 0: not yet reached */
+  int32_t pending_at; /* one more than the position of the stage's REDUCE in flight; 0: none is in flight */
+  int waits;          /* 1: the table has a WAIT_REDUCE of the stage */
 } reduction;
 
 typedef struct reductions {
   const ad_table_index *index;
   reduction *of_stage;
-  char *was; /* for each stage and microbatch: 1: its REDUCE was seen */
+  char *was; /* for each stage and microbatch, 1: the microbatch's REDUCE was reached */
   ad_table_faults *faults;
 } reductions;
 
@@ -26,7 +26,8 @@ static void judge_addend(const reductions *all, ad_table_spot at, const ad_actio
                       action->stage, own->last_at - 1);
 }
 
-/* Checks the reduction of one microbatch: the microbatch's addend comes before it, and was in no earlier reduction. */
+/* Checks the reduction of one microbatch: the microbatch's addend must come before it, and must not have been reduced
+ * before. */
 static void judge_each(const reductions *all, ad_table_spot at, const ad_action *action) {
   int32_t s = action->stage, m = action->microbatch;
   ad_table_spot addend = ad_table_find(all->index, AD_ACTION_B, s, m);
@@ -72,7 +73,7 @@ static void judge_action(const reductions *all, ad_table_spot at) {
                       action->stage, action->stage);
 }
 
-/* Checks at the end of the lists that the stage was reduced, and that its last reduction is not in flight. */
+/* Checks, after all actions, that the stage was reduced and that its last reduction is not in flight. */
 static void judge_stage(const reductions *all, int32_t s, int waits) {
   const reduction *own = &all->of_stage[s];
   int32_t rank = all->index->rank_of[s];
@@ -86,7 +87,7 @@ static void judge_stage(const reductions *all, int32_t s, int waits) {
                       "this reduction is still in flight at the end; put %dWAIT_REDUCE after this action", s);
 }
 
-/* Finds the stages that have a WAIT_REDUCE. Returns 1 if any stage has one. */
+/* Finds the stages that have a WAIT_REDUCE. Returns 1 if there are any, else 0. */
 static int find_waits(const reductions *all) {
   const ad_table *table = all->index->table;
   int any = 0;

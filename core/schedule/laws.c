@@ -1,4 +1,5 @@
-/* The order in which the laws are checked: if a table breaks one law, it may be meaningless for a later law. */
+/* The order in which the laws are checked. If a table breaks one law, later laws may have no meaning for it and are
+ * skipped. */
 #include "schedule/laws.h"
 
 #include "base/error.h"

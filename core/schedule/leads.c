@@ -1,6 +1,6 @@
-/* The order of a program's phases (stages): a microbatch goes forward through all phases and back. A stage that passes
- * its value to another rank is one microbatch ahead of this rank, so that both work in parallel. On one rank this order
- * is gradient accumulation. */
+/* The order of a program's phases (stages): each microbatch goes forward through all phases and then back. A stage that
+ * passes its value to another rank is one microbatch ahead of that rank, so that both ranks work in parallel. If all
+ * stages lie on one rank, this order is gradient accumulation. */
 #include "schedule/generate.h"
 
 #include "base/error.h"
@@ -9,11 +9,12 @@
 
 typedef struct lead_order {
   const int32_t *rank_of;
-  int32_t *lead; /* for each stage: how many microbatches it is ahead of the last stages */
+  int32_t *lead; /* for each stage: number of microbatches by which it is ahead of the last stages */
   int32_t stages, microbatches, most;
 } lead_order;
 
-/* Sets the lead of a stage: at least the lead of each stage to which it passes its value, plus one on another rank. */
+/* Sets the lead of a stage: the largest lead of the stages to which it passes its value, where stages on other ranks
+ * count one more. */
 static void find_lead(const ad_table *table, lead_order *order, int32_t stage) {
   for (size_t e = 0; e < ad_table_edge_count(table); e++) {
     ad_stage_edge edge = ad_table_edge(table, e);
@@ -24,7 +25,7 @@ static void find_lead(const ad_table *table, lead_order *order, int32_t stage) {
   if (order->most < order->lead[stage]) order->most = order->lead[stage];
 }
 
-/* Puts the forward of each stage, for microbatch m plus the stage's lead; then the backwards of microbatch m. */
+/* Adds the forward of each stage, for microbatch m plus the stage's lead, and then the backwards of microbatch m. */
 static ad_status put_microbatch(ad_table *table, const lead_order *order, int32_t m) {
   for (int32_t s = 0; s < order->stages; s++) {
     int32_t own = m + order->lead[s];
@@ -62,7 +63,7 @@ ad_status ad_table_add_leads(ad_table *table, const int32_t *rank_of, int32_t st
   AD_TRY(check_shape(table, rank_of, stages, microbatches));
   lead_order order = {rank_of, NULL, stages, microbatches, 0};
   AD_TRY(ad_new((size_t)stages, &order.lead));
-  table->stages = stages; /* the length of the chain, if no edge was given */
+  table->stages = stages; /* without declared edges, the stages are a chain of this length */
   ad_status status = put_order(table, &order);
   ad_release(order.lead);
   return status;

@@ -12,7 +12,8 @@ static const struct {
               {AD_TABLE_REDUCTIONS, "reductions"},
               {AD_TABLE_END, "the end of a step"}};
 
-/* Returns AD_INVALID unless the parts exist, the table has none of them yet, and it has room for their actions. */
+/* Returns AD_INVALID unless `parts` are parts of tables, the table has none of them yet, and it is small enough to be
+ * lowered. */
 static ad_status check_parts(const ad_table *table, unsigned parts) {
   unsigned known = AD_TABLE_TRANSFERS | AD_TABLE_GATHERS | AD_TABLE_REDUCTIONS | AD_TABLE_END;
   if (parts & ~known)
@@ -30,8 +31,8 @@ static ad_status check_parts(const ad_table *table, unsigned parts) {
   return AD_OK;
 }
 
-/* Runs the passes. The pass for waits comes after the passes for sends and reductions, and before the pass for the end
- * of the step: there nothing may be in flight. */
+/* Runs the passes. The pass for waits runs after the passes that insert sends and reductions, and before the pass for
+ * the end of the step, because nothing may be in flight there. */
 static ad_status run_passes(ad_table *table, const ad_table_lowering *options) {
   unsigned parts = options->parts;
   if (parts & AD_TABLE_TRANSFERS) AD_TRY(ad_table_insert_transfers(table));
@@ -41,7 +42,7 @@ static ad_status run_passes(ad_table *table, const ad_table_lowering *options) {
   return parts & AD_TABLE_END ? ad_table_insert_end(table) : AD_OK;
 }
 
-/* Exchanges the two tables' contents. */
+/* Exchanges the contents of the two tables. */
 static void exchange(ad_table *table, ad_table *lowered) {
   ad_table old = *table;
   *table = *lowered;

@@ -1,4 +1,4 @@
-/* The order that a table must keep, as pairs: an action, and an action that it needs. */
+/* The order that a table must have, as pairs of an action and an action that it needs. */
 #include "schedule/needs.h"
 
 static const ad_table_spot nowhere = {-1, -1};
@@ -13,14 +13,14 @@ ad_table_spot ad_table_other_end(const ad_table_index *index, const ad_action *a
   return ad_table_find_transfer(index, others[action->kind], edge, action->microbatch);
 }
 
-/* The SEND of a WAIT_SEND. */
+/* Returns the SEND that a WAIT_SEND waits for. */
 static ad_table_spot waited_for(const ad_table_index *index, const ad_action *action) {
   ad_action_kind sent = action->kind == AD_ACTION_WAIT_SEND_F ? AD_ACTION_SEND_F : AD_ACTION_SEND_B;
   size_t edge = ad_table_edge_of(index->table, action);
   return edge == SIZE_MAX ? nowhere : ad_table_find_transfer(index, sent, edge, action->microbatch);
 }
 
-/* Returns the action that `action` needs within its own stage or, if it is a transfer, within the same transfer. */
+/* Returns the action that `action` needs within its own stage or, if `action` is a transfer, within that transfer. */
 static ad_table_spot own_need(const ad_table_index *index, const ad_action *action) {
   int32_t stage = action->stage, m = action->microbatch;
   switch (action->kind) {
@@ -43,13 +43,15 @@ static ad_table_spot own_need(const ad_table_index *index, const ad_action *acti
   }
 }
 
-/* The action that brings the value of an edge to the rank of the edge's second stage. */
+/* Returns the action after which the edge's value is on the rank of the edge's second stage: RECV_F, or F on one
+ * rank. */
 static ad_table_spot value_over(const ad_table_index *index, size_t e, int32_t m) {
   return ad_table_edge_travels(index, e) ? ad_table_find_transfer(index, AD_ACTION_RECV_F, e, m)
                                          : ad_table_find(index, AD_ACTION_F, ad_table_edge(index->table, e).from, m);
 }
 
-/* The action that brings the gradient of an edge to the rank of its first stage; nowhere: no gradient comes back. */
+/* Returns the action after which the edge's gradient is on the rank of the edge's first stage; nowhere if none is sent
+ * back. */
 static ad_table_spot gradient_over(const ad_table_index *index, size_t e, int32_t m) {
   ad_stage_edge edge = ad_table_edge(index->table, e);
   if (edge.way == AD_STAGE_ONE_WAY) return nowhere;

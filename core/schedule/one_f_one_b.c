@@ -1,5 +1,6 @@
-/* 1F1B: each stage first does as many forwards as stages follow it, then alternates one forward and one backward.
- * Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM, 2021. */
+/* 1F1B: each stage first performs one forward for each stage that follows it, then one forward and one backward
+ * alternately. Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM,
+ * 2021. */
 #include "schedule/generate.h"
 
 static ad_status put_row(ad_table *table, const ad_table_shape *shape, int32_t rank) {

@@ -1,14 +1,14 @@
-/* The pass that adds the end of a step: sums and norm on every rank, then the updates of its stages. */
+/* The pass that adds the end of a step: SUMS and NORM on every rank, then UPDATE for each of the rank's stages. */
 #include "base/memory.h"
 #include "schedule/passes.h"
 
-/* Sets the rank of each stage whose F is in this list. */
+/* Sets rank_of for each stage whose F is in this list. */
 static void find_stages(const ad_table_row *row, int32_t rank, int32_t *rank_of) {
   for (size_t i = 0; i < row->count; i++)
     if (row->actions[i].kind == AD_ACTION_F) rank_of[row->actions[i].stage] = rank;
 }
 
-/* Adds the actions that end a step to the lists. */
+/* Adds SUMS, NORM and UPDATE at the end of the lists. */
 static ad_status add_end_actions(ad_table *table, const int32_t *rank_of) {
   ad_action sums = {.kind = AD_ACTION_SUMS}, norm = {.kind = AD_ACTION_NORM};
   for (int32_t r = 0; r < table->ranks; r++) {

@@ -1,13 +1,13 @@
 /* The pass that inserts gathers: a stage's parameters are gathered before the first action that uses them, and released
- * after the last action that does. If a rank may have only a limited number of gathered stages, it first releases the
- * stage whose next use is farthest. */
+ * after the last action that uses them. If the number of gathered stages on a rank is limited, the rank first releases
+ * the stage that is used again latest. */
 #include "base/memory.h"
 #include "schedule/passes.h"
 
 /* The state of the pass on one rank. */
 typedef struct gathering {
-  int32_t *next; /* for each action: the place of the next action that uses the same stage; INT32_MAX: none does */
-  int32_t *use;  /* for each stage: the place of the action that uses it next */
+  int32_t *next; /* for each action: position of the next action that uses the same stage; INT32_MAX: there is none */
+  int32_t *use;  /* for each stage: position of the next action that uses it */
   char *is_held;
   int32_t held, most;
   ad_table_list list;
@@ -39,7 +39,7 @@ static void release_farthest(const ad_table *table, gathering *to) {
   add_gather_action(to, AD_ACTION_RELEASE, farthest);
 }
 
-/* Writes the rank's new list: gathers before the actions that need them, releases after the last uses. */
+/* Writes the rank's new list, with a GATHER before each action that needs one and a RELEASE after each last use. */
 static void write_row(const ad_table *table, const ad_table_row *row, gathering *to) {
   for (size_t i = 0; i < row->count; i++) {
     const ad_action *action = &row->actions[i];

@@ -1,5 +1,5 @@
-/* The pass that inserts reductions: a last reduction after a stage's last addend and, if each microbatch is reduced, a
- * reduction after every other addend. Sends that directly follow an addend go before its reduction. */
+/* The pass that inserts reductions: one after each stage's last addend and, if each microbatch is reduced, one after
+ * every other addend. If sends directly follow an addend, the reduction comes after these sends. */
 #include "base/memory.h"
 #include "schedule/passes.h"
 
@@ -7,12 +7,12 @@ static int is_send(const ad_action *action) {
   return action->kind == AD_ACTION_SEND_F || action->kind == AD_ACTION_SEND_B;
 }
 
-/* Returns 1 if the next action is a send. It goes before a reduction, since another rank waits for it. */
+/* Returns 1 if the next action is a send. Sends go before a reduction, because other ranks wait for them. */
 static int sends_follow(const ad_table_row *row, size_t i) {
   return i + 1 < row->count && is_send(&row->actions[i + 1]);
 }
 
-/* Writes the rank's new list, with its reductions; `addends` counts the addends of each stage so far. */
+/* Writes the rank's new list, with its reductions. `addends` has the number of addends of each stage so far. */
 static ad_status rewrite(ad_table *table, int32_t rank, int32_t *addends, int each) {
   const ad_table_row *row = &table->rows[rank];
   ad_table_list list = {0};

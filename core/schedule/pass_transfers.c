@@ -1,19 +1,20 @@
 /* The pass that inserts transfers. A SEND comes right after the action that computes the value. Its RECV comes, on the
- * other rank, before the first action that begins (with the default costs) when the value is there or later. All
- * transfers are placed in one order, by time: so ranks never wait in a circle, even if a SEND waits for its RECV. */
+ * other rank, before the first action that (with the default costs) begins at or after the time when the value has
+ * arrived. All transfers are inserted in one order, by time, so that ranks never wait in a circle, even if a SEND waits
+ * for its RECV. */
 #include <stdlib.h>
 
 #include "base/memory.h"
 #include "schedule/passes.h"
 #include "schedule/times.h"
 
-/* One end of a transfer: it is inserted into the list of `rank` before the action that is now at place `before`. */
+/* One end of a transfer, to be inserted into the list of `rank` before the action that is now at position `before`. */
 typedef struct arrival {
   ad_action action;
   int32_t rank;
   size_t before;
   double time;
-  size_t number; /* number of the transfer: its two ends have the same */
+  size_t number; /* number of the transfer, the same for its two ends */
 } arrival;
 
 typedef struct arrivals {
@@ -22,7 +23,7 @@ typedef struct arrivals {
   const ad_table_times_of *times;
 } arrivals;
 
-/* The place of the first action of `rank` that begins at `time` or later. */
+/* Returns the position of the first action of `rank` that begins at `time` or later. */
 static size_t place_at(const ad_table_times_of *times, int32_t rank, double time) {
   size_t low = 0, high = times->index.table->rows[rank].count;
   const double *begin = times->run.begin + times->index.first[rank];
@@ -36,7 +37,7 @@ static size_t place_at(const ad_table_times_of *times, int32_t rank, double time
   return low;
 }
 
-/* Adds both ends of a transfer of the value that the action at `giver` computes. */
+/* Adds the two ends of the transfer of a value that the action at `giver` computes. */
 static void add_transfer(arrivals *all, ad_table_spot giver, ad_action_kind send, ad_action_kind receive, int32_t from,
                          int32_t to) {
   const ad_table_index *index = &all->times->index;
@@ -77,7 +78,7 @@ static ad_status find_all(arrivals *all) {
   return AD_OK;
 }
 
-/* Writes the rank's new list, with the transfers in their places; *at is the next transfer in `all`. */
+/* Writes the rank's new list, with the transfers inserted; *at is the index of the next transfer in `all`. */
 static ad_status merge(ad_table *table, int32_t rank, const arrivals *all, size_t *at) {
   const ad_table_row *row = &table->rows[rank];
   ad_table_list list = {0};

@@ -1,5 +1,5 @@
 /* The pass that inserts waits. The wait for a value's send comes after the B or I of its microbatch: the gradient has
- * come back, so the value had arrived, and the wait costs nothing. The waits for other sends come at the end of the
+ * come back, so the value has arrived, and the wait takes no time. The waits for all other sends come at the end of the
  * list. The wait for a reduction comes before the rank's next reduction, or at the end of the list. */
 #include "base/memory.h"
 #include "schedule/index.h"
@@ -13,14 +13,14 @@ typedef struct waiting {
   ad_table_list list;
 } waiting;
 
-/* Inserts the wait for the reduction in flight. */
+/* Inserts the wait for the reduction in flight, if there is one. */
 static void put_reduction(waiting *to) {
   ad_action wait = {.kind = AD_ACTION_WAIT_REDUCE, .stage = to->reduced};
   if (to->is_reducing) ad_table_list_add(&to->list, &wait);
   to->is_reducing = 0;
 }
 
-/* Puts the waits for the values that the stage has sent for this microbatch, if their gradients have come back. */
+/* Inserts the waits for the values that the stage has sent for this microbatch and whose gradients have come back. */
 static void put_values(waiting *to, const ad_action *backward) {
   int32_t s = backward->stage;
   for (size_t e = to->index->out_first[s]; e < to->index->out_first[s + 1]; e++) {
@@ -30,7 +30,7 @@ static void put_values(waiting *to, const ad_action *backward) {
   }
 }
 
-/* Puts the wait for a send from which no gradient comes back. */
+/* Inserts the wait for a send after which no gradient comes back. */
 static void put_other(waiting *to, const ad_action *send) {
   const ad_table *table = to->index->table;
   ad_action wait = *send;

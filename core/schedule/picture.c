@@ -1,4 +1,5 @@
-/* Draws a table as an SVG picture: ranks as rows, actions over time in tones, transfers as thin lines. */
+/* Draws a table as an SVG picture: ranks as rows; actions over time, in a tone for each kind; transfers as thin
+ * lines. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@ typedef struct picture {
   ad_table_drawing drawing;
   double scale;  /* pixels for one unit of time */
   int digit;     /* width of a digit in a box, in pixels */
-  int left, top; /* where the rows begin, in pixels */
+  int left, top; /* where the rows begin, in pixels from the left and the top */
 } picture;
 
 static int x_of(const picture *of, double time) { return of->left + (int)lround(time * of->scale); }
@@ -46,8 +47,8 @@ static int names_width(const picture *of) {
 
 /* ---- the picture's size ---- */
 
-/* Returns the time of the shortest action whose box must have room for its number: the shortest time of all actions,
- * but at least an eighth of the longest time. */
+/* Returns a time for the scale: the box of an action of this time has just enough width for its number. It is the
+ * shortest time of all actions, but at least an eighth of the longest time. */
 static double shortest(const ad_table_judged *judged) {
   const ad_table *table = judged->table;
   double least = INFINITY, most = 0;
@@ -74,7 +75,7 @@ static double scale_of(const picture *of) {
 
 /* ---- drawing actions ---- */
 
-/* The tone of an action: the stages of one rank take two tones of each kind in turns. */
+/* Returns the tone of an action. Each kind has two tones, which the stages of one rank use alternately. */
 static const char *tone_of(const ad_table *table, const ad_action *action) {
   static const char *const tones[AD_ACTION_COUNT][2] = {[AD_ACTION_F] = {"cell g0", "cell g6"},
                                                         [AD_ACTION_B] = {"cell g1", "cell g5"},
@@ -137,8 +138,8 @@ static int has_kind(const ad_table *table, ad_action_kind kind) {
   return 0;
 }
 
-/* Draws a box and a name for each kind of action that the table has; `file` NULL: only measures. Returns where the
- * legend ends. */
+/* Draws a box and a name for each kind of action that the table has. If `file` is NULL, draws nothing. Returns where
+ * the legend ends, in pixels from the left. */
 static int draw_legend(const picture *of, FILE *file) {
   static const struct {
     ad_action_kind kind;
@@ -181,7 +182,7 @@ static void draw_head(const picture *of, FILE *file) {
 
 static int larger(int a, int b) { return a > b ? a : b; }
 
-/* How wide the picture is, with all its rows and each line above them. */
+/* Returns the width of the picture, in which all rows and each line above them fit. */
 static int width_of(const picture *of) {
   const char *subtitle = of->drawing.subtitle;
   char summary[SUMMARY_MAX];
@@ -207,7 +208,7 @@ static picture picture_of(const ad_table_judged *judged, const ad_table_drawing 
   return of;
 }
 
-/* Gives the picture as a text, which the caller frees with free(). */
+/* Makes the picture as a text in *out, which the caller frees with free(). */
 static ad_status print_picture(const picture *of, char **out) {
   ad_text_stream to;
   AD_TRY(ad_text_stream_open("the picture of a table", &to));

@@ -41,7 +41,7 @@ static json_t *parts_of(unsigned parts) {
 static json_t *or_null(int32_t number) { return number < 0 ? json_null() : json_integer(number); }
 static json_t *line_or_null(int line) { return line ? json_integer(line) : json_null(); }
 
-/* The other action of a fault; JSON's null: there is none. */
+/* Returns the second action of a fault as JSON; null if there is none. */
 static json_t *other_of(const ad_table *table, ad_table_spot at) {
   char text[AD_ACTION_TEXT_MAX];
   if (at.rank < 0) return json_null();
@@ -50,7 +50,7 @@ static json_t *other_of(const ad_table *table, ad_table_spot at) {
                    line_or_null(ad_table_line(table, at.rank)), "action", ad_action_print(action, text, sizeof text));
 }
 
-/* The faults as a JSON list. */
+/* Returns the faults as a JSON list. */
 static json_t *faults_of(const ad_table *table, const ad_table_faults *faults) {
   json_t *list = json_array();
   for (size_t i = 0; i < faults->count && i < AD_TABLE_FAULTS_MAX; i++) {
@@ -85,7 +85,7 @@ static int add_worth(json_t *document, const ad_table_judged *judged) {
   return failed;
 }
 
-/* The report as JSON: sizes, parts, faults and, if the table keeps all laws, its times and memory. */
+/* Returns the report as JSON: sizes, parts, faults and, if the table breaks no law, its times and memory. */
 static json_t *document_of(const ad_table_judged *judged) {
   const ad_table *table = judged->table;
   json_t *document = json_pack("{s:i, s:i, s:i, s:I, s:o, s:s, s:b, s:I, s:o}", "ranks", table->ranks, "stages",

@@ -40,7 +40,8 @@ static ad_status check_kind(const ad_action *action) {
                  AD_ACTION_COUNT - 1);
 }
 
-/* Returns AD_INVALID unless the action names a microbatch exactly if its kind does. */
+/* Returns AD_INVALID unless `microbatch` is right for the action's kind: a number of a microbatch if the kind has one,
+ * else 0. */
 static ad_status check_microbatch(const ad_action *action, const char *name) {
   switch (ad_action_record_of(action->kind)->names) {
     case AD_NAMES_MICROBATCH:
@@ -84,7 +85,7 @@ static ad_status check_hop(const ad_action *action, const char *name) {
 
 static int32_t larger(int32_t a, int32_t b) { return a > b ? a : b; }
 
-/* AD_INVALID if there are more (stage, microbatch) or (edge, microbatch) pairs than a table takes. */
+/* Returns AD_INVALID if there are more (stage, microbatch) or (edge, microbatch) pairs than a table can have. */
 static ad_status check_cells(int32_t stages, int32_t microbatches, size_t edges) {
   int64_t most = larger(stages, (int32_t)edges);
   if (most * microbatches <= AD_TABLE_CELLS_MAX) return AD_OK;
@@ -195,7 +196,7 @@ static int is_before(const ad_stage_edge *edge, int32_t from, int32_t to) {
   return edge->from < from || (edge->from == from && edge->to < to);
 }
 
-/* The place of the edge in the sorted list, or the place where it would stand. */
+/* Returns the edge's index in the sorted list, or the index at which it would be inserted. */
 static size_t place_of_edge(const ad_table *table, int32_t from, int32_t to) {
   size_t low = 0, high = table->edge_count;
   while (low < high) {
@@ -215,7 +216,8 @@ size_t ad_table_find_edge(const ad_table *table, int32_t from, int32_t to) {
   return is_there ? at : SIZE_MAX;
 }
 
-/* A value is sent from its edge's first stage, a gradient from the edge's second. */
+/* Returns the number of a transfer's edge. A value is sent from its edge's first stage, a gradient from the edge's
+ * second stage. */
 size_t ad_table_edge_of(const ad_table *table, const ad_action *action) {
   int32_t peer = ad_action_peer(action);
   int is_first = ad_action_goes_back(action->kind) == ad_action_is_receive(action->kind);

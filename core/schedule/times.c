@@ -1,4 +1,4 @@
-/* Measures a table: times, bubble, what ranks hold. */
+/* Measures a table: times, bubble, and how many activations and operands ranks hold. */
 #include "schedule/times.h"
 
 #include <math.h>
@@ -40,7 +40,7 @@ static ad_status check_of_actions(const ad_table *table, const ad_table_costs *c
   return AD_OK;
 }
 
-/* AD_INVALID unless all costs are positive and not too large, and there are as many as the table needs. */
+/* Returns AD_INVALID unless all costs are positive and not too large, and there are as many as the table needs. */
 static ad_status check_costs(const ad_table *table, const ad_table_costs *costs) {
   AD_TRY(check_cost("F", costs->f));
   AD_TRY(check_cost("B", costs->b));
@@ -94,7 +94,7 @@ void ad_table_times_destroy(ad_table_times_of *times) {
   ad_table_index_destroy(&times->index);
 }
 
-/* ---- worth: makespan, bubble, what ranks hold ---- */
+/* ---- worth: makespan, bubble, activations and operands that ranks hold ---- */
 
 ad_table_rank_worth ad_table_rank_worth_of(const ad_table_times_of *times, int32_t rank) {
   const ad_table_row *row = &times->index.table->rows[rank];

@@ -1,9 +1,9 @@
-/* ZB-H1: the order of 1F1B with I in the place of B, so that the stage before does not wait for the weights' gradient.
- * Rank r does W r microbatches late, and does the last ones at the end, where 1F1B would wait. Qi et al., Zero Bubble
- * Pipeline Parallelism, 2023. */
+/* ZB-H1: the order of 1F1B with I in place of B, so that the stage before does not wait for the weights' gradient. Rank
+ * r performs each W r microbatches after the I, and so the last ones at the end, where it would wait in 1F1B. Qi et
+ * al., Zero Bubble Pipeline Parallelism, 2023. */
 #include "schedule/generate.h"
 
-// Puts a rank's actions: F up to `ahead` microbatches before I, and W `rank` microbatches after I.
+// Adds a rank's actions: F is `ahead` microbatches ahead of I, and W is `rank` microbatches behind I.
 static ad_status put_row(ad_table *table, const ad_table_shape *shape, int32_t rank) {
   int32_t count = shape->microbatches, ahead = shape->stages - 1 - rank;
   if (ahead > count) ahead = count;
