@@ -1,4 +1,4 @@
-/* Functions of arrays that are not public, for the folders of the library. */
+/* Functions of arrays that are not public, for other folders of the library. */
 #ifndef ARRAY_ARRAY_H
 #define ARRAY_ARRAY_H
 #include <string.h>

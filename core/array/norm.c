@@ -1,4 +1,4 @@
-/* Sums the squares over distributed arrays, counting every distinct element once. */
+/* Computes sums of squares over distributed arrays, counting every distinct element once. */
 #include <math.h>
 #include <string.h>
 #include "array/array.h"

@@ -8,7 +8,8 @@
 #include "comm/scratch.h"
 #include "layout/nest.h"
 
-/* How each value's rows are sharded, outermost axis first: on axis i this rank is member index[i] of members[i]. */
+/* How a layout shards rows for one rank, outermost axis first: on the i-th of these axes the rank is member index[i] of
+ * members[i] members. */
 typedef struct row_cuts {
   int count;
   int64_t index[AD_AXIS_COUNT], members[AD_AXIS_COUNT];

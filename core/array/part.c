@@ -44,8 +44,8 @@ size_t ad_part_numel(const ad_part *part) {
   return (size_t)numel;
 }
 
-/* Where a part stores one index of a dimension: the offset in the part, and the number of indices that follow in both
- * the dimension and the part, the first one included. */
+/* Where a part stores an index of a dimension: the offset in the part, and how many indices, this one included, are
+ * contiguous both in the dimension and in the part. */
 typedef struct place {
   int64_t offset, room;
 } place;

@@ -199,7 +199,7 @@ static void zero(ad_array *array) { memset(array->data, 0, ad_array_bytes(array)
 
 /* Copies the elements that both local parts have. If `to` is P, all other elements of `out` become zero. */
 static void convert(ad_comm *comm, const ad_array *in, ad_type to, ad_array *out) {
-  if (in->data == out->data) return;  // the result shares in's memory and its local part is the same
+  if (in->data == out->data) return;  // the result has in's memory, and the two local parts are the same
   if (to == AD_P) zero(out);
   if (ad_array_is_packed(in)) {
     ad_packed_copy_common(ad_comm_rank(comm), in, out);

@@ -1,5 +1,5 @@
-/* Executes transitions: ad_transit_run and ad_transit_post execute every transition of law 2, on any array. They check
- * law 2 (allowed transitions) and law 6 (like adds to like) where bytes move. */
+/* Executes transitions: ad_transit_run and ad_transit_post execute every transition of law 2, on any array. Before any
+ * bytes move they check law 2 (allowed transitions) and law 6 (like adds to like). */
 #ifndef ARRAY_TRANSIT_H
 #define ARRAY_TRANSIT_H
 #include "addend/array.h"
@@ -34,7 +34,7 @@ typedef struct ad_transit {
   /* 1: a reduce_scatter adds to the contents of `out`, which must then have the accumulate dtype, scale 0 and the
    * result's layout (law 6, like adds to like) */
   int adds;
-  int past_caches;                        /* a hint, see comm/hint.h */
+  int past_caches;                        /* 1: a hint to write past the caches, see comm/hint.h */
   const size_t *send_rows, *receive_rows; /* for all_to_all V->V: rows for and from each member of the group */
   ad_row_order sent, received;            /* order of the sent rows in `in`, and of the received rows in `out` */
   const char *site;                       /* the caller's line; NULL allowed */

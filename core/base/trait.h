@@ -10,8 +10,8 @@
 typedef struct ad_trait {
   ad_status (*check)(void); /* AD_INVALID if the environment asks for something that this process does not have */
   uint32_t (*own)(void);    /* this process's trait; never 0 */
-  uint32_t (*common)(uint32_t one, uint32_t other); /* the trait of everything that both processes have */
-  void (*choose)(uint32_t agreed);                  /* called with the trait of everything that all ranks have */
+  uint32_t (*common)(uint32_t one, uint32_t other); /* returns the trait that describes what both processes have */
+  void (*choose)(uint32_t agreed);                  /* called with the trait that describes what all ranks have */
 } ad_trait;
 
 /* Registers the process's trait; call it before any world is joined. `trait` is borrowed until the process ends. */

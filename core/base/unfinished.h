@@ -13,7 +13,7 @@ enum { AD_TOKEN_SIZE = 17 }; /* bytes of a token: sixteen hexadecimal digits and
 AD_INTERNAL long long ad_token_bits(void);
 AD_INTERNAL void ad_token_print(long long bits, char token[AD_TOKEN_SIZE]);
 /* Writes a whole file: `write` prints to a file with a temporary name, which is then renamed to `path`. AD_IO names the
- * path. If `keep` is not NULL, on success *keep is the file, still open for appending. */
+ * path. If `keep` is not NULL, on success *keep is the file, still open so that the caller can append to it. */
 AD_INTERNAL AD_CHECKED ad_status ad_unfinished_write(const char *path, ad_status (*write)(FILE *file, void *context),
                                                      void *context, FILE **keep);
 /* Returns AD_IO if the path must not be replaced: it is a folder, a pipe, a device, a link to one of these, or a link

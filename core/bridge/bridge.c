@@ -379,7 +379,7 @@ static int is_there(const ad_bridge_way *w, const ad_message *message, int64_t o
   return message->peer == own && w->in.data && w->in.data == w->out.data;
 }
 
-/* Turns routes into messages; returns the number of messages. */
+/* Makes the messages for the routes; returns how many there are. */
 static size_t make_messages(const ad_bridge_way *w, const ad_route_passing *routes, const ad_known_way *known) {
   size_t count = 0, element = ad_dtype_size(present(w)->dtype), row = ad_bridge_row_numel(present(w));
   for (size_t i = 0; i < routes->count; i++) {

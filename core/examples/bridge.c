@@ -31,7 +31,8 @@ static ad_status create_sides(ad_comm *comm, const char *images, sides *s) {
   AD_TRY(ad_mesh_create("dp=4 tp=2", &s->encoder));
   AD_TRY(ad_mesh_create("dp=2 cp=2 tp=2", &s->model));
   AD_TRY(ad_layout_parse(s->encoder, images, &from));
-  AD_TRY(ad_layout_parse(s->model, "dp=S0 cp=R tp=I", &to));  // R on cp: cp ranks use different parts of one replica
+  // R on cp: each rank of cp uses a part of the full sequence
+  AD_TRY(ad_layout_parse(s->model, "dp=S0 cp=R tp=I", &to));
   AD_TRY(ad_bridge_create(comm, &from, &to, NULL, &s->bridge));
   AD_TRY(ad_bridge_describe(s->bridge, AD_F64, &shape, AD_FORWARD, &s->made, &s->read));
   AD_TRY(ad_bridge_describe(s->bridge, AD_F64, &shape, AD_BACKWARD, &s->made_gradient, &s->read_gradient));

@@ -201,7 +201,7 @@ static const size_t sizes[DTYPE_END] = {[AD_F64] = 8, [AD_F32] = 4, [AD_BF16] = 
 
 /* ---- blocks: pieces in the accumulate type that fit into the L1 cache ---- */
 
-enum { BLOCK = 1024 };  // elements
+enum { BLOCK = 1024 };  // number of elements
 
 typedef union block {
   float f32[BLOCK];

@@ -16,7 +16,7 @@ typedef struct ad_group_shape {
   int64_t head, gap; /* gap 0: the group does not cover two pools, and head is 0, too */
   int count;         /* number of factors; the slowest comes first */
   int64_t size[AD_AXIS_COUNT], stride[AD_AXIS_COUNT];
-  uint64_t list;        /* 0: the group is no list */
+  uint64_t list;        /* identifier of a list of ranks; 0: the group is no list */
   const int64_t *ranks; /* the ranks of a list, borrowed; NULL in memory that processes share, and in messages */
 } ad_group_shape;
 /* Returns the shape of a mesh's group. */

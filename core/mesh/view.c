@@ -28,7 +28,7 @@ typedef struct walk {
   ad_axes axes;    /* the axes that were passed since the last common boundary, except those of size 1 */
 } walk;
 
-/* Passes the next axis. */
+/* Moves the walk past its next axis. */
 static void walk_on(walk *w) {
   ad_axis axis = w->mesh->order[w->next++];
   int64_t size = w->mesh->axis_size[axis];

@@ -39,7 +39,7 @@ struct ad_dump {
   int has_sums;   /* 1: the dumped step has ended, and its sums are written */
   int microbatch;
   double divisor; /* the divisor of this microbatch's losses; 0: unknown */
-  double norm;    /* of the step's sums, as the caller reported it; NaN: unknown */
+  double norm;    /* norm of the step's sums, as the caller gave it to ad_reducer_reported; NaN: none was given */
   ad_dumped_param *params;
   ad_dump_mesh mesh;
 };

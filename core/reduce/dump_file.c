@@ -142,7 +142,7 @@ typedef struct dump_file {
   const char *metadata[2 * PAIRS + 1];
   int pairs;
   char mesh[MESH_TEXT], rank[SHORT], step[SHORT], number[SHORT], divisor[SHORT], norm[SHORT];
-  char *texts[4]; /* memory of the texts in `reported` */
+  char *texts[4]; /* the JSON texts that `metadata` points to, which are freed at the end */
   int text_count;
 } dump_file;
 

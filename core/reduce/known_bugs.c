@@ -46,7 +46,7 @@ static void clear_earlier(void *context, void *passing) {
   }
 }
 
-/* Known bug: each microbatch is divided by its own count, and the step is the mean of these means. */
+/* Known bug: each microbatch is divided by its own count, and the step's gradient is the mean of the results. */
 static void divide_by_own_count(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   ad_divisor_passing *divisor = passing;
@@ -226,7 +226,7 @@ static void change_order(void *context, void *passing) {
 
 /* ---- bugs of dtypes ---- */
 
-/* Known bug: a gradient is rounded to bf16 on its way into the bucket. */
+/* Known bug: a gradient is rounded to bf16 before it is put into the bucket. */
 static void bring_to_bf16(void *context, void *passing) {
   *(ad_dtype *)passing = AD_BF16;
   ((ad_known_bug_scene *)context)->fired = 1;
@@ -263,7 +263,7 @@ static void round_reduced(void *context, void *passing) {
 
 static ad_path_step step_behind(const ad_bucket *bucket) { return bucket->key.steps[bucket->steps.next - 1]; }
 
-/* Known bug: in a group of one rank, the sum is added to itself as if it were another rank's. */
+/* Known bug: in a group of one rank, the sum is added to itself as if it were another rank's sum. */
 static void add_to_itself(void *context, void *passing) {
   const ad_bucket *bucket = ((ad_bucket_passing *)passing)->bucket;
   if (ad_mesh_ranks_over(bucket->key.mesh, step_behind(bucket).axes) != 1) return;

@@ -20,7 +20,7 @@ AD_INTERNAL ad_reduction_plan ad_reducer_plan(const ad_reducer *reducer, size_t 
 /* The memory into which the gradients of a bucket are written, for plans. The argument `index` of ad_reducer_bucket
  * counts buckets in launch order. */
 typedef struct ad_bucket_plan {
-  ad_move move; /* the first reduction, over `axes`; both 0: gradients are not reduced */
+  ad_move move; /* the first reduction, and below its axes; both 0: gradients are not reduced */
   ad_axes axes;
   ad_dtype dtype; /* dtype of the bucket's elements */
   size_t bytes;   /* size of the bucket */
@@ -31,7 +31,7 @@ typedef struct ad_bucket_plan {
   /* the most other buckets of the window, in any step so far, that got their first gradient between this bucket's first
    * gradient and its sending */
   size_t overtaken;
-  const size_t *params; /* indices of its parameters */
+  const size_t *params; /* indices of the bucket's parameters */
   size_t param_count;
 } ad_bucket_plan;
 /* The precision policy of this parameter's gradient: that of its ad_param_spec, with defaults filled in. */

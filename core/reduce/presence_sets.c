@@ -149,7 +149,7 @@ static size_t entry_count(const ad_reducer *reducer, const ad_presence_set *set)
   return count;
 }
 
-/* Hashes each entry of the list. */
+/* Computes the hash of each entry of the compared list. */
 static void hash_entries(const ad_reducer *reducer, const ad_presence_set *set, uint64_t *hashes, size_t entries) {
   char text[ENTRY_TEXT];
   for (size_t i = 0, next = 0; i < entries; i++) {

@@ -13,7 +13,7 @@ typedef struct ad_reduced_param {
   int lasting;
   size_t bucket;         // index of the bucket in which the gradient is packed
   size_t offset, numel;  // this rank's part of the full gradient: offset in the bucket, size; in elements
-  ad_segment segment;    // the same part, in rows
+  ad_segment segment;    // this rank's part of the full gradient, in rows
   int filled;            // 1: the bucket's memory contains a sum of the parameter's gradients that is not sent yet
   int arrived;           // 1: the gradient of the present microbatch has arrived
   int expected;          // number of gradients that ad_reducer_expect announced and that have not arrived
@@ -29,7 +29,7 @@ typedef struct ad_bucket_key {
   const ad_mesh *mesh;
   ad_path_step steps[AD_AXIS_COUNT];
   int step_count;
-  int scatters;  // the first step is a reduce_scatter
+  int scatters;  // 1: the first step is a reduce_scatter
   int lasting;   // 1: the bucket's parameters are `lasting`, so that it has its own memory
   ad_precision_policy policy;
   // communication dtype: the policy's reduce dtype, or the accumulate dtype if the path has no step
@@ -149,7 +149,7 @@ struct ad_reducer {
   ad_reducer_state state;
   ad_sync sync;
   size_t launched;  // number of buckets launched in the present microbatch
-  uint64_t steps;   // finished steps
+  uint64_t steps;   // number of finished steps
   ad_dump *dump;    // the dump of this or a later step; NULL: none
 };
 
@@ -186,7 +186,7 @@ void ad_counters_begin_step(ad_bucket *bucket);
 void ad_counters_begin_sum(ad_bucket *bucket); /* begins a new sum: the values in `sum` were returned or set aside */
 void ad_counters_begin_microbatch(ad_bucket *bucket, ad_sync sync);
 void ad_counters_arrived(ad_bucket *bucket);           /* one more gradient of this microbatch has arrived */
-void ad_counters_expect(ad_bucket *bucket, int count); /* does what ad_reducer_expect does */
+void ad_counters_expect(ad_bucket *bucket, int count); /* does the bucket's part of ad_reducer_expect */
 int ad_counters_are_complete(const ad_bucket *bucket,
                              /* returns 1 if all gradients have arrived, so that the bucket can be sent */
                              ad_sync sync);
@@ -220,9 +220,9 @@ void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_a
  * wider range. */
 int ad_scale_for(ad_dtype dtype, int64_t addends);
 
-/* path.c: the steps of a bucket's path. */
+/* path.c: runs the steps of a bucket's path. */
 void ad_bucket_begin_path(ad_bucket *bucket);
-int ad_bucket_is_through(const ad_bucket *bucket); /* returns 1 if all steps were posted */
+int ad_bucket_is_through(const ad_bucket *bucket); /* returns 1 if all steps of the path were posted */
 /* Posts the next step of the bucket's path. */
 ad_status ad_bucket_run_step(ad_reducer *reducer, size_t index) AD_CHECKED;
 /* Calls the mutation at an injection point, if there is one, for this bucket; see ad_bucket_passing. */

@@ -27,7 +27,7 @@ typedef struct ad_copy_kind {
   size_t most, most_own;
 } ad_copy_kind;
 
-/* Memory for the full copies of one unit, all kinds. */
+/* Memory for the full copies of one unit, of all kinds. */
 typedef struct ad_copy_slot {
   int64_t unit;      // the unit whose copies are in the slot; -1: none
   int taken, ready;  // taken, 1: the unit was acquired since its gather; ready, 1: the gather is complete

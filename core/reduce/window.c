@@ -205,8 +205,8 @@ ad_status ad_window_refill(ad_store *store) {
 
 /* ---- emptying a slot ---- */
 
-/* On backend hostile, fills a released copy with NaN once no rank uses it. Each rank fills only the parts that it
- * writes in a gather, so that no two ranks write the same bytes. */
+/* On backend hostile, fills a released copy with NaN when no rank uses the copy any more. Each rank fills only the
+ * parts that it writes in a gather, so that no two ranks write the same bytes. */
 static ad_status poison(ad_store *store, const ad_copy_slot *slot) {
   AD_TRY(fence(store));
   for (size_t i = store->unit_starts[slot->unit]; i < store->unit_starts[slot->unit + 1]; i++) {

@@ -8,7 +8,7 @@ typedef struct ad_table_cell {
   const char *text;
   size_t length;
 } ad_table_cell;
-/* Returns the cell without spaces at its ends. */
+/* Returns the text as a cell, without spaces at its beginning and end. */
 ad_table_cell ad_table_cell_trimmed(const char *text, size_t length);
 /* Writes the cell for an error message, printable and truncated if it is long. Returns buffer. */
 const char *ad_table_cell_print(ad_table_cell cell, char *buffer, size_t size);

@@ -18,7 +18,7 @@ typedef struct layout {
   int has_labels;
   int has_stages; /* 1: labels also have the stage, because a rank has several */
   double scale;   /* columns for one unit of time */
-  int width;      /* columns of a row, without its name */
+  int width;      /* number of columns of a row, without the rank's name */
   int is_coloured;
 } layout;
 

@@ -1,4 +1,4 @@
-/* Faults of a table: each is a sentence, with the law of tables that is broken and the place in the table. */
+/* Faults of a table: each is a sentence, with the law of tables that is broken and the position in the table. */
 #ifndef SCHEDULE_FAULTS_H
 #define SCHEDULE_FAULTS_H
 #include "schedule/table.h"

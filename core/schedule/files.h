@@ -5,7 +5,7 @@
 
 #include "schedule/table.h"
 
-enum { AD_TABLE_FILE_MAX = 1 << 26 }; /* bytes of a text */
+enum { AD_TABLE_FILE_MAX = 1 << 26 }; /* the most bytes that a text may have */
 
 /* These functions read a table from a text; `name` is the text's name in errors; *overlapped counts the cells with
  * several actions. */

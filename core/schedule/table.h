@@ -34,9 +34,9 @@ typedef struct ad_action_record {
 const ad_action_record *ad_action_record_of(ad_action_kind kind);
 
 int ad_action_is_transfer(ad_action_kind kind);
-int ad_action_goes_back(ad_action_kind kind);   /* 1: this transfer carries a gradient */
-int ad_action_is_receive(ad_action_kind kind);  /* 1: this transfer arrives at its `stage` */
-int ad_action_is_addend(ad_action_kind kind);   /* 1: the action computes an addend of the weights' gradient: B, W */
+int ad_action_goes_back(ad_action_kind kind);  /* 1: this transfer carries a gradient */
+int ad_action_is_receive(ad_action_kind kind); /* 1: the transfer's value or gradient arrives at the action's `stage` */
+int ad_action_is_addend(ad_action_kind kind);  /* 1: the action computes an addend of the weights' gradient: B, W */
 int ad_action_is_backward(ad_action_kind kind); /* 1: the action computes the inputs' gradient: B, I */
 
 /* ad_table_edge_count returns the number of the table's edges, of the declared ones or of the chain; ad_table_edge

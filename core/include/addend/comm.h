@@ -99,7 +99,7 @@ typedef struct ad_message {
  * floor((i+1)*rows/g)). */
 typedef struct ad_segment {
   int64_t rows;
-  size_t row; /* elements of one row */
+  size_t row; /* number of elements in one row */
 } ad_segment;
 
 /* Describes one collective. Zero fields mean the defaults. The caller owns all memory. The memory of `in`, `out` and of
@@ -130,8 +130,8 @@ typedef struct ad_collective {
   /* The dtype of a reduction's outputs, which are rounded once from the accumulate dtype. 0: `dtype`. Integers and bool
    * always keep their own dtype. */
   ad_dtype out_dtype;
-  /* For sums: the inputs hold values times 2^-in_scale and the outputs are written times 2^-out_scale (law 8). The same
-   * on all ranks. */
+  /* For sums: the inputs hold values times 2^-in_scale and the outputs are written times 2^-out_scale (law 8). All
+   * ranks have the same scales. */
   int in_scale, out_scale;
   /* 1: the sum is added to the contents of `out`, which then has the accumulate dtype. reduce_scatter only. */
   int adds;
@@ -227,7 +227,8 @@ AD_API void ad_ranks_release(ad_ranks *ranks);
 AD_API int64_t ad_ranks_count(const ad_ranks *ranks);
 /* The rank of member number `index`; -1, with a message in ad_last_error(), if there is no such member. */
 AD_API int64_t ad_ranks_rank(const ad_ranks *ranks, int64_t index);
-AD_API int64_t ad_ranks_index(const ad_ranks *ranks, int64_t rank); /* -1: not in the list */
+/* the member's number; -1 if the rank is not in the list */
+AD_API int64_t ad_ranks_index(const ad_ranks *ranks, int64_t rank);
 
 /* Reports to every rank of the world that this rank failed: the call in which a rank waits, or its next call, returns
  * AD_PEER_FAILED with `message`. `status` is the reason; ad_launch_result has it. Only the first failure of a world is

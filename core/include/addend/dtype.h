@@ -23,10 +23,10 @@ AD_API const char *ad_dtype_name(ad_dtype dtype); /* "f64", "bf16", ...; "unknow
 /* "f32" -> AD_F32. AD_INVALID, naming the known dtypes, for anything else; *out is then unchanged. */
 AD_API AD_CHECKED ad_status ad_dtype_parse(const char *text, ad_dtype *out);
 AD_API int ad_dtype_is_float(ad_dtype dtype);
-/* The dtype in which sums and statistics of values of this dtype form: f64 for f64, f32 for every other. */
+/* The dtype in which sums and statistics of values of this dtype are accumulated: f64 for f64, f32 for all others. */
 AD_API ad_dtype ad_dtype_wide(ad_dtype dtype);
 /* dst[i] = (dst_dtype)src[i] for n elements; each is rounded once. Converts between floating dtypes, and copies any
- * dtype to itself. dst and src may overlap only where the dtypes are equal. AD_INVALID, with nothing written, for other
+ * dtype to itself. dst and src may overlap only if the dtypes are equal. AD_INVALID, with nothing written, for other
  * pairs of dtypes, and if dst or src is NULL for n > 0. */
 AD_API ad_status ad_cast(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, size_t n);
 

@@ -20,7 +20,7 @@ typedef struct ad_precision_policy {
   ad_dtype accumulate; /* dtype in which sums are accumulated */
 } ad_precision_policy;
 
-enum { AD_PARAM_NAME_SIZE = 96 }; /* bytes of a name that a layer makes, including the final 0 */
+enum { AD_PARAM_NAME_SIZE = 96 }; /* bytes of the longest parameter name that a layer makes, with the final 0 */
 
 /* Everything that is known of a parameter before it has memory. A layer sets name, shape, layout, `sharded`, unit,
  * decay and initial values; storage and precision policy depend on how the parameter is trained. */

@@ -1,6 +1,6 @@
 /* Random numbers without a state (Philox4x32-10, Salmon et al. 2011): a number depends only on (seed, stream, index),
- * never on which rank draws it or in which order, so every mesh draws the same numbers. data.h defines how the words of
- * Philox are used. */
+ * never on which rank draws it or in which order, so every mesh draws the same numbers. addend/data.h defines how the
+ * words of Philox are used. */
 #ifndef ADDEND_RANDOM_H
 #define ADDEND_RANDOM_H
 #include <stdint.h>

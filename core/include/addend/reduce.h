@@ -1,5 +1,5 @@
 /* The gradient reducer: it takes gradients of parameters that have a layout and a precision policy, and returns the
- * summed gradients. It works on arrays and knows of no tape, so another framework can call it with its own buffers. The
+ * summed gradients. It works on arrays and needs no tape, so another framework can call it with its own buffers. The
  * sums that are needed follow from the types (law 4); a caller cannot choose them. */
 #ifndef ADDEND_REDUCE_H
 #define ADDEND_REDUCE_H

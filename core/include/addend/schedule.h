@@ -100,8 +100,8 @@ typedef enum ad_stage_way { AD_STAGE_BOTH_WAYS, AD_STAGE_ONE_WAY /* no gradient 
 AD_API AD_CHECKED ad_status ad_table_connect(ad_table *table, int32_t from, int32_t to, ad_stage_way way);
 
 AD_API int32_t ad_table_rank_count(const ad_table *table);
-AD_API int32_t ad_table_stage_count(const ad_table *table); /* largest stage that an action refers to, plus 1 */
-/* largest microbatch that an action refers to, plus 1 */
+AD_API int32_t ad_table_stage_count(const ad_table *table); /* largest stage of an action or a connection, plus 1 */
+/* largest microbatch of an action, plus 1 */
 AD_API int32_t ad_table_microbatch_count(const ad_table *table);
 AD_API size_t ad_table_action_count(const ad_table *table, int32_t rank);
 /* Returns the action with index `place` (from 0) of the rank's list; borrowed until the table changes. */

@@ -20,8 +20,8 @@ typedef struct ad_store_options {
 
 typedef struct ad_store ad_store;
 /* Creates a store. Collective over the parameters' meshes. Parameters of one `unit` are gathered together. If a
- * parameter's storage layout is its compute layout and its dtypes agree, value, master and compute copy are the same
- * array. */
+ * parameter's storage layout is its compute layout and its param dtype is its compute dtype, its value is also its full
+ * copy. */
 AD_API AD_CHECKED ad_status ad_store_create(ad_comm *comm, const ad_param_spec *params, size_t count,
                                             const ad_store_options *options, ad_store **out);
 AD_API void ad_store_destroy(ad_store *store);
