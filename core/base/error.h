@@ -32,7 +32,7 @@ AD_INTERNAL int ad_has(size_t index, size_t count, const char *call, const char 
 #define AD_NEED(...) AD_NEED_AS(#__VA_ARGS__, __VA_ARGS__)
 /* The call site that public functions use if the caller's is NULL: if (!site) site = AD_NO_SITE; */
 #define AD_NO_SITE "a call without a site"
-/* Passes a message that is no error to the callback that ad_set_log has set. */
+/* Passes a message that is no error to the callback that ad_set_log has set, if any. */
 AD_INTERNAL void ad_log(ad_log_level level, const char *format, ...) AD_PRINTF(2, 3);
 
 /* The static analyzer does not see error.c. These macros tell it that the functions return `status`, and so not

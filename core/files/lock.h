@@ -11,6 +11,6 @@ enum { AD_LOCK_NONE = -1 };
  * process holds the lock, waits up to two seconds, long enough for a killed process to vanish; then AD_IO names the
  * process. On a file system without locks, warns and sets *out to AD_LOCK_NONE. */
 AD_INTERNAL AD_CHECKED ad_status ad_lock_take(const char *folder, int *out);
-AD_INTERNAL void ad_lock_give(int lock); /* AD_LOCK_NONE allowed */
+AD_INTERNAL void ad_lock_give(int lock); /* releases the lock; AD_LOCK_NONE allowed */
 
 #endif

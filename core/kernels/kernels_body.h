@@ -69,7 +69,7 @@ INLINE uint16_t f32_to_f16(float value) {
   uint32_t subnormal = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000;
   uint32_t finite = magnitude < 0x38800000 ? subnormal : normal;  // below 2^-14
   uint32_t special = magnitude > F32_INFINITY ? nan : 0x7c00;
-  uint32_t half = magnitude < 0x477ff000 ? finite : special;  // 65520 and above are infinite
+  uint32_t half = magnitude < 0x477ff000 ? finite : special;  // 65520 and above become infinite
   return (uint16_t)(half | (bits_of(value) >> 16 & 0x8000));
 }
 
@@ -597,7 +597,7 @@ static int is_streamed(const ad_reducing *how, const void *out, const void *cons
   return how->past && !how->adds && !is_among(out, sources, source_count);
 }
 
-/* Prepares a reduction: sizes, converters, the folder, and how outputs are written. */
+/* Prepares a reduction: sizes, converters, the function that combines terms, and how outputs are written. */
 INLINE reducer plan_reduction(void *const *out, size_t out_count, const void *const *sources, size_t source_count,
                               const ad_reducing *how, ad_dtype out_dtype) {
   int is_float = ad_dtype_is_float(how->dtype);

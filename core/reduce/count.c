@@ -1,4 +1,5 @@
-/* The counts by which losses are divided (law 5): one small all-reduce a step, posted when the batch has been read. */
+/* The counts by which losses are divided (law 5). They are summed by one small all-reduce in each step, which is posted
+ * when the batch has been read. */
 #include "reduce/count.h"
 
 #include <string.h>

@@ -17,7 +17,7 @@ typedef struct ad_reduced_param {
   int filled;            // 1: the bucket's memory contains a sum of the parameter's gradients that is not sent yet
   int arrived;           // 1: the gradient of the present microbatch has arrived
   int expected;          // number of gradients that ad_reducer_expect announced and that have not arrived
-  int64_t present;       // number of microbatches of this step in which a gradient arrived
+  int64_t present;       // number of this step's microbatches in which a gradient of the parameter arrived
   ad_dtype produced;     // the dtype in which this step's gradients arrived; 0: none has arrived
   ad_array result;       // the parameter's part of the bucket's sum, in the storage layout
 } ad_reduced_param;
@@ -39,7 +39,7 @@ typedef struct ad_bucket_key {
 /* The parameters of a bucket; their gradients are packed in it one after another. Written by bucket.c. Each array has
  * one entry for each parameter. */
 typedef struct ad_bucket_members {
-  size_t *index;         // indices in reducer->params
+  size_t *index;         // indices of the parameters in reducer->params
   ad_segment *segments;  // rows of this rank's part of the full gradient
   const char **names;    // borrowed from the parameters
   size_t count;
@@ -259,7 +259,7 @@ typedef struct ad_added_passing {
   size_t numel;
 } ad_added_passing;
 
-/* presence_sets.c: checks that ranks have the same parameters and gradients of the same parameters. */
+/* presence_sets.c: checks that all ranks have the same parameters, and gradients of the same parameters. */
 ad_status ad_presence_sets_build(ad_reducer *reducer) AD_CHECKED;
 void ad_presence_sets_release(ad_reducer *reducer);
 ad_status ad_presence_sets_compare_lists(ad_reducer *reducer) AD_CHECKED;

@@ -29,7 +29,7 @@ typedef struct ad_copy_kind {
 
 /* Memory for the full copies of one unit, of all kinds. */
 typedef struct ad_copy_slot {
-  int64_t unit;      // the unit whose copies are in the slot; -1: none
+  int64_t unit;      // the unit whose copies are in the slot; -1: no unit
   int taken, ready;  // taken, 1: the unit was acquired since its gather; ready, 1: the gather is complete
   int64_t uses;
   uint64_t number;         // the number of the gather that fills the slot

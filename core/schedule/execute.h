@@ -26,7 +26,7 @@ typedef struct ad_execution {
   /* lists of waiters. waiter: for each rank, the first rank that waits for it; next: for each rank, the next in its
    * list */
   int32_t *waiter, *next;
-  int32_t *ready; /* ranks that may continue, a stack */
+  int32_t *ready; /* stack of the ranks that may continue */
   int32_t ready_count;
   char *is_ready;
   int32_t arrived[AD_ACTION_COUNT]; /* number of ranks whose next action is SUMS, or NORM */

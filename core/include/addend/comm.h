@@ -267,7 +267,7 @@ typedef struct ad_launch_options {
    * why with ad_comm_fail, and ad_launch_result has that message. */
   int (*function)(ad_comm *comm, void *context);
   void *context;
-  char *const *argv; /* a program and its arguments, instead of `function` */
+  char *const *argv; /* a program and its arguments, which are executed instead of `function` */
   /* Only with `function`, and if this process was already started as a rank (ad_comm_launched). 1: the process joins
    * that world and runs `function` there, `ranks` is ignored, and *out describes this rank alone. 0: AD_INVALID. */
   int joins;

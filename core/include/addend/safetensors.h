@@ -29,7 +29,7 @@ AD_API AD_CHECKED ad_status ad_safetensors_open(const char *path, ad_safetensors
 AD_API void ad_safetensors_close(ad_safetensors *file); /* NULL allowed */
 AD_API size_t ad_safetensors_count(const ad_safetensors *file);
 AD_API const ad_safetensor *ad_safetensors_at(const ad_safetensors *file, size_t index); /* in the order of names */
-/* NULL if there is none */
+/* returns NULL if there is none */
 AD_API const ad_safetensor *ad_safetensors_find(const ad_safetensors *file, const char *name);
 /* Returns the text under `key` in the header's "__metadata__", NULL if there is none. Owned by the file. */
 AD_API const char *ad_safetensors_metadata(const ad_safetensors *file, const char *key);

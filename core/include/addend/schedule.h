@@ -150,8 +150,8 @@ typedef struct ad_table_lowering {
    * them */
   int waits;
 } ad_table_lowering;
-/* Runs the passes on the table. If `options` is NULL, they are the defaults. AD_INVALID, with the table unchanged, if
- * the table already has a part that a pass would insert, or breaks a law. */
+/* Runs the passes on the table. NULL `options` mean the defaults. AD_INVALID, with the table unchanged, if the table
+ * already has a part that a pass would insert, or breaks a law. */
 AD_API AD_CHECKED ad_status ad_table_lower(ad_table *table, const ad_table_lowering *options);
 
 /* ---- checking tables against the laws, and timing them ---- */
@@ -210,7 +210,7 @@ typedef enum ad_table_law {
 
 /* Checks a table against the laws. The laws of a part without actions are not checked, except that an UPDATE needs its
  * REDUCE. If a law is broken, AD_INVALID with a sentence about the first one: rank, place (counted from 0), action, and
- * what to do. If `options` is NULL, they are the defaults. */
+ * what to do. NULL `options` mean the defaults. */
 AD_API AD_CHECKED ad_status ad_table_check(const ad_table *table, const ad_table_options *options);
 
 /* Measures of a table that breaks no law. The bubble is the share of idle time: 1 - (sum of all ranks' busy time) /
@@ -223,7 +223,7 @@ typedef struct ad_table_worth {
   /* the most operands that a rank keeps for W at a time (each from its I to its W), and the rank */
   int32_t deferred, deferred_rank;
 } ad_table_worth;
-/* Measures a table by simulating it. AD_INVALID if it breaks a law. If `options` is NULL, they are the defaults. */
+/* Measures a table by simulating it. AD_INVALID if it breaks a law. NULL `options` mean the defaults. */
 AD_API AD_CHECKED ad_status ad_table_measure(const ad_table *table, const ad_table_options *options,
                                              ad_table_worth *out);
 /* Fills in the times at which each action begins and ends, in the order of ad_table_action, rank after rank. The caller
