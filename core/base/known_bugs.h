@@ -1,5 +1,5 @@
 /* Known bugs of distributed training other than wrong transitions (in dtypes, buffers, protocol, slices). Each is a
- * record in the known_bugs.c of the folder whose part of real systems has had the bug. Tests and `addend check
+ * record in a known_bugs.c, in the folder that does the work in which real systems had the bug. Tests and `addend check
  * --mutate` install a known bug, which is one or a few functions at injection points (base/injection.h). */
 #ifndef BASE_KNOWN_BUGS_H
 #define BASE_KNOWN_BUGS_H
