@@ -72,7 +72,7 @@ static ad_status sparsity_describe(ad_tape *tape, ad_tensor *out) {
   if (!partial) return ad_operation_describe(tape, out);
   return ad_fail(AD_TYPE,
                  "%s: the sums of `sparsity` are P on `%s`, but must be complete, because the logarithm of a sum is "
-                 "not the sum of the logarithms of its addends; this may repair it: all_reduce P->I",
+                 "not the sum of the logarithms of its addends; possible repair: all_reduce P->I",
                  ad_tensor_site(out), ad_axis_name((ad_axis)__builtin_ctz(partial)));
 }
 

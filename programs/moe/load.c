@@ -102,7 +102,7 @@ static ad_status check_summed(const ad_array *all) {
   if (!partial) return AD_OK;
   return ad_fail(AD_TYPE,
                  "the counts of tokens of each expert are P on `%s`, since each rank has counted only its own tokens; "
-                 "this may repair it: all_reduce P->R",
+                 "possible repair: all_reduce P->R",
                  ad_axes_print(partial, axes, sizeof axes));
 }
 
