@@ -204,7 +204,7 @@ refused 'train.global_batch|16|1|8|2|4|32|64|model.ragged' \
   ocr-fan-out --set train.microbatches=8
 refused "model.encoder_heads|tp=2|3|4
 model.patch|data.width|64|7|63|70
-bridge|pp=2|pp=1
+--set mesh.model|pp=2|pp=1
 train.global_batch|6|1|2|3" \
   ocr-fan-in-small --set 'mesh.model=dp=2 pp=2 tp=2' --set model.encoder_heads=3 --set model.patch=7 --set train.global_batch=6
 refused '--set placement' ocr-disjoint --set placement=apart
