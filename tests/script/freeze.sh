@@ -131,11 +131,12 @@ of names 'addend: Cause.text' && says "$work/lines" Cause.text
 of names 'addend: plan' && grep -q "ranks_per_node: 'int' = 0.*ranks_per_node: 'int' = 1" "$work/lines" || fail "of plan: $(cat "$work/lines")"
 says_facts "$work/out" "5 facts"
 if grep -q '"addend.torch: watch"' "$work/named/names.json"; then
-  change torch/_arguments.py '/^    reduce: /d'
+  change torch/_options.py '/^    reduce: /d'
   names 1 compare
-  for name in assert_summed dump.__init__; do # the argument is in one of two signatures
+  for name in assert_summed dump.__init__ watch.__init__ watch_trainer; do # the argument is in one of two signatures
     of names "addend.torch: $name" && [ "$(grep -o ' reduce: ' "$work/lines" | wc -l)" -eq 1 ] || fail "of $name: $(cat "$work/lines")"
   done
-  says_facts "$work/out" "7 facts"
+  of names 'addend.torch: WatchOptions.reduce' && says "$work/lines" WatchOptions.reduce
+  says_facts "$work/out" "10 facts"
 fi
 echo "freeze: all hold"
