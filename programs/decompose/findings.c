@@ -174,7 +174,8 @@ static ad_tensor *replace(void *own, ad_tape *t, size_t site, ad_tensor *x, ad_t
     else
       ad_random_components_keep_any(random, site, (size_t)pass->at->first_sample * seq_of(d) + row, row, active, &mask);
   }
-  return ad_linear(t, ad_multiply(t, h, ad_constant(t, &mask)), ad_constant(t, &random->u[site]));
+  ad_tensor *u = ad_constant(t, &random->u[site]);
+  return ad_linear(t, ad_multiply(t, h, ad_constant(t, &mask)), u);
 }
 
 static ad_tensor *random_logits(search *s, int pass, const ad_adversary *with, const place *at) {

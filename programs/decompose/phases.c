@@ -146,7 +146,8 @@ static ad_tensor *faithfulness(ad_decomposition *d, ad_phase_run *at, const ad_m
   const ad_decompose_part *block = part_of(d, at);
   ad_tensor *sum = NULL;
   for (size_t i = 0; i < block->site_count; i++) {
-    ad_tensor *product = ad_linear(t, ad_to_dtype(t, masks[i].v, wide), ad_to_dtype(t, masks[i].u, wide));
+    ad_tensor *u = ad_to_dtype(t, masks[i].u, wide), *v = ad_to_dtype(t, masks[i].v, wide);
+    ad_tensor *product = ad_linear(t, v, u);
     ad_tensor *error = ad_squared_error(t, product, ad_target_constant(&block->target, t, block->first_site + i));
     sum = sum ? ad_add(t, sum, error) : error;
   }

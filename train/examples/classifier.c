@@ -90,8 +90,8 @@ static ad_status run_phase(void *own, ad_phase_run *at) {
   ad_tensor *h = ad_gelu(t, ad_linear_forward(t, params, &model->in, x));  // the columns of h are sharded over tp
   ad_tensor *logits = ad_tp_leave(t, ad_linear_forward(t, params, &model->out, h), plain);  // an all-reduce over tp
   ad_tensor *labels = ad_constant(t, of[LABELS]), *operands[2] = {logits, labels};
-  ad_tensor *close = ad_sum(t, ad_operation_apply(t, &margin, operands, 2, NULL));
-  ad_phase_loss(at, 0, ad_add(t, ad_cross_entropy(t, logits, labels), ad_scale(t, close, 0.1)));
+  ad_tensor *close = ad_scale(t, ad_sum(t, ad_operation_apply(t, &margin, operands, 2, NULL)), 0.1);
+  ad_phase_loss(at, 0, ad_add(t, ad_cross_entropy(t, logits, labels), close));
   count_hits(ad_tensor_array(logits), of[LABELS], of[HITS]);
   ad_phase_loss(at, 1, ad_sum(t, ad_constant(t, of[HITS])));
   return AD_OK;
