@@ -13,7 +13,7 @@ static const struct {
 } worlds[] = {{"dp_shard=2 tp=3", 2}, {"dp_replicate=2 tp=3 cp=1", 0}, {"dp_replicate=2 dp_shard=2 tp=2", 2}};
 enum { WORLDS = sizeof worlds / sizeof *worlds };
 
-enum { TAKEN = 80 };
+enum { TAKEN = 40 };
 
 /* For each world, made once: all derived mutants, and the drawn ones with their verdicts. */
 static ad_mutants *listed[WORLDS], *found[WORLDS];

@@ -4,7 +4,7 @@
 
 #include "draw.h"
 
-enum { TAKEN = 40 };
+enum { TAKEN = 20 };
 
 /* Two rows of EVERY_WIDTH numbers made from one matrix, typed R on tp. */
 typedef struct small_rows {
