@@ -1,7 +1,9 @@
-/* Draws the map of a diff from the JSON document in the element #diff. Each parameter has a row, each rank and microbatch a
- * cell in it, coloured by how often that addend was counted. A row is a canvas that is drawn when it scrolls into view, so
- * that a page can hold hundreds of parameters on hundreds of ranks. */
+/* Draws the page of `addend diff`. The element #diff has the diff's JSON document. The page's map has a row for each
+ * parameter. In a row each rank and microbatch has a cell, whose colour shows how often that addend was counted. A row
+ * is a canvas that is drawn when it scrolls into view, so that a page can have hundreds of parameters on hundreds of
+ * ranks. */
 
+/* Maps the kind of a verdict in the document to the words of the page. */
 const KINDS = {
   right: 'right',
   averaged: 'averaged',
@@ -37,15 +39,17 @@ const list = (value) => (Array.isArray(value) ? value : []);
 const world = (diff) => Math.max(1, Number(diff.world) || 1);
 const microbatches = (diff) => Math.max(1, Number(diff.microbatches) || 1);
 
-/* ---- counts and their words ---- */
+/* ---- how often an addend was counted ---- */
 
-/* How often the addend of a rank and microbatch was counted; 1 if the parameter is right and has no counts; null: not known. */
+/* Returns how often the addend of a rank and microbatch was counted in the parameter's sum. Returns null if that is not
+ * known, and 1 if the parameter has no counts but is right. */
 function countOf(param, rank, microbatch) {
   if (!Array.isArray(param.counts)) return param.pass ? 1 : null;
   const count = list(param.counts[rank])[microbatch];
   return isNumber(count) ? count : null;
 }
 
+/* Returns the standard error of the count that countOf() returns; null if the error is not known. */
 function errorOf(param, rank, microbatch) {
   const value = list(list(param.errors)[rank])[microbatch];
   return isNumber(value) ? value : null;
@@ -53,7 +57,8 @@ function errorOf(param, rank, microbatch) {
 
 const FRACTIONS = {0.5: '½', 0.25: '¼', 0.125: '⅛', 0.75: '¾', 1.5: '1½'};
 
-/* A count, short enough for a cell: an integer or a fraction if it is within 5e-4 of one, else two digits. */
+/* Returns a count as text that is short enough for a cell: an integer or a fraction if the count is within 5e-4 of one,
+ * else a number with two digits. Returns '' if the count is not known. */
 function countWords(count) {
   if (count === null) return '';
   const near = [...Object.keys(FRACTIONS).map(Number), 1 / 3, 2 / 3, Math.round(count)].find((value) => Math.abs(count - value) < 5e-4);
@@ -63,7 +68,8 @@ function countWords(count) {
   return near === 2 / 3 ? '⅔' : String(near);
 }
 
-/* How conspicuous a count is, by its distance from 1; 0 and 2 are equally so. An unknown count is as 1/2. */
+/* Returns how conspicuous a count is: its distance from 1, the right count. A count that is not known has the distance
+ * 1/2. */
 const distance = (count) => (count === null ? 0.5 : Math.abs(count - 1));
 
 /* ---- colours ---- */
@@ -85,8 +91,9 @@ function readPalette() {
   };
 }
 
-/* The colour of a count, interpolated between STOPS. A count within 0.01 of 1 has the neutral colour; any other one starts a
- * step away from it, so that it cannot be mistaken for 1. */
+/* Returns the colour of a count as [red, green, blue], interpolated between STOPS. A count within 0.01 of 1 has the
+ * neutral colour, and a negative count has a colour that is not in STOPS. The colour of any other count clearly differs
+ * from the neutral one, so that nobody takes the count for 1. */
 function colourParts(count) {
   const {stops} = palette;
   if (count < -0.01) return rgb(palette.other);
@@ -120,8 +127,8 @@ function hatch(context) {
 
 const powerOfTwo = (least) => 2 ** Math.max(0, Math.ceil(Math.log2(least)));
 
-/* The grid of cells: ranks from left to right, several in a cell if the row is too narrow; microbatches from top to bottom,
- * several in a line if the row is too low. */
+/* Returns the grid of cells of a row. Columns are ranks; if the row is too narrow, a column has several ranks
+ * (`perCell`). Lines are microbatches; if the row is too low, a line has several microbatches (`perLine`). */
 function measure(diff, width, height) {
   const ranks = world(diff), parts = microbatches(diff);
   const perCell = powerOfTwo(ranks / Math.max(1, Math.floor(width / 2)));
@@ -135,7 +142,8 @@ function rowHeight(param, diff) {
   return param.pass ? Math.min(Math.max(14, 6 * lines), 60) : Math.min(Math.max(22, 15 * lines), 160);
 }
 
-/* The most conspicuous count of a cell, with its rank and microbatch. */
+/* Returns the most conspicuous count in a cell, which may have several ranks and microbatches: {rank, microbatch,
+ * count}. */
 function cellAt(param, grid, column, line) {
   let worst = null;
   for (let rank = column * grid.perCell; rank < Math.min((column + 1) * grid.perCell, grid.ranks); rank++) {
@@ -184,7 +192,7 @@ function drawStrip(strip, diff) {
   if (strip.at) outline(context, strip.at.column * grid.width, strip.at.line * grid.height, grid);
 }
 
-/* Outlines a cell in two colours, so that the outline shows on any colour. */
+/* Draws the outline of a cell in two colours, one of which is visible on any cell. */
 function outline(context, x, y, grid) {
   for (const [colour, thickness] of [[palette.ground, 4], [palette.ink, 2]]) {
     context.strokeStyle = colour;
@@ -193,7 +201,7 @@ function outline(context, x, y, grid) {
   }
 }
 
-/* Draws the numbers of ranks above the cells, as many as fit. */
+/* Draws rank numbers above the cells, as many as there is room for. */
 function drawAxis(canvas, diff) {
   const context = prepare(canvas, 16), grid = measure(diff, canvas.clientWidth, 100);
   const room = 10 + 7 * String(grid.ranks - 1).length;
@@ -208,7 +216,8 @@ function drawAxis(canvas, diff) {
 
 /* ---- describing the cell under the pointer ---- */
 
-/* A rank's position in the mesh, "dp=0 tp=3"; ranks are row-major, the last axis fastest. */
+/* Returns a rank's coordinates in the mesh, such as "dp=0 tp=3". Ranks are in row-major order: the last axis varies
+ * fastest. */
 function coordinates(diff, rank) {
   const axes = String(diff.mesh || '').split(' ').map((axis) => axis.split('=')).filter(([, size]) => Number(size) > 0);
   const words = [];
@@ -239,7 +248,8 @@ function sentence(param) {
   return (text.toLowerCase().startsWith(verdictWords(param)) || !text ? text || verdictWords(param) : `${verdictWords(param)}: ${text}`).replace(/\.$/, '');
 }
 
-/* Describes the cell that the pointer is on, or that the arrow keys moved to. */
+/* Adds listeners to a row's canvas, which describe the cell under the pointer, or the cell that the arrow keys moved
+ * to, in the element `spoken`. */
 function listen(strip, diff, spoken) {
   const {canvas, param} = strip;
   const drawn = () => {
@@ -275,6 +285,7 @@ function listen(strip, diff, spoken) {
 
 /* ---- rows of parameters, grouped by verdict ---- */
 
+/* Returns the numbers of a parameter as one line of text: types, factor, residual, and so on. */
 function aboutWords(param) {
   const reference = param.reference;
   return [
@@ -287,21 +298,23 @@ function aboutWords(param) {
   ].filter(Boolean).join(' · ');
 }
 
-/* The verdict's text without the kind that it begins with, which the page prints before it. */
+/* Returns the verdict's text with ": " before it. If the text begins with the kind of the verdict, the kind is left
+ * out, because the page shows it already. Returns '' if there is no other text. */
 function reasonWords(param) {
   const text = String(param.text || ''), start = `${verdictWords(param)}: `;
   const rest = text.startsWith(start) ? text.slice(start.length) : text === verdictWords(param) ? '' : text;
   return rest && `: ${rest}`;
 }
 
-/* The cause, or all possible causes. */
+/* Returns the text of the cause if it is certain, or of all possible causes; '' if there is none. */
 function causeWords(judged) {
   const causes = judged.cause ? [judged.cause] : list(judged.possible_causes);
   return (causes.length > 1 ? 'possible causes: ' : '') + causes.map((cause) => cause.text).join('; ');
 }
 
-const ROWS_SHOWN = 3; /* a group of at most this many parameters shows the numbers of each */
+const ROWS_SHOWN = 3; /* in a group of at most this many parameters, each row shows its numbers */
 
+/* Divides parameters into groups whose verdicts have the same kind, axis and text; returns a list of lists. */
 function groupsOf(params) {
   const groups = new Map();
   for (const param of params) {
@@ -311,6 +324,9 @@ function groupsOf(params) {
   return [...groups.values()];
 }
 
+/* The map of one module: its rows, and the groups that the rows belong to. A strip is {canvas, param, row, at, grid,
+ * isSeen}: the canvas with a parameter's cells, the element `row` around it, the cell `at` that is described (null if
+ * none is), and whether the canvas is in view. */
 class CountMap {
   constructor(diff, spoken) {
     this.diff = diff;
@@ -341,7 +357,8 @@ class CountMap {
     return strip.row;
   }
 
-  /* A group of parameters with the same verdict, which is printed once. */
+  /* Returns the element of a group of parameters that have the same verdict. The verdict is shown once, above their
+   * rows. */
   group(params) {
     const [first] = params;
     const verdict = [make('span', {class: isUndecided(first) ? 'undecided' : 'bad'}, verdictWords(first)), first.axis && [' on ', code(first.axis)], reasonWords(first)];
@@ -364,7 +381,7 @@ class CountMap {
     for (const strip of this.strips) if (strip.isSeen) drawStrip(strip, this.diff);
   }
 
-  /* Hides the rows whose name does not contain all of the words; returns how many rows are left. */
+  /* Hides the rows of parameters whose names do not contain all of the words; returns how many rows remain. */
   search(words) {
     const wanted = words.trim().toLowerCase().split(/\s+/);
     let found = 0;
@@ -391,7 +408,7 @@ function normTile(norm) {
   return tile('Norm that the job reported', short(norm.reported), words || `of the sums: ${short(norm.computed)}`, norm.pass ? 'good' : 'bad');
 }
 
-/* The verdict on all parameters in a few words, and the CSS class to show it in. */
+/* Returns [text, CSS class] for the verdict on all parameters. `wrong` and `undecided` are lists of parameters. */
 function wholeVerdict(diff, wrong, undecided) {
   const of = (some) => `${count(some.length)} of ${count(list(diff.params).length)}`;
   if (wrong.length) return [`DOES NOT MATCH: ${of(wrong)}`, 'bad'];
@@ -455,7 +472,7 @@ function drawMap(diff, wrong, undecided, right) {
   return {box, map};
 }
 
-/* The page's part about one module; a dump has one module, or several with a mesh each. */
+/* Returns the part of the page about one module. A dump has one module, or several that each have their own mesh. */
 function drawDiff(diff, box, {wrong, undecided}) {
   const step = isNumber(diff.step) || typeof diff.step === 'string' ? `Step ${diff.step}, mesh ` : 'Mesh ';
   return [

@@ -1,18 +1,21 @@
-/* What all pages share: making elements, and numbers in words. Text from the data enters a page only as text nodes,
- * so it is never read as markup. */
+/* Functions that the scripts of all pages use: they make elements and print numbers. Text from the data enters a page
+ * only as text nodes, so the browser never reads it as markup. */
 'use strict';
 
 /* ---- elements ---- */
 
-/* make('td', {class: 'number'}, 'text', child, ...): attributes and children that are null or false are left out. */
+/* Returns a new HTML element. Example: make('td', {class: 'number'}, 'text', child, ...). Attributes and children that
+ * are null or false are left out. Children may be elements, texts, and lists of elements and texts. */
 function make(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
 
+/* Returns a new SVG element; attributes and children are as in make(). */
 function makeSvg(tag, attributes = {}, ...children) {
   return filled(document.createElementNS('http://www.w3.org/2000/svg', tag), attributes, children);
 }
 
+/* Sets the attributes of an element, appends the children, and returns the element. */
 function filled(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value !== null && value !== false) element.setAttribute(name, value === true ? '' : value);
@@ -24,7 +27,9 @@ function filled(element, attributes, children) {
 const code = (text) => make('code', {}, text);
 const codeOrNone = (text, className = null) => (text === null || text === undefined ? NONE : make('code', {class: className}, text));
 
-/* A table. Columns are {title, cell(row), number: true for numbers}; a cell is text or an element. */
+/* Returns a table with one line for each row, in a box that scrolls. A column is {title, cell(row), number, className}:
+ * `cell` returns the text or element for a row, `number` is true if the cells are numbers, and className is the CSS
+ * class of other cells. */
 function table(columns, rows, className = null) {
   const kind = (column) => (column.number ? 'number' : column.className || null);
   const head = columns.map((column) => make('th', {scope: 'col', class: kind(column)}, column.title));
@@ -35,22 +40,25 @@ function table(columns, rows, className = null) {
   return make('div', {class: 'wide', tabindex: 0, role: 'group', 'aria-label': label}, whole);
 }
 
+/* Returns content that is folded away until a reader clicks on the summary. */
 function fold(summary, ...content) {
   return make('details', {}, make('summary', {}, summary), content);
 }
 
+/* Returns a list of [name, value] pairs as an element. Pairs without a value are left out. */
 function facts(pairs) {
   const known = pairs.filter(([, value]) => value !== null && value !== undefined && value !== '');
   return make('dl', {class: 'facts'}, known.map(([name, value]) => [make('dt', {}, name), make('dd', {}, value)]));
 }
 
-/* A sentence about something missing, and the command that makes it. */
+/* Returns a paragraph with a sentence about something that is missing and, if given, the command that makes it. */
 function missing(sentence, command = null) {
   return make('p', {class: 'missing'}, sentence, command && [' ', code(command)]);
 }
 
-/* A section of the page. If it cannot be drawn, for example because another version wrote the file, the other sections
- * are not affected. */
+/* Returns a section of the page with the content that `draw` returns; null or false if `draw` returns null or false. If
+ * `draw` throws, for example because another version of addend wrote the file, the section shows the error, and the
+ * other sections are not affected. */
 function section(title, draw) {
   let content;
   try {
@@ -62,8 +70,8 @@ function section(title, draw) {
   return content && make('section', {}, title && make('h2', {}, title), content);
 }
 
-/* Shows a sentence about the element under the pointer, or chosen by the arrow keys. `words` maps the elements inside
- * the box, in order, to sentences; `spoken` is the element that shows them. */
+/* Shows in the element `spoken` a sentence about one element of `box`: the one under the pointer or, after an arrow
+ * key, the next or the previous one. `words` is a Map from these elements, in order, to their sentences. */
 function tellEach(box, words, spoken) {
   const elements = [...words.keys()];
   let current = null;
@@ -89,9 +97,10 @@ function tellEach(box, words, spoken) {
 /* ---- numbers and words ---- */
 
 const isNumber = (value) => typeof value === 'number' && Number.isFinite(value);
+/* The text that is shown if there is no value. */
 const NONE = '–';
 
-/* A number with about four significant digits, whatever its size. */
+/* Returns a number of any size as text with about four significant digits. */
 function short(value) {
   if (!isNumber(value)) return NONE;
   const size = Math.abs(value);

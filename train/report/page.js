@@ -1,12 +1,13 @@
-/* Draws the report from the data of its runs, which is in the element #runs. Charts are dygraphs; everything else is
- * plain elements (elements.js). */
+/* Draws the report of one run or several. The element #runs has their data as JSON. The library dygraphs draws the
+ * charts; everything else is made of HTML and SVG elements (elements.js). */
 
-/* ---- numbers and words ---- */
+/* ---- numbers and phrases ---- */
 
 const loss = (value) => (isNumber(value) ? value.toFixed(4) : NONE);
 const milliseconds = (seconds) => (isNumber(seconds) ? `${short(seconds * 1e3)} ms` : NONE);
 const mebibytes = (bytes) => `${short(bytes / 2 ** 20)} MiB`;
 
+/* Returns a word in the form in which a shell reads it as one word: in quotes if necessary. */
 function shellWord(word) {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replace(/'/g, "'\\''")}'`;
 }
@@ -20,7 +21,8 @@ function meshText(mesh) {
 
 const placedMeshText = (own) => (own.pools ? `${meshText(own.mesh)}, on ranks of their own` : meshText(own.mesh));
 
-/* The same of a file of the run's folder, which may also be there and of no use: `broken` then says why. */
+/* Returns a paragraph that a file is missing from the run's folder or, if run.broken has a reason, why the file cannot
+ * be used. `sentence` and a command that writes the file follow. */
 function missingFile(run, file, sentence, command) {
   const reason = run.broken && run.broken[file];
   return missing(`${reason ? `${file} cannot be used: ${reason}` : `${file} is missing`}. ${sentence}`, command);
@@ -28,7 +30,8 @@ function missingFile(run, file, sentence, command) {
 
 const ownName = (run) => (run.run && run.run.name) || run.folder;
 
-/* A name that several runs of the page have does not identify a run; their folders do. */
+/* Sets run.name of all runs. If several runs have the same name in run.json, they are called by their folders
+ * instead. */
 function nameRuns(runs) {
   const names = runs.map(ownName);
   runs.forEach((run, i) => { run.name = names.indexOf(names[i]) === names.lastIndexOf(names[i]) ? names[i] : run.folder; });
@@ -36,7 +39,7 @@ function nameRuns(runs) {
 
 const dateWords = (date) => String(date).replace(/^(\d+-\d+-\d+)T(\d+:\d+)(:\d+)?(\.\d+)?Z$/, '$1 $2 UTC');
 
-/* The command that proves the recipe as this run had it. */
+/* Returns the shell command that checks this run's recipe with the same `--set` options as the run had. */
 function checkCommand(run) {
   const words = (run.run && run.run.command) || [];
   const kept = words.filter((word, i) => /^(-s|--set)$/.test(words[i - 1]) || /^(-s|--set)/.test(word));
@@ -51,6 +54,8 @@ function resumeCommand(run) {
 
 /* ---- statistics ---- */
 
+/* Returns a quantile of a sorted list, interpolated between neighbours; null if the list is empty. `share` is from 0 to
+ * 1: the median has 0.5. */
 function quantile(sorted, share) {
   if (!sorted.length) return null;
   const place = share * (sorted.length - 1), low = Math.floor(place), high = Math.ceil(place);
@@ -62,7 +67,8 @@ const median = (values) => quantile(sortedNumbers(values), 0.5);
 
 const itself = (value) => value;
 
-/* Where `value` belongs in a list that is sorted by what `of` gives. */
+/* Returns the index of the first element that is not less than `value`, or the list's length if there is none. The list
+ * is sorted by of(element). */
 function placeIn(sorted, value, of = itself) {
   let low = 0, high = sorted.length;
   while (low < high) {
@@ -73,20 +79,26 @@ function placeIn(sorted, value, of = itself) {
   return low;
 }
 
+/* Returns the index of the element that is nearest to `value`. The list is sorted by of(element). */
 function nearest(sorted, value, of = itself) {
   const after = Math.min(placeIn(sorted, value, of), sorted.length - 1), before = Math.max(after - 1, 0);
   return value - of(sorted[before]) < of(sorted[after]) - value ? before : after;
 }
 
+/* The quantiles that describe a window of values: a band goes from the first to the last, with a line at the middle
+ * one. */
 const SPREAD = [0.1, 0.5, 0.9];
 
-/* How many steps the smoothed curves look at: a fortieth of the run, and odd, so that each step is its window's middle. */
+/* Returns over how many values a curve of `length` values is smoothed: a fortieth of them, from 5 to 201. The number is
+ * odd, so that each value is the middle of its window. */
 const windowOf = (length) => 2 * Math.floor(Math.min(Math.max(length / 40, 5), 201) / 2) + 1;
 
-/* The loss and the norm of each step are shown as long as there are few steps. */
+/* Returns over how many values the curves of the loss and of the norm are smoothed: 1 for a short run, so that each
+ * step is shown as it is; otherwise windowOf(length). */
 const calmWindowOf = (length) => (length < 400 ? 1 : windowOf(length));
 
-/* For each value the SPREAD of the `width` values around it. The window stays sorted while it moves. */
+/* Returns for each value the three SPREAD quantiles of the `width` values around it, or three nulls if none of these
+ * values is a number. `sorted` has the numbers of the present window. */
 function rollingSpread(values, width) {
   const half = (width - 1) / 2, sorted = [];
   const add = (value) => isNumber(value) && sorted.splice(placeIn(sorted, value), 0, value);
@@ -99,16 +111,18 @@ function rollingSpread(values, width) {
   });
 }
 
-/* ---- what a run comes to ---- */
+/* ---- the results of a run, and the tiles that show them ---- */
 
+/* Returns the values of a key, one for each line of metrics.jsonl; undefined for a line without the key. */
 const column = (run, key) => run.metrics.map((line) => line[key]);
 
-/* The page of a long run may have one line in every few; their steps are still those of the run. */
+/* Returns how many steps the run has taken. The step of the last line gives this number. The number of lines does not,
+ * because the page of a long run has only some lines of metrics.jsonl. */
 function stepsTaken(run) {
   return run.metrics.length ? run.metrics[run.metrics.length - 1].step + 1 : 0;
 }
 
-/* Under way, stopped or killed. */
+/* Returns true if the run took fewer steps than its recipe asks for: it is in flight, or was stopped or killed. */
 const isUnfinished = (run) => Boolean(run.run) && stepsTaken(run) < run.run.steps;
 const partWords = (run) => `${count(stepsTaken(run))} of ${count(run.run.steps)} steps`;
 
@@ -116,7 +130,8 @@ function lastLineWith(run, key) {
   return [...run.metrics].reverse().find((line) => isNumber(line[key]));
 }
 
-/* The verdict in the words of the commands (core/include/addend/verdict.h). */
+/* Returns the verdict of a check in the same words as the commands use (core/include/addend/verdict.h). `holds` is true
+ * if everything that was checked is right. */
 function verdictWords(check, holds) {
   if (holds) return 'matches';
   if (check.reason) return check.summary && check.summary.pass ? 'cannot tell' : 'not checked';
@@ -124,7 +139,8 @@ function verdictWords(check, holds) {
   return fails ? 'does not match' : 'cannot tell';
 }
 
-/* {holds: true, false or null where there is no check, words, context}. A reason is given where there was nothing to check. */
+/* Returns the verdict on a run as {holds, words, context}. `holds` is true or false, or null if the run has no
+ * check.json; `context` is a phrase with details. */
 function verdict(run) {
   const check = run.check;
   if (!check) return {holds: null, words: 'none', context: run.broken && run.broken['check.json'] ? 'check.json is broken' : 'no check.json'};
@@ -132,6 +148,8 @@ function verdict(run) {
   return {holds, words: verdictWords(check, holds), context: verdictContext(check, holds)};
 }
 
+/* Returns a phrase with the most important detail of a check: why there is no verdict, what is wrong, or how well the
+ * gradients match. */
 function verdictContext(check, holds) {
   if (check.reason) return check.reason;
   const failed = check.params.filter((param) => !paramHolds(param)).length;
@@ -144,7 +162,8 @@ function verdictContext(check, holds) {
   return `${plural(reached, 'parameter')}, worst ${error(check.summary.worst_rel_err).replace('-', '\u2011')}`;
 }
 
-/* The tiles of a run: {title, value, context, tone}. Titles are true of all `runs`. */
+/* Returns the tiles of a run as a list of {title, value, context, tone}. If the page shows several runs, `runs` lists
+ * all of them, and the titles fit them all. */
 function tilesOf(run, runs = [run]) {
   return [checkTile(run), lossTile(run), validationTile(run), speedTile(run, runs), ranksTile(run)];
 }
@@ -154,10 +173,12 @@ function checkTile(run) {
   return {title: 'Check', value: words, context, tone: holds === null ? 'quiet' : holds ? 'good' : 'bad'};
 }
 
-/* Lines whose loss is that of a batch: where no token counted there is none. */
+/* Returns the lines of metrics.jsonl that have a loss, except those of steps in which no token counted: their loss
+ * means nothing. */
 const linesWithLoss = (run) => run.metrics.filter((line) => isNumber(line.loss) && line.tokens !== 0);
 
-/* The mean loss of the first or the last tenth of the lines: that of one batch differs from the next one's by chance. */
+/* Returns the mean loss of the first tenth of the lines, or of the last tenth; null if there are no lines. The page
+ * shows means, because the loss of a single step varies by chance with the batch. */
 function tenthOf(lines, isLast) {
   const width = Math.ceil(lines.length / 10), part = isLast ? lines.slice(-width) : lines.slice(0, width);
   return part.length ? sum(part.map((line) => line.loss)) / part.length : null;
@@ -180,14 +201,16 @@ function validationTile(run) {
 
 const validationWords = (line) => loss(line.validation_loss) + (isNumber(line.validation_standard_error) ? ` ± ${loss(line.validation_standard_error)}` : '');
 
-/* One change of the validation loss. It was judged where the losses of single samples are known, in train. */
+/* Returns a phrase about one change of the validation loss. `addend train` judged whether the change is noise, from the
+ * losses of single samples, which the page does not have. `name` is added to the phrase. */
 function changeText(change, name) {
   const when = change.step < 0 ? 'before the first step' : `at step ${count(change.step)}`;
   const size = `${loss(Math.abs(change.change))} ± ${loss(change.standard_error)}`;
   return `${size} ${change.change < 0 ? 'lower' : 'higher'} than ${when}${name}${change.verdict === 'noise' ? ': no change beyond noise' : ''}`;
 }
 
-/* How the last evaluation compares with the first one and with the best before it. Without losses of samples nothing is judged. */
+/* Returns phrases that compare the last evaluation with the first one and with the best one before it. If
+ * `addend train` did not judge the change, the list has only the loss before the first step, or nothing. */
 function changeWords(last, before) {
   const first = last.validation_since_first, best = last.validation_since_best;
   if (!first) return before ? [`${loss(before.loss)} before the first step`] : [];
@@ -196,7 +219,8 @@ function changeWords(last, before) {
   return words.concat({lower: 'the best', noise: 'no other is better beyond noise'}[best.verdict] || changeText(best, ', the best'));
 }
 
-/* What a step counts, "tokens" where the run does not say. */
+/* Returns the name of the things that the program counts in a step, such as "tokens" or "rows"; "tokens" if run.json
+ * has no name. */
 const countedIn = (run) => (run.run && run.run.counted) || 'tokens';
 const countedInAll = (runs) => [...new Set(runs.map(countedIn))].join(' or ');
 
@@ -221,7 +245,9 @@ function tilesForOne(run) {
     make('div', {class: 'tile'}, make('dt', {}, tile.title), make('dd', {}, tileValue(tile)))));
 }
 
-/* One row a run; the boxes switch its curves. What is true of an unfinished run's tiles is true of the others'. */
+/* Returns the tiles of several runs as a table with a row for each run. `switches` has a check box for each run, which
+ * shows or hides the run's curves. If a run is unfinished, the titles are those of this run's tiles ("Loss so far"),
+ * which fit all runs. */
 function tilesForMany(runs, switches) {
   const titles = tilesOf(runs.find(isUnfinished) || runs[0], runs).map((tile) => tile.title);
   const first = {title: 'Run', cell: (i) => make('label', {class: 'value'}, switches[i], swatch(i, false), runs[i].name)};
@@ -239,18 +265,36 @@ function swatch(tone, dashed) {
   return make('span', {class: dashed ? 'swatch dashed' : 'swatch', style: `border-color: var(${toneVariable(tone)})`});
 }
 
-/* What the charts are: {title, unit, size, log: there is a switch, logAtFirst: it is on, bands: values are [low, middle, high], note, absent: what is
- * said where no line has it, optional: nothing is, units: of the values that `of` and `other` give, otherwise: the name of the
- * switch to `other`, axes: what their values are in, where it is not `unit`, level: where a dashed line goes across, curves: [{label, of(run): a value for each line of metrics.jsonl,
- * other(run), points: each is marked}]}. */
+/* Returns the specs of the charts of training. A spec is an object that describes one chart:
+ *   title, unit   the heading, and the unit that follows it
+ *   size          'large' or 'small', which are CSS classes; undefined for a size between them
+ *   curves        a list of {label, of(run), other(run), points}: `of` returns a list with a value for each line of
+ *                 metrics.jsonl; `other` returns a list of other values, for example without smoothing; `points` is
+ *                 true if each value is marked with a dot
+ *   otherwise     the label of a check box that shows the values of `other` instead of those of `of`; null without
+ *                 such a box
+ *   units         the text after each value of the readout, for [`of`, `other`]
+ *   axes          the labels of the vertical axis, for [`of`, `other`]; `unit` where there is none
+ *   bands         true if each value is [low, middle, high], which is drawn as a line in a band
+ *   log           true if there is a check box for a logarithmic axis
+ *   logAtFirst    true if the axis is logarithmic at first
+ *   fromZero      true if the vertical axis includes 0
+ *   level         the value at which a dashed line is drawn across the chart
+ *   note          a sentence below the chart
+ *   absent        the sentence that is shown instead of the chart if no line has a value
+ *   optional      true if a chart without values is left out, and no sentence is shown */
 function chartSpecs(runs) {
   return [lossSpec(runs), rateSpec, normSpec(runs), throughputSpec(runs), reductionsSpec(runs), scaleSpec];
 }
 
 const valuesOf = (key) => (run) => column(run, key);
+/* `bare` and `smooth` return the `of` of a curve with bands: a function that returns [low, middle, high] for each line
+ * of a run. For `bare` these are three times value(line); for `smooth` they are the SPREAD quantiles of the values
+ * around the line. */
 const bare = (value) => (run) => run.metrics.map(value).map((own) => [own, own, own]);
 const smooth = (value, widthOf) => (run) => rollingSpread(run.metrics.map(value), widthOf(run.metrics.length));
 
+/* Returns a sentence that explains how curves are smoothed; null if no curve is. */
 function smoothedNote(runs, widthOf) {
   const widths = [...new Set(runs.map((run) => widthOf(run.metrics.length)))].filter((width) => width > 1);
   const all = runs.every((run) => (run.metrics_every || 1) === 1);
@@ -300,15 +344,17 @@ function reductionsSpec(runs) {
 
 const scaleSpec = {title: 'Loss scale', log: true, optional: true, curves: [{label: 'scale', of: valuesOf('loss_scale')}]};
 
-/* ---- what several losses and a program's measures come to ---- */
+/* ---- charts of single losses, and of what the program measures ---- */
 
-/* What a measure's last word is called, and what its numbers are. Measures not listed go by their own names. */
+/* Maps the last word of a measure's name to [title, unit]; the name blocks.1.moe.tokens ends in "tokens". The title of
+ * any other measure is its name. */
 const MEASURES = {
   tokens: ['Tokens per expert', 'of all choices'],
   dropped: ['Dropped choices', 'share of all'],
   imbalance: ['Imbalance', 'times an even share'],
 };
 
+/* The quantiles that are drawn of a list with many entries, as [label, share]. */
 const PLACES = [['most', 1], ['upper quartile', 0.75], ['median', 0.5], ['lower quartile', 0.25], ['least', 0]];
 
 const sum = (values) => values.reduce((all, value) => all + value, 0);
@@ -316,7 +362,8 @@ const partOf = (part, name) => (line) => (line[part] || {})[name];
 const listsOf = (name, runs) => runs.flatMap((run) => run.metrics.map(partOf('measured', name))).filter(Array.isArray);
 const namesIn = (part, runs) => [...new Set(runs.flatMap((run) => run.metrics.flatMap((line) => Object.keys(line[part] || {}))))];
 
-/* Numbers first: they describe all lists together. */
+/* Returns a list: the spec of the chart that shows each loss, then a spec for each measure. Measures that are numbers
+ * precede measures that are lists, because such a number, for example the imbalance of experts, describes a list. */
 function measureSpecs(runs) {
   const names = namesIn('measured', runs), isList = (name) => listsOf(name, runs).length > 0;
   const inOrder = [...names.filter((name) => !isList(name)), ...names.filter(isList)];
@@ -346,7 +393,9 @@ function numberSpec(common, value, runs) {
   return {...common, bands: true, fromZero: true, note: smoothedNote(runs, windowOf), curves: [curve]};
 }
 
-/* Each entry's share of its list: a curve each where they are few and of one run, else the order that they come in. */
+/* Returns the spec of a measure that is a list. The chart shows each entry's share of the list's sum. If there is one
+ * run and at most TONES entries, each entry has a curve. Otherwise the curves are quantiles of the shares; with several
+ * runs they are the largest and the smallest share. */
 function listSpec(common, value, lengths, runs) {
   const level = lengths.length === 1 ? 100 / lengths[0] : null;
   const note = level && `Dashed across: an even share, ${short(level)} %.`;
@@ -364,18 +413,20 @@ const entryCurve = (value, i) => ({label: `#${i}`, of: medians((line) => shares(
 const placeCurve = (label, value, at) => ({label, of: medians((line) => quantile(sortedNumbers(shares(value(line))), at))});
 const medians = (value) => (run) => smooth(value, windowOf)(run).map((spread) => spread[1]);
 
-/* A line may have a single number where others have a list. */
+/* Returns the entries' shares of the list's sum, in percent. Returns [] if `list` is no list, because a line of
+ * metrics.jsonl may have a single number where other lines have a list, or if its sum is not positive. */
 function shares(list) {
   const whole = Array.isArray(list) ? sum(list) : 0;
   return whole > 0 ? list.map((value) => (100 * value) / whole) : [];
 }
 
-/* Every step of any run, in order: the rows of all charts, so that a row is the same step in each. */
+/* Returns the steps of all runs, in order, each step once. All charts have a row for each of these steps. */
 function allSteps(runs) {
   return [...new Set(runs.flatMap((run) => column(run, 'step')))].sort((a, b) => a - b);
 }
 
-/* A series is one curve of one run: one tone a curve where there is one run, one a run where there are several. */
+/* Returns the series of a chart. A series is one curve of one run. With one run each curve has its own colour (`tone`);
+ * with several runs each run has its own colour, and all its curves but the first are dashed. */
 function seriesOf(spec, runs) {
   const many = runs.length > 1;
   return runs.flatMap((run, i) => spec.curves.map((curve, k) => ({
@@ -386,7 +437,8 @@ function seriesOf(spec, runs) {
 
 const isEmpty = (value) => (Array.isArray(value) ? !isNumber(value[1]) : !isNumber(value));
 
-/* Rows as dygraphs takes them: [step, value of the first series, ...]. */
+/* Returns the rows that dygraphs draws: [step, value of the first series, value of the second series, ...]. If
+ * `otherwise` is true, the values are those of curve.other instead of curve.of. */
 function rowsOf(spec, allSeries, steps, otherwise) {
   const nothing = spec.bands ? [null, null, null] : null;
   const columns = allSeries.map(({run, curve, values}) => {
@@ -401,7 +453,8 @@ function colours(allSeries) {
   return {colors, gridLineColor: style('--grid'), axisLineColor: style('--line')};
 }
 
-/* dygraphs knows series by unique names; ours may be equal, so they are numbers there. */
+/* Returns dygraphs' options for each series. dygraphs needs unique names of series, and labels may be equal, so the
+ * name of a series is its number. */
 function seriesOptions(allSeries) {
   return Object.fromEntries(allSeries.map((series, k) => [String(k), {
     strokePattern: series.dashed ? [5, 3] : null,
@@ -410,7 +463,7 @@ function seriesOptions(allSeries) {
   }]));
 }
 
-/* The label of the axis of the values: the unit, or that they have none. */
+/* Returns the label of the vertical axis: spec.axes, else the unit, else "no unit". */
 function axisWords(spec, otherwise) {
   const words = (spec.axes || [])[Number(otherwise)];
   return words || spec.unit || 'no unit';
@@ -432,7 +485,7 @@ function options(allSeries, spec, group) {
     highlightCircleSize: 3.5,
     axes: {
       x: {drawGrid: false, axisLabelFormatter: (step) => (Number.isInteger(step) ? count(step) : '')},
-      y: {axisLabelWidth: 68, /* the unit stands in it too */ axisLabelFormatter: (value) => short(value)},
+      y: {axisLabelWidth: 68, /* pixels, which include ylabel */ axisLabelFormatter: (value) => short(value)},
     },
     highlightCallback: (event, step) => group.select(nearest(group.steps, step)),
     unhighlightCallback: () => group.row >= 0 && group.select(-1),
@@ -443,6 +496,7 @@ function options(allSeries, spec, group) {
   };
 }
 
+/* Draws a dashed line across a chart, y pixels below the upper edge of the canvas. */
 function drawLevel(canvas, area, y) {
   canvas.save();
   canvas.strokeStyle = style('--quiet');
@@ -454,7 +508,8 @@ function drawLevel(canvas, area, y) {
   canvas.restore();
 }
 
-/* A finger moves the cursor, two zoom along the steps; a finger that moves up or down scrolls the page. */
+/* Returns dygraphs' interaction model with touch: one finger moves the cursor, and two fingers zoom along the steps. A
+ * finger that moves up or down scrolls the page (`touch-action` in page.css). */
 function touchable(group) {
   const usual = Dygraph.defaultInteractionModel;
   const point = (event, graph) => {
@@ -477,11 +532,13 @@ function touchable(group) {
   };
 }
 
+/* A chart with more rows than this draws only some of them: about this many. */
 const DRAWN_ROWS = 2000;
 const stepOfRow = (row) => row[0];
 
-/* Some rows of a long run are drawn: those in the window, and of each stretch of them the ones in which a series is
- * lowest or highest, so that no spike gets lost. The first and the last row always are, for they say how far the steps go. */
+/* Returns the rows of a long run that are drawn between the steps `low` and `high`. The rows there are divided into
+ * stretches; of each stretch the rows are kept in which a series is lowest or highest, so that every spike is seen. The
+ * first and the last row of the run are always kept, so that dygraphs knows the full range of steps. */
 function thinned(rows, low, high) {
   const from = Math.max(placeIn(rows, low, stepOfRow) - 1, 0), to = Math.min(placeIn(rows, high, stepOfRow) + 2, rows.length);
   const kept = new Set([0, rows.length - 1]);
@@ -492,6 +549,7 @@ function thinned(rows, low, high) {
   return [...kept].sort((a, b) => a - b).map((row) => rows[row]);
 }
 
+/* Adds to `kept` the rows from `begin` to before `end` in which column k is lowest and highest. */
 function keepExtremes(rows, begin, end, k, kept) {
   let lowest = -1, highest = -1;
   for (let row = begin; row < end; row++) {
@@ -503,7 +561,8 @@ function keepExtremes(rows, begin, end, k, kept) {
   if (lowest >= 0) kept.add(lowest).add(highest);
 }
 
-/* One figure: its series, its rows of the one kind or the other, and the graph, which is there once the page is complete. */
+/* One chart of the page. `allSeries` has its series, and `rows` has the values of curve.other if `otherwise` is true,
+ * else those of curve.of. `graph` is dygraphs' object; it is null until start() is called. */
 class Chart {
   constructor(spec, allSeries, group) {
     Object.assign(this, {spec, allSeries, group, otherwise: false, graph: null});
@@ -524,7 +583,7 @@ class Chart {
     return make('figure', {class: `box ${spec.size || ''}`}, caption, this.readout.values, this.plot, note);
   }
 
-  /* dygraphs asks its element for its size, so the figure must stand in the page. */
+  /* Draws the chart. The figure must be in the page already, because dygraphs reads the size of its element. */
   start() {
     const steps = this.group.steps;
     this.drawn = this.rowsIn(steps[0], steps[steps.length - 1]);
@@ -537,7 +596,7 @@ class Chart {
     return this.rows.length > DRAWN_ROWS ? thinned(this.rows, low, high) : this.rows;
   }
 
-  /* Draws these steps, and nothing again that is there already. */
+  /* Shows the steps from `low` to `high`. Nothing is drawn again if neither the range nor the rows changed. */
   show(low, high) {
     const [ownLow, ownHigh] = this.graph.xAxisRange(), rows = this.rowsIn(low, high), changes = {};
     if (ownLow !== low || ownHigh !== high) changes.dateWindow = [low, high];
@@ -560,7 +619,8 @@ class Chart {
   }
 }
 
-/* Charts that share their steps, their cursor and their zoom. */
+/* The charts of the page, which share their steps, cursor and zoom. `row` is the index in `steps` of the step under the
+ * cursor, or -1 if there is no cursor; `busy` is true while the group itself changes its charts. */
 class Group {
   constructor(steps) {
     Object.assign(this, {steps, charts: [], row: -1, busy: false});
@@ -578,14 +638,16 @@ class Group {
     for (const chart of this.charts) chart.select(row);
   }
 
-  /* dygraphs draws again after each zoom, by mouse, finger or call; all charts then show the same steps. */
+  /* Zooms all charts to the steps that one chart shows. dygraphs calls this whenever it has drawn a chart, so after
+   * each zoom by mouse, by touch or by a script. */
   follow(graph) {
     if (this.busy) return;
     const [low, high] = graph.xAxisRange();
     this.each((chart) => chart.show(low, high));
   }
 
-  /* What `act` draws is not followed. */
+  /* Calls `act` for each chart. Meanwhile follow() does nothing, since otherwise each chart that is drawn would zoom
+   * the others again. */
   each(act) {
     this.busy = true;
     for (const chart of this.charts) act(chart);
@@ -608,7 +670,8 @@ class Group {
     });
   }
 
-  /* Left and right move the cursor, with shift by ten; plus and minus zoom around it; 0 and Escape reset. */
+  /* Handles a key: left and right move the cursor by one step, or with shift by ten; plus and minus zoom around the
+   * cursor; 0 and Escape reset the zoom. */
   key(event, graph) {
     const last = this.steps.length - 1, stride = event.shiftKey ? 10 : 1;
     const move = {ArrowRight: stride, ArrowLeft: -stride}[event.key], zoom = {'+': 0.5, '-': 2}[event.key];
@@ -627,19 +690,21 @@ class Group {
   }
 }
 
+/* Returns the value in column k of a row; of a value with a band its middle. */
 function valueAt(rows, row, k) {
   const value = rows[row][k];
   return Array.isArray(value) ? value[1] : value;
 }
 
-/* The row of the last value at a row or before it. */
+/* Returns the last row, up to `row`, that has a value in column k. Returns 0 if no row up to there has one. */
 function rowUpTo(rows, row, k) {
   while (row > 0 && isEmpty(rows[row][k])) row--;
   return row;
 }
 
-/* The values under the cursor; without one, those that each series ends with. The validation loss is not looked at in every
- * step, so between its points the last one counts, with its own step. */
+/* Returns {step, values, tell}: two elements, and a function tell(row) that writes the step and the values of a row
+ * into them. If `row` is -1, the last value of each series is shown. The validation loss is measured only at some
+ * steps; at any other step the readout shows its last value so far and the step of that value. */
 function readout(chart) {
   const {allSeries, group} = chart;
   const step = make('span', {class: 'quiet step'});
@@ -687,7 +752,7 @@ function spokenChart({spec, allSeries, rows}) {
   return `${spec.title}: ${ends.join('; ')}`;
 }
 
-/* What is there and is no number. */
+/* Returns a paragraph for each run in which metrics.jsonl has values that cannot be drawn. */
 function wrongMetrics(runs) {
   const named = (run) => (runs.length > 1 ? ` of ${run.name}` : '');
   const wrong = runs.filter((run) => run.broken && run.broken['metrics.jsonl']);
@@ -705,7 +770,7 @@ function drawCharts(runs, group) {
   ];
 }
 
-/* Nothing where no program of these runs has several losses or measures anything. */
+/* Returns the charts of single losses and measures; false if no run has several losses or a measure. */
 function drawMeasures(runs, group) {
   const specs = measureSpecs(runs).filter((spec) => spec.curves.length);
   return specs.length > 0 && chartsOf(specs, runs, group);
@@ -715,21 +780,22 @@ function chartsOf(specs, runs, group) {
   return make('div', {class: 'charts'}, specs.map((spec) => chartFigure(spec, runs, group)));
 }
 
-/* ---- one step on all ranks ---- */
+/* ---- the timeline: an early and a late step on all ranks ---- */
 
-/* In the order of the legend; `className` has the colour. */
+/* Maps each kind of span in trace.json that is drawn to the CSS class that colours it, in the order of the legend. */
 const KINDS = {
   'read batch': 'read', forward: 'forward', backward: 'backward', 'backward of weights': 'weights', 'wait for bucket': 'wait',
   'wait for value': 'idle', 'wait for gradient': 'idle', 'wait for room': 'idle',
   'loss and norm': 'norm', update: 'update', reduction: 'reduction',
 };
-/* What a span's index numbers. */
+/* Maps a kind of span to the noun for span.index, which numbers microbatches or buckets. The index of any other kind is
+ * not shown. */
 const NUMBERED = {
   forward: 'microbatch', backward: 'microbatch', 'backward of weights': 'microbatch', 'wait for value': 'microbatch', 'wait for gradient': 'microbatch',
   'wait for room': 'microbatch', 'wait for bucket': 'bucket', reduction: 'bucket',
 };
 const COMPUTE_HEIGHT = 20, REDUCTION_HEIGHT = 5, GAP = 2;
-/* A span that takes this share of the longest step has room for a number. */
+/* A number is drawn in spans that are longer than this share of the longest step; a shorter span has no room for it. */
 const NUMBER_SHARE = 0.012;
 
 const isShown = (span) => span.kind in KINDS && span.end > span.begin;
@@ -751,7 +817,8 @@ function pipelineWords(steps) {
   return steps.some((step) => step.stages > 1) && make('p', {class: 'quiet'}, words);
 }
 
-/* The timelines of modules that are on ranks of their own. */
+/* Returns a table with the share of time in which each pool's ranks are idle, and a note on the table. A pool is the
+ * ranks of one module, on which no other module runs. Returns null if the run has no pools. */
 function drawPools(run) {
   const pools = run.run && run.run.pools, idle = run.timeline.idle;
   if (!pools || !idle) return null;
@@ -767,7 +834,8 @@ function drawPools(run) {
   return [table(columns, pools), make('p', {class: 'quiet'}, words)];
 }
 
-/* The spans of one step, in seconds from its begin. */
+/* Returns the step with its spans, in seconds since the first of them began: {step, stages, ranks, spans, seconds}.
+ * `stages` is the number of pipeline stages, which is 1 without a pipeline. */
 function stepOf(timeline, step) {
   const spans = timeline.spans.filter((span) => span.step === step && isShown(span));
   const origin = Math.min(...spans.map((span) => span.begin));
@@ -801,8 +869,9 @@ function waitWords(step) {
   return make('span', {class: 'quiet'}, `, of which a rank waits ${milliseconds(waited / step.ranks)} on average`);
 }
 
-/* Compute above, reductions below; those that overlap get lines of their own. In a pipeline of several stages passes
- * have the number of their microbatch, and a rank's stages two tones in turns. */
+/* Returns an SVG drawing of one rank in one step, and adds a sentence for each span to the Map `words`. Compute is in
+ * the upper line, reductions are below it, and reductions that overlap each other are in different lines. In a pipeline
+ * a pass shows the number of its microbatch if there is room, and every second stage of the rank is paler. */
 function rankLane(spans, stages, longest, words) {
   const compute = spans.filter((span) => span.kind !== 'reduction'), reductions = spans.filter((span) => span.kind === 'reduction');
   const lines = inLines(reductions);
@@ -828,7 +897,8 @@ function rankLane(spans, stages, longest, words) {
   return svg;
 }
 
-/* Each span goes to the first line whose last one is over. */
+/* Divides spans into lines so that the spans in a line do not overlap. Returns a list of lines, which are lists of
+ * spans. Each span goes to the first line that is free when the span begins, or to a new line. */
 function inLines(spans) {
   const lines = [];
   for (const span of [...spans].sort((a, b) => a.begin - b.begin)) {
@@ -846,7 +916,8 @@ function spanRect(span, longest, y, height) {
   return makeSvg('rect', {class: KINDS[span.kind], x: percent(span.begin / longest), width: percent(width), y, height});
 }
 
-/* At its end: what a pass waits for comes at its begin. */
+/* Returns the number of a pass's microbatch as SVG text at the right end of the pass. At its left end a pass may wait
+ * for a value or gradient, and the span of that wait is drawn over it. */
 function passNumber(span, longest) {
   return makeSvg('text', {class: 'number', x: percent(span.end / longest), dx: -2, y: 14, 'text-anchor': 'end'}, `${span.index}`);
 }
@@ -858,7 +929,7 @@ function spanWords(span, stages) {
   return `rank ${span.rank}: ${span.kind}, ${name}${milliseconds(span.end - span.begin)} from ${milliseconds(span.begin)} on${bytes}`;
 }
 
-/* About five round marks, three at least. */
+/* Returns the time axis below a step, with three to five marks at round numbers of milliseconds. */
 function timeAxis(longest) {
   const raw = (longest * 1e3) / 5, power = 10 ** Math.floor(Math.log10(raw));
   const stride = [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= raw);
@@ -871,20 +942,24 @@ function timeAxis(longest) {
   return svg;
 }
 
-/* ---- the check ---- */
+/* ---- judging the parameters of a check ---- */
 
+/* Returns true if a parameter's gradient matches one process within the bound, its replicas are equal, and there is no
+ * cause of an error. */
 function paramHolds(param) {
   return isNumber(param.max_rel_err) && param.max_rel_err <= param.bound && param.replicas_equal === true &&
     !causesOf(param).length;
 }
 
-/* One that is sure, or all that fit. */
+/* Returns the causes of a wrong parameter or of a mutant's effect: a list with the one cause that is certain, or with
+ * all causes that are possible; an empty list if none is known. */
 const causesOf = (judged) => (judged.cause ? [judged.cause] : judged.possible_causes || []);
 const causeWords = (judged) => (causesOf(judged).length > 1 ? 'possible causes: ' : '') + causesOf(judged).map((cause) => cause.text).join('; ');
 
-/* ---- what was read (result.json of ocr) ---- */
+/* ---- the lines that a run of the ocr program read (result.json) ---- */
 
-/* Letters of `read` that are not those of `text`, by the fewest edits: [letter, 'right' | 'wrong' | 'missing']. */
+/* Compares the letters of `read` with those of `text`, by the fewest edits. Returns a list of [letter, state]: 'right'
+ * and 'wrong' are states of letters in `read`; 'missing' is the state of a letter of `text` that is not in `read`. */
 function marked(text, read) {
   const cost = [...Array(text.length + 1)].map((_, i) => [...Array(read.length + 1)].map((__, j) => (i ? (j ? 0 : i) : j)));
   for (let i = 1; i <= text.length; i++)
@@ -900,7 +975,8 @@ function marked(text, read) {
   return letters.reverse();
 }
 
-/* Ink on paper, as the encoder sees it. */
+/* Returns a canvas with the picture of a line of text that the encoder read. `pixels` is base64 with a byte for each
+ * pixel: 0 is white, 255 is black. */
 function drawPicture({width, height, pixels, text}) {
   const canvas = make('canvas', {width, height, class: 'line', role: 'img', 'aria-label': `a picture of: ${text}`});
   const image = canvas.getContext('2d').createImageData(width, height), bytes = atob(pixels);
@@ -928,11 +1004,12 @@ function drawReading(run) {
   return [make('p', {}, sentence), make('ul', {class: 'readings'}, ...result.samples.map(drawSample))];
 }
 
-/* ---- what follows the prompts (samples.jsonl) ---- */
+/* ---- the continuations of the prompts (samples.jsonl) ---- */
 
 const isSample = (line) => isNumber(line.step) && typeof line.prompt === 'string' && Array.isArray(line.tokens);
 
-/* Numbers of tokens are separate, text continues where the prompt ends. */
+/* Returns a prompt and its continuation: text directly after the prompt, or token numbers after a space if the run has
+ * no text. */
 function drawFollowed({prompt, tokens, text}) {
   const hasText = typeof text === 'string';
   return make('p', {}, make('b', {}, prompt), hasText ? text : ` ${tokens.join(' ')}`);
@@ -952,9 +1029,10 @@ function drawSamples(run) {
   return [make('div', {class: 'bar'}, make('label', {}, 'Step ', select), make('span', {class: 'hint'}, note)), box];
 }
 
-/* ---- what components do (result.json of decompose) ---- */
+/* ---- the components that a run of the decompose program found (result.json) ---- */
 
-/* In the order of the page; `random` are the ones to beat. */
+/* Maps each key of `cross_entropy` in result.json to the words of its row, in the order of the table. `largest` and
+ * `random` are baselines: passes with components that were not learned, which the learned ones should beat. */
 const MASKED_BY = {
   target: 'the target itself',
   unmasked: 'all components',
@@ -987,7 +1065,7 @@ function decompositionWords({active, components, positions, sites, relative_erro
 const brief = (value) => (isNumber(value) ? short(Number(value.toPrecision(3))) : NONE);
 const shareWords = (share) => (isNumber(share) ? `${brief(100 * share)} %` : NONE);
 
-/* A bar of a share of the full width. */
+/* Returns a bar whose length is this share of the full width. */
 const meter = (share, className = null) =>
   make('div', {class: `meter ${className || ''}`, 'aria-hidden': 'true'}, make('div', {style: `width: ${percent(Math.min(Math.max(share, 0), 1))}`}));
 
@@ -1020,7 +1098,8 @@ function sitesTable({sites, threshold}) {
   return [table(columns, sites), make('p', {class: 'note'}, words)];
 }
 
-/* The text shown for each byte of a text: a character where its bytes are UTF-8, with nothing for its later ones. */
+/* Returns the text that is shown for each byte. Bytes that are one character in UTF-8 show it at the first byte, and ''
+ * at its other bytes. A byte that cannot be seen shows a mark. */
 function glyphsOf(bytes) {
   const glyphs = [];
   while (glyphs.length < bytes.length) {
@@ -1032,6 +1111,7 @@ function glyphsOf(bytes) {
 
 const UNSEEN = {9: '⇥', 10: '⏎\n'};
 
+/* Returns [text, length] for the byte at an index: the text to show, and how many bytes the text represents. */
 function glyphAt(bytes, at) {
   const byte = bytes[at], length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
   if (UNSEEN[byte]) return [UNSEEN[byte], 1];
@@ -1047,7 +1127,8 @@ const hexOf = (byte) => `0x${byte.toString(16).padStart(2, '0')}`;
 const byteWords = (byte) => (byte > 32 && byte < 127 ? `“${String.fromCharCode(byte)}”` : byte === 32 ? 'a space' : `byte ${hexOf(byte)}`);
 const hundredth = (value) => (value / 100).toFixed(2);
 
-/* A chooser of matrix and component, and the text, each position as dark as the component is needed there. */
+/* Returns the part of the page in which a reader chooses a matrix and one of its components. Below, a text is shaded: a
+ * position is darker where the component is needed more. */
 function drawComponents(result) {
   const shown = result.shown || [], texts = result.texts || [];
   const sites = result.sites.filter((site) => shown.some((one) => one.site === site.name));
@@ -1080,6 +1161,7 @@ function choiceOf(one, choices, text) {
   return button;
 }
 
+/* The text whose positions are shaded. show() shades it for one component. */
 class ComponentText {
   constructor(texts) {
     this.texts = texts;
@@ -1111,6 +1193,8 @@ function usedTable({used}) {
   return table(columns, used || []);
 }
 
+/* ---- the part of the page about the check ---- */
+
 function drawCheck(run) {
   const check = run.check;
   if (!check) return missingFile(run, 'check.json', 'This checks the gradients of the same recipe:', checkCommand(run));
@@ -1132,7 +1216,8 @@ function checkedHow({directional, params}) {
   return `along one random direction, against the loss's difference quotient (${numbers})`;
 }
 
-/* Without a counted token, or where no gradient reached a parameter, every gradient is zero: what then holds says nothing. */
+/* Returns true if the check shows nothing: no token counted in the loss, or no gradient reached a parameter. Then every
+ * gradient is zero, and zeros are equal even if a sum is wrong. */
 const countsNothing = (check) => check.summary.counted === 0 || check.summary.reached === 0;
 
 function ownDtypes(check) {
@@ -1143,7 +1228,8 @@ function ownDtypes(check) {
   return ` And in its own dtypes the recipe ${holds}: ${own.param} comes to ${share} % of what rounding allows.`;
 }
 
-/* Without names: the one mesh of a recipe may have one or none. */
+/* Returns the axes of a mesh or of several meshes as text, without the names of modules: run.json may name the module
+ * of a recipe's only mesh, and check.json never does. */
 const axesOf = (mesh) => (mesh && typeof mesh === 'object' ? Object.values(mesh).join('; ') : mesh);
 
 function otherMesh(run) {
@@ -1162,7 +1248,7 @@ function drawParams(check) {
   ];
 }
 
-/* blocks.3.attn.wq belongs to blocks.3, final.norm.weight to final. */
+/* Returns the layer of a parameter: "blocks.3" for blocks.3.attn.wq, and "final" for final.norm.weight. */
 function layerOf(name) {
   const numbered = name.match(/^.*?\.\d+(?=\.|$)/);
   return numbered ? numbered[0] : name.split('.')[0];
@@ -1200,8 +1286,9 @@ const columnsNamed = (...keys) => keys.map((key) => paramColumns[key]);
 const failedColumns = columnsNamed('name', 'ratio', 'error', 'bound', 'copies', 'cause', 'over', 'step', 'layout', 'storage');
 const heldColumns = columnsNamed('name', 'ratio', 'error', 'bound', 'over', 'layout', 'storage');
 
-/* ---- mutants ---- */
+/* ---- the mutants of a check ---- */
 
+/* Maps `killed_by` of a mutant in check.json to the words of the page. */
 const CAUGHT = {
   type: 'killed by type', number: 'killed by number', protocol: 'killed by protocol', plan: 'killed by plan', no_effect: 'without effect', none: 'survived',
 };
@@ -1244,6 +1331,8 @@ function drawNotPlanted(list) {
   return fold(make('h3', {}, `Not tried, for they would change nothing here: ${count(list.length)}`), table(columns, list));
 }
 
+/* Returns the map of the mutants that were derived from the program, with a row for each place in the program, a column
+ * for each operator and a square for each mutant. */
 function drawMap(derived, coverage) {
   if (!derived.length) return null;
   const places = [...new Set(derived.map((mistake) => mistake.derived.place))];
@@ -1284,7 +1373,7 @@ function caughtKeys(derived) {
     make('li', {}, make('span', {class: `square by-${kind}`}), `${CAUGHT[kind]}: ${count(number(kind))}`)));
 }
 
-/* ---- what was run ---- */
+/* ---- the recipe and the origin of a run ---- */
 
 function noRunFile(run) {
   const sentence = 'So nothing is known of the recipe and the machine. Training writes it when it begins:';
@@ -1345,9 +1434,10 @@ function startsFacts(starts) {
   return starts.map((start, i) => [`start ${i + 1}`, words(start)]);
 }
 
-/* ---- several runs ---- */
+/* ---- comparing several runs ---- */
 
-/* The keys in which the recipes differ, with each run's value; one that does not state a key has its default. */
+/* Returns a table of the keys whose values differ between the recipes, with a column for each run. If a run's recipe
+ * does not set a key, its column shows the default. Runs without run.json are named below the table. */
 function drawDifferences(runs) {
   const known = runs.filter((run) => run.run);
   const entries = known.map((run) => new Map((run.run.changed || []).map((entry) => [entry.key, entry])));
@@ -1413,7 +1503,8 @@ function drawMany(runs, group) {
   ];
 }
 
-/* Canvases do not follow the style sheet by themselves. */
+/* Draws the charts again when the colours of the page change, or when it is printed. A canvas, unlike other elements,
+ * does not follow the style sheet. */
 function followColours(group) {
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => group.recolour());
   const printing = (on) => {

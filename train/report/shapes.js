@@ -1,8 +1,12 @@
-/* What the files of a run are made of, as far as the page draws them. They are written by addend and read as they lie there:
- * what is something else is not drawn, and said. A shape takes a value and its path and gives a sentence, null where it fits. */
+/* Checks that the files of a run have the structure that the page can draw, since another version of addend may have
+ * written them. A part that cannot be drawn is left out, and the page says so.
+ *
+ * A shape is a function (value, path). It returns null if the value has the right structure; otherwise it returns a
+ * sentence with the path at which the first error is, such as `params[0].name`. */
 
-/* ---- shapes ---- */
+/* ---- making shapes ---- */
 
+/* Returns the shape of a value for which `fits` returns true; `what` is the noun for the sentence. */
 const kindOf = (what, fits) => (value, path) => (fits(value) ? null : `${path} is no ${what}`);
 const aText = kindOf('text', (value) => typeof value === 'string');
 const aNumber = kindOf('number', isNumber);
@@ -10,7 +14,9 @@ const isObject = (value) => typeof value === 'object' && value !== null && !Arra
 const isNothing = (value) => value === null || value === undefined;
 
 const firstOf = (sentences) => sentences.find(Boolean) || null;
+/* Returns a shape that also allows null and undefined. */
 const maybe = (shape) => (value, path) => (isNothing(value) ? null : shape(value, path));
+/* Returns a shape that allows what either of two shapes allows. */
 const either = (one, other) => (value, path) => one(value, path) && other(value, path);
 
 const listOf = (shape) => (value, path) =>
@@ -18,14 +24,16 @@ const listOf = (shape) => (value, path) =>
 
 const pathOf = (path, key) => (path ? `${path}.${key}` : key);
 
-/* Other keys may be there: a later version writes more. */
+/* Returns the shape of an object with these keys. Other keys are allowed, because a later version may write more
+ * keys. */
 const objectOf = (shapes) => (value, path) =>
   (isObject(value) ? firstOf(Object.entries(shapes).map(([key, shape]) => shape(value[key], pathOf(path, key)))) : `${path || 'it'} is no object`);
 
+/* Returns the shape of an object that may have any keys, but whose values all have the same shape. */
 const mapOf = (shape) => (value, path) =>
   (isObject(value) ? firstOf(Object.entries(value).map(([key, own]) => shape(own, pathOf(path, key)))) : `${path} is no object`);
 
-/* ---- documents ---- */
+/* ---- the shapes of check.json and run.json ---- */
 
 const meshShape = either(aText, mapOf(aText));
 const causeShape = objectOf({text: aText});
@@ -57,10 +65,12 @@ const runShape = objectOf({
 /* ---- metrics.jsonl ---- */
 
 const measureShape = either(aNumber, listOf(aNumber));
+/* The change of the validation loss between two evaluations. */
 const changeShape = objectOf({step: aNumber, change: aNumber, standard_error: aNumber, verdict: aText});
 const objectShapes = {validation_before: objectOf({loss: aNumber}), validation_since_first: changeShape, validation_since_best: changeShape};
 
-/* What can be drawn of a line of metrics.jsonl; `tell` is told of the rest. */
+/* Returns a copy of a line of metrics.jsonl with only the values that can be drawn. Calls tell(step, sentence) for each
+ * value that cannot be drawn. */
 function soundLine(line, tell) {
   const sound = {};
   const keep = (to, key, value, shape, path) => {
@@ -86,6 +96,7 @@ function soundLine(line, tell) {
   return sound;
 }
 
+/* Removes from run.metrics all lines without a step and all values that cannot be drawn. */
 function soundMetrics(run) {
   const wrong = [];
   const tell = (step, sentence) => wrong.push(`in step ${step}, ${sentence}`);
@@ -94,12 +105,15 @@ function soundMetrics(run) {
   if (wrong.length) say(run, 'metrics.jsonl', `${plural(wrong.length, 'value')} cannot be drawn; the first: ${wrong[0]}`);
 }
 
-/* ---- a whole run ---- */
+/* ---- checking all files of a run ---- */
 
+/* Records in run.broken why a file, or a part of the file, cannot be drawn. */
 function say(run, file, sentence) {
   run.broken = {...run.broken, [file]: sentence};
 }
 
+/* Compares run[part], the content of a JSON file, with its shape. If they differ, sets run[part] to null and records
+ * the first difference. `whose` is the command of addend that writes the file. */
 function judge(run, part, shape, whose) {
   const wrong = isNothing(run[part]) ? null : shape(run[part], '');
   if (!wrong) return;
