@@ -35,8 +35,8 @@ static ad_status check_stages(const ad_mesh *mesh, const char *side) {
   if (stages == 1) return AD_OK;
   return ad_fail(AD_INVALID,
                  "the %s of a bridge has pp=%" PRId64
-                 ", but a bridge can only join modules that have one stage; set pp=1",
-                 side, stages);
+                 ", but a bridge joins modules that have one stage each; set pp=1 in the mesh of the %s",
+                 side, stages, side);
 }
 
 static ad_status refuse_side(const char *side, ad_axis axis, ad_type is, const char *repair) {

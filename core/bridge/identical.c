@@ -47,7 +47,7 @@ static ad_status check_axis(const ad_layout *from, const ad_layout *to, ad_axis 
   if (from->depth[axis] == to->depth[axis]) return AD_OK;
   return ad_fail(AD_TYPE,
                  "the source and the destination of the bridge are %s on `%s`, but nest their axes in different "
-                 "orders; give the two meshes' layouts one order",
+                 "orders; name the axes in the same order in the layouts of both sides",
                  is, name);
 }
 

@@ -74,9 +74,8 @@ static inline size_t ad_call_in_start(const ad_call *call, uint32_t i) {
 static inline size_t ad_call_out_start(const ad_call *call, uint32_t i) {
   return call->out_starts ? call->out_starts[i] : i * call->count;
 }
-/* With segments, a member's block consists of several runs of the full value, one from each segment. The next functions
- * give the sizes and places of blocks and runs, in elements. */
-/* Returns the size of the member's block, in elements. */
+/* Returns the size of the member's block, in elements. If the full value consists of segments, a member's block holds
+ * one part of each segment, in their order. */
 size_t ad_call_block(const ad_call *call, uint32_t member);
 /* Returns how many elements of segment `s` (of the full value, if there are no segments) the member has. *at is set to
  * where this part starts in the member's block, *whole to where it starts in the full value. */

@@ -135,8 +135,8 @@ ad_status ad_nodes_check_one(const ad_meeting *meeting, const ad_nodes *nodes) {
     if (nodes->of[i])
       return ad_fail_on_all_ranks(
           AD_INVALID,
-          "rank %u is not on the same host, or not in the same container, as rank 0, but ranks that join in this way "
-          "share one machine's memory. Start all ranks on one host, in one pid and network namespace, or start them "
+          "rank %u is not on the same host, or not in the same container, as rank 0, but without MPI all ranks share "
+          "one machine's memory. Start all ranks on one host, in one pid and network namespace, or start them "
           "with mpirun, which can use several hosts",
           i);
   return AD_OK;

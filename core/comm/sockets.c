@@ -193,7 +193,7 @@ static ad_status connect_to_first(ad_socket_meeting *m, const char *world, int64
   if (!is_own_user(m->peers[0]))
     return ad_fail(AD_SYSTEM,
                    "the socket of rank 0 belongs to a process of another user; start this program again, so that the "
-                   "launcher gives it another name");
+                   "launcher chooses another MASTER_PORT");
   int error = write_all(m->peers[0], &own, sizeof own, m->deadline);
   return error ? lost(0, error) : AD_OK;
 }

@@ -83,7 +83,7 @@ ad_status ad_mesh_check(const ad_mesh *mesh) {
   if (!mesh) return ad_fail(AD_INVALID, "ad_mesh_check: the mesh is NULL");
   if (!memchr(mesh->text, 0, sizeof mesh->text))
     return ad_fail(AD_INVALID,
-                   "ad_mesh_check: the text of the mesh has no terminating 0; make meshes with ad_mesh_parse");
+                   "ad_mesh_check: the text of the mesh has no terminating 0; make meshes with ad_mesh_create");
   AD_TRY(ad_mesh_parse(mesh->text, mesh->first_rank, &again));
   if (again.size != mesh->size)
     return ad_fail(AD_INVALID,

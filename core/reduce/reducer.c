@@ -357,8 +357,10 @@ static ad_status check_grad(const ad_reducer *reducer, const ad_reduced_param *p
   char have[160], want[160];
   if (!ad_layout_equal(&grad->layout, &param->gradient)) return refuse_layout(param, &grad->layout, site);
   if (grad->scale) {
-    return ad_fail(AD_TYPE, "%s: the gradient of `%s` is stored times 2^-%d; submit the gradient unscaled", site,
-                   param->name, grad->scale);
+    return ad_fail(AD_TYPE,
+                   "%s: the gradient of `%s` is stored as the value times 2^-%d; multiply its elements by 2^%d and set "
+                   "the scale of the array to 0",
+                   site, param->name, grad->scale, grad->scale);
   }
   if (!ad_shape_equal(&grad->shape, &param->shape)) {
     return ad_fail(AD_INVALID, "%s: the gradient of `%s` has shape %s, but the parameter has shape %s", site,

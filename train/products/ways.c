@@ -100,10 +100,8 @@ static ad_status read_units(const char *path, const json_t *document, ad_units u
   int measured = AD_UNITS_PLAIN;
   while (word && measured <= AD_UNITS_AMX && strcmp(word, ad_units_name((ad_units)measured)) != 0) measured++;
   if (!word || measured > AD_UNITS_AMX)
-    return ad_fail(AD_INVALID,
-                   "%s: `instructions` is %s, which addend does not know; measure again with `addend bench --op "
-                   "products --write FILE`",
-                   path, word ? word : "missing");
+    return ad_fail(AD_INVALID, "%s: %s%s; measure again with `addend bench --op products --write FILE`", path,
+                   word ? "addend does not know the `instructions` " : "`instructions` is missing", word ? word : "");
   if ((ad_units)measured <= units) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s was measured on a processor with %s, but this processor has %s; measure here with `addend bench "

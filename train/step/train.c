@@ -425,7 +425,8 @@ static ad_train_options options_before(const ad_train_options *own, const ad_pre
 static ad_status report_earlier(const ad_recipe *recipe, ad_status status) {
   const char *name = recipe->program->course.pretraining->name;
   return status == AD_INVALID
-             ? ad_fail_in(status, "first training, of the %s (its keys train.* are %s.* in this recipe)", name, name)
+             ? ad_fail_in(status, "the earlier training of the %s (%s.* in this recipe are its keys train.*)", name,
+                          name)
              : status;
 }
 

@@ -76,13 +76,13 @@ ad_status ad_value_take(ad_tape *tape, size_t bytes, void **out) {
 /* ---- which values backward still reads ---- */
 
 /* Returns 1 if this walk computes the operand's gradient. */
-static int is_left_by(tape_walk walk, const ad_tensor *operand) {
+static int fills_gradient_of(tape_walk walk, const ad_tensor *operand) {
   return operand->carries && (walk == WALK_WHOLE || (walk == WALK_INPUTS) == operand->reached);
 }
 
 uint64_t ad_walk_fills(tape_walk walk, const ad_tensor *out) {
   uint64_t filled = 0;
-  for (int i = 0; i < out->operand_count; i++) filled |= (uint64_t)is_left_by(walk, out->operand[i]) << i;
+  for (int i = 0; i < out->operand_count; i++) filled |= (uint64_t)fills_gradient_of(walk, out->operand[i]) << i;
   return filled;
 }
 

@@ -44,7 +44,7 @@ ad_status ad_ring_post(const key_ring *ring, int64_t turn, int backward, ad_requ
 /* Waits for the transfers of a turn. In backward, then adds the sum that other ranks gathered for this turn's pair
  * to this rank's addends. */
 ad_status ad_ring_wait(const key_ring *ring, int64_t turn, int backward, ad_request *request) AD_CHECKED;
-/* To be called after the last turn: receives the gradients of this rank's own pair. *d_k and *d_v are valid until the
+/* Receives the gradients of this rank's own pair, after the last turn of backward. *d_k and *d_v are valid until the
  * memory is freed. */
 ad_status ad_ring_come_home(const key_ring *ring, const void **d_k, const void **d_v) AD_CHECKED;
 

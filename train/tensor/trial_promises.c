@@ -255,7 +255,7 @@ static ad_status passes_gradient_on(scene *s) {
   ad_status status = call_backward(s, s->slot);
   s->out->grad.data = arrived;
   AD_TRY(status);
-  return all_are_same(s, "may write over the incoming gradient, as `hands_over` says, but then");
+  return all_are_same(s, "may write over the incoming gradient, as `passes_gradient_on` says, but then");
 }
 
 /* ---- promise: backward computes the gradients of some operands only ---- */

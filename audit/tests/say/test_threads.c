@@ -236,12 +236,13 @@ static void expect_kind(const char *json, const char *kind, int times) {
   if (found != times) fail_msg("%d parameters are %s, not %d", found, kind, times);
 }
 
-/* Checks that all numbers of threads give one document; `kind` and `times` show that the dump has the intended bug. */
-static void expect_one_document(const ad_job *job, const char *kind, int times) {
+/* Checks that the numbers of threads from numbers[first] on give one document; `kind` and `times` show that the dump has
+ * the intended bug. */
+static void expect_one_document(const ad_job *job, int first, const char *kind, int times) {
   write_dump(job);
   char *alone = document_with(job, 0);
   expect_kind(alone, kind, times);
-  for (int n = 0; n < NUMBERS; n++) {
+  for (int n = first; n < NUMBERS; n++) {
     char *json = document_with(job, numbers[n]);
     assert_string_equal(json, alone);
     free(json);
@@ -251,19 +252,24 @@ static void expect_one_document(const ad_job *job, const char *kind, int times) 
 }
 
 static void few_addends_give_the_same_document(void **state) {
-  expect_one_document(&(ad_job){6, 2, 40, 30, 0}, "own_only", 4);
+  expect_one_document(&(ad_job){6, 2, 40, 30, 0}, 0, "own_only", 4);
 }
 
 /* Each parameter is fitted, and later parameters try the counts that earlier ones had. */
 static void many_addends_give_the_same_document(void **state) {
   _Static_assert(96 > AD_KNOWN_MANY, "so that what was found of others is tried");
-  expect_one_document(&(ad_job){48, 2, 36, 110, 0}, "own_only", 4);
+  expect_one_document(&(ad_job){48, 2, 36, 110, 0}, 0, "own_only", 4);
 }
 
 /* There are more parameters to fit than fits allowed, so the order decides which are left out. Parameters that the
  * counts of others explain need no fit. */
 static void what_is_not_fitted_is_the_same(void **state) {
-  expect_one_document(&(ad_job){64, 16, 36, 1040, 0}, "not_fitted", 7);
+#if defined(AD_SANITIZED)
+  int first = NUMBERS - 1; /* a sanitizer takes half a minute for each document */
+#else
+  int first = 0;
+#endif
+  expect_one_document(&(ad_job){64, 16, 36, 1040, 0}, first, "not_fitted", 7);
 }
 
 /* ---- errors in parameters ---- */

@@ -165,8 +165,8 @@ static void a_partial_that_is_added_late_is_refused_by_its_type(void **state) {
   run_injected(&late, is_refused_by_type);
 }
 
-/* With the bug the shard of some rank is wrong; a rank whose shard is empty or full may be right, and may have nothing
- * to change. */
+/* Checks that at least one rank has a wrong shard under the bug. A rank whose shard is empty or whole may be right, and
+ * may have nothing to change. */
 static int is_wrong_in_shards(ad_comm *comm, void *context) {
   model *m = prepare(comm, context);
   schedule s = shard_schedule(3);

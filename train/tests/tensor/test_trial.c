@@ -237,7 +237,7 @@ static void what_is_unread_is_not_read(void **state) {
   other.unread = 0;
   other.passes_gradient_on = 1;
   other.backward = clears_first;
-  BREAKS("clears_first", &other, "hands_over");
+  BREAKS("clears_first", &other, "passes_gradient_on");
 }
 
 /* ---- linearity that is declared wrongly ---- */
