@@ -12,18 +12,17 @@ function(ad_add_page layer name page)
 endfunction()
 
 set(say ${CMAKE_SOURCE_DIR}/audit/say)
-ad_add_page(say ad_map_page ${say}/map.html ${say}/map.css ${say}/map.js)
+set(causes ${CMAKE_SOURCE_DIR}/audit/docs/explain)
+file(GLOB explained CONFIGURE_DEPENDS ${causes}/*.md)
+add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/causes.js ${CMAKE_BINARY_DIR}/ad_guide_pages.c
+  COMMAND ${CMAKE_COMMAND} -DTABLE=${say}/causes.h -DPAGES=${causes} -DWORDS=${CMAKE_BINARY_DIR}/causes.js
+    -DGUIDE=${CMAKE_BINARY_DIR}/ad_guide_pages.c -P ${CMAKE_SOURCE_DIR}/cmake/causes.cmake
+  DEPENDS ${say}/causes.h ${explained} cmake/causes.cmake
+  COMMENT "Putting the words and pages of causes together" VERBATIM)
+target_sources(ad_say PRIVATE ${CMAKE_BINARY_DIR}/ad_guide_pages.c)
+ad_add_page(say ad_map_page ${say}/map.html ${say}/map.css ${CMAKE_BINARY_DIR}/causes.js ${say}/map.js)
 if(AD_TRAINER)
   set(report ${CMAKE_SOURCE_DIR}/train/report)
   ad_add_page(report ad_report_page ${report}/page.html ${report}/page.css ${report}/shapes.js ${report}/page.js
     ${DYGRAPHS_FOLDER}/dygraph.min.js ${DYGRAPHS_FOLDER}/dygraph.css)
 endif()
-
-# The pages of `addend explain`.
-set(guide ${CMAKE_SOURCE_DIR}/audit/docs/explain)
-file(GLOB guide_pages CONFIGURE_DEPENDS ${guide}/*.md)
-add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/ad_guide_pages.c
-  COMMAND ${CMAKE_COMMAND} -DFOLDER=${guide} -DOUT=${CMAKE_BINARY_DIR}/ad_guide_pages.c -P ${CMAKE_SOURCE_DIR}/cmake/guide.cmake
-  DEPENDS ${guide_pages} cmake/guide.cmake
-  COMMENT "Putting the pages of addend explain together" VERBATIM)
-target_sources(ad_say PRIVATE ${CMAKE_BINARY_DIR}/ad_guide_pages.c)

@@ -14,6 +14,7 @@ import argparse
 import collections
 import json
 import math
+import pathlib
 import re
 import subprocess
 import sys
@@ -121,6 +122,17 @@ KNOWN = {
     'statistics-in-bf16': ({'rounding'}, NARROW, ''),
 }
 COMPUTED = ({'unknown', 'doubled', 'averaged'}, rf'{FORWARD}|{BACKWARD}', '')  # all others change what is computed
+
+
+def check_kinds():
+    """Ends the program if a table above names a kind that a check does not report. A check reports those kinds of
+    audit/say/causes.h whose causes stay of their kind in it."""
+    table = (pathlib.Path(__file__).resolve().parent.parent / 'audit/say/causes.h').read_text()
+    rows = re.findall(r'^  X\((\w+), "(\w+)", "[^"]*", \w+, (\w+), [01]\)', table, re.MULTILINE)
+    reported = {name for code, name, checked in rows if code == checked}
+    named = set().union(*OF_NORM.values(), *sum(KINDS.values(), ()), COMPUTED[0], *(kinds for kinds, _, _ in KNOWN.values()))
+    if not named <= reported:
+        sys.exit(f'{__file__} names kinds that a check does not report: {", ".join(sorted(named - reported))}')
 
 
 def set_of(axes):
@@ -259,6 +271,7 @@ def main():
     parser.add_argument('--set', metavar='PATH=VALUE', action='append', default=[], help='replace a key of each recipe')
     parser.add_argument('--mutants', metavar='N', type=int, help='draw N of the mutants; all, if left out')
     given = parser.parse_args()
+    check_kinds()
     every, listed, whole = [], [], collections.Counter()
     print('| recipe | by number | rightly named | by a `cause` alone | false `cause` |\n|---|---|---|---|---|')
     for recipe in given.recipe:

@@ -7,14 +7,23 @@
 #include <string.h>
 #include "base/text.h"
 
-static const char *const cause_names[] = {
-    [AD_CAUSE_AVERAGED] = "averaged", [AD_CAUSE_MISSING] = "missing",
-    [AD_CAUSE_DOUBLED] = "doubled",   [AD_CAUSE_PARTIAL] = "partial",
-    [AD_CAUSE_ROUNDING] = "rounding", [AD_CAUSE_WRONG_GROUP] = "wrong_group",
-    [AD_CAUSE_UNKNOWN] = "unknown",   [AD_CAUSE_REPLICAS_DIFFER] = "replicas_differ",
-};
+const ad_cause_row *ad_cause_row_of(ad_cause_kind kind) {
+  static const ad_cause_row rows[] = {
+#define AD_CAUSE_ROW(code, name, words, verdict, checked, counted) \
+  [AD_CAUSE_##code] = {name, AD_ANSWER_##verdict, AD_CAUSE_##checked, counted},
+      AD_CAUSE_LIST(AD_CAUSE_ROW)
+#undef AD_CAUSE_ROW
+  };
+  return &rows[kind];
+}
 
-const char *ad_cause_name(ad_cause_kind kind) { return cause_names[kind]; }
+const char *ad_cause_name(ad_cause_kind kind) { return ad_cause_row_of(kind)->name; }
+
+ad_cause_kind ad_cause_named(const char *name) {
+  for (int kind = 0; kind < AD_CAUSE_COUNT && name; kind++)
+    if (!strcmp(ad_cause_name((ad_cause_kind)kind), name)) return (ad_cause_kind)kind;
+  return AD_CAUSE_UNKNOWN;
+}
 
 ad_cause *ad_causes_add(ad_causes *causes, ad_cause_kind kind, ad_axes axes, double factor, const char *format, ...) {
   static _Thread_local ad_cause left_out;

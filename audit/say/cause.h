@@ -6,18 +6,23 @@
 
 #include "addend/mesh.h"
 #include "base/internal.h"
+#include "say/causes.h"
 
-typedef enum ad_cause_kind {
-  AD_CAUSE_AVERAGED,
-  AD_CAUSE_MISSING,
-  AD_CAUSE_DOUBLED,
-  AD_CAUSE_PARTIAL,
-  AD_CAUSE_WRONG_GROUP,
-  AD_CAUSE_REPLICAS_DIFFER,
-  AD_CAUSE_ROUNDING,
-  AD_CAUSE_UNKNOWN
-} ad_cause_kind;
+/* The verdict on a parameter, and on the whole dump, from the best to the worst. */
+typedef enum ad_answer { AD_ANSWER_RIGHT, AD_ANSWER_CANNOT_TELL, AD_ANSWER_WRONG } ad_answer;
+
+/* A kind's row in the table of causes.h, which explains the fields. */
+typedef struct ad_cause_row {
+  const char *name;
+  ad_answer answer;
+  ad_cause_kind checked;
+  int counted;
+} ad_cause_row;
+
+AD_INTERNAL const ad_cause_row *ad_cause_row_of(ad_cause_kind kind);
 AD_INTERNAL const char *ad_cause_name(ad_cause_kind kind);
+/* Returns the kind that a document calls `name`, or AD_CAUSE_UNKNOWN if no kind is called so or `name` is NULL. */
+AD_INTERNAL ad_cause_kind ad_cause_named(const char *name);
 
 #define AD_MICROBATCHES "microbatches" /* the field `place` of a cause whose text names the microbatches */
 

@@ -191,13 +191,12 @@ static ad_status judge_params(ad_diff_run *run) {
 /* Returns the factor between a parameter's sum and the expected sum if all its addends have the same factor, else
  * NaN. */
 static double factor_of(const json_t *param) {
-  static const char *const kinds[] = {"right", "averaged", "doubled", "factor"};
   const json_t *factor = json_object_get(param, "factor");
-  const char *kind = json_string_value(json_object_get(param, "kind"));
-  if (!json_is_number(factor) || json_array_size(json_object_get(param, "ranks"))) return NAN;
-  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-    if (!strcmp(kind, kinds[i])) return json_number_value(factor);
-  return NAN;
+  ad_cause_kind kind = ad_cause_named(json_string_value(json_object_get(param, "kind")));
+  int is_of_all =
+      kind == AD_CAUSE_RIGHT || kind == AD_CAUSE_AVERAGED || kind == AD_CAUSE_DOUBLED || kind == AD_CAUSE_FACTOR;
+  if (!is_of_all || !json_is_number(factor) || json_array_size(json_object_get(param, "ranks"))) return NAN;
+  return json_number_value(factor);
 }
 
 /* Adds a message if parameters were scaled by different factors: the optimizer step then has another direction,

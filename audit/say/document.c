@@ -97,12 +97,12 @@ static const ad_judged *worst_of(const ad_judged *list, size_t count) {
 }
 
 /* Makes the first keys of a parameter's document. */
-static json_t *param_head(const ad_dump *dump, const ad_dump_param *param, ad_answer answer, ad_verdict_kind kind) {
+static json_t *param_head(const ad_dump *dump, const ad_dump_param *param, ad_answer answer, ad_cause_kind kind) {
   char types[AD_DUMP_AXES * (AD_DUMP_NAME + 8)];
   return json_pack("{s:o, s:I, s:I, s:s, s:f, s:b, s:s, s:s}", "name", ad_json_text(param->name), "numel",
                    (json_int_t)param->numel, "sampled", (json_int_t)param->sample, "types",
                    print_types(dump, param, types, sizeof types), "expect", param->expect, "pass",
-                   answer == AD_ANSWER_RIGHT, "verdict", ad_answer_name(answer), "kind", ad_verdict_name(kind));
+                   answer == AD_ANSWER_RIGHT, "verdict", ad_answer_name(answer), "kind", ad_cause_name(kind));
 }
 
 static json_t *text_or_null(const char *text) { return *text ? json_string(text) : json_null(); }
@@ -114,16 +114,7 @@ const char *ad_answer_name(ad_answer answer) {
 
 ad_answer ad_diff_answer(const ad_verdict *verdict, const ad_compared *compared) {
   if (compared->there && !compared->holds) return AD_ANSWER_WRONG;
-  switch (verdict->kind) {
-    case AD_VERDICT_RIGHT:
-      return AD_ANSWER_RIGHT;
-    case AD_VERDICT_IDENTICAL:
-    case AD_VERDICT_NOT_OBSERVED:
-    case AD_VERDICT_NOT_JUDGED:
-      return AD_ANSWER_CANNOT_TELL;
-    default:
-      return AD_ANSWER_WRONG;
-  }
+  return ad_cause_row_of(verdict->kind)->answer;
 }
 
 static json_t *list_or_none(json_t *causes) { return causes ? json_incref(causes) : json_array(); }
@@ -140,7 +131,7 @@ static json_t *reference_document(const ad_compared *compared) {
 /* Returns 1 if the sum is right by its addends but the reference contradicts it: then the addends themselves are
  * wrong. */
 static int is_wrong_before(const ad_verdict *verdict, const ad_compared *compared) {
-  return verdict->kind == AD_VERDICT_RIGHT && compared->there && !compared->holds;
+  return verdict->kind == AD_CAUSE_RIGHT && compared->there && !compared->holds;
 }
 
 static json_t *param_text(const ad_dump *dump, const ad_verdict *verdict, const ad_compared *compared) {
@@ -165,9 +156,9 @@ json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_ver
   json_object_set_new(document, "bound", ad_diff_number(worst ? worst->fitness.bound : 0));
   json_object_set_new(document, "text", param_text(dump, verdict, compared));
   json_object_set_new(document, "counts",
-                      shown                                   ? matrix(parts, shown, shown->why.counts)
-                      : verdict->kind == AD_VERDICT_IDENTICAL ? matrix_of_identical(parts, identical)
-                                                              : json_null());
+                      shown                                 ? matrix(parts, shown, shown->why.counts)
+                      : verdict->kind == AD_CAUSE_IDENTICAL ? matrix_of_identical(parts, identical)
+                                                            : json_null());
   json_object_set_new(document, "errors", shown ? matrix(parts, shown, shown->why.errors) : json_null());
   json_object_set_new(document, "reference", reference_document(compared));
   ad_cause_set(document, list_or_none(is_wrong_before(verdict, compared) ? compared->causes : verdict->causes));
@@ -185,7 +176,7 @@ static void set_rest(json_t *document, const char *text, json_t *causes) {
 
 json_t *ad_diff_unjudged(const ad_dump *dump, const ad_dump_param *param) {
   char text[AD_VERDICT_TEXT];
-  json_t *document = param_head(dump, param, AD_ANSWER_CANNOT_TELL, AD_VERDICT_NOT_JUDGED);
+  json_t *document = param_head(dump, param, AD_ANSWER_CANNOT_TELL, AD_CAUSE_NOT_JUDGED);
   snprintf(text, sizeof text, "cannot tell: %.600s", param->unjudged);
   set_rest(document, text, json_array());
   return document;
@@ -193,12 +184,12 @@ json_t *ad_diff_unjudged(const ad_dump *dump, const ad_dump_param *param) {
 
 json_t *ad_diff_without_sum(const ad_dump *dump, const ad_dump_param *param, int64_t missing) {
   char text[120] = "has no sum: no rank's optimizer gets it";
-  json_t *document = param_head(dump, param, AD_ANSWER_WRONG, AD_VERDICT_NO_SUM);
+  json_t *document = param_head(dump, param, AD_ANSWER_WRONG, AD_CAUSE_NO_SUM);
   if (missing < param->sample)
     snprintf(text, sizeof text, "%lld of %lld elements are in no rank's sum: no optimizer gets them",
              (long long)missing, (long long)param->sample);
   json_t *causes = json_array();
-  json_array_append_new(causes, ad_cause_document(ad_verdict_name(AD_VERDICT_NO_SUM), "", NAN, text, ""));
+  json_array_append_new(causes, ad_cause_document(ad_cause_name(AD_CAUSE_NO_SUM), "", NAN, text, ""));
   set_rest(document, text, causes);
   return document;
 }

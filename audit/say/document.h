@@ -9,8 +9,6 @@
 /* Returns a JSON number, or null if the value is not finite. */
 json_t *ad_diff_number(double value);
 
-/* The verdict on a parameter, and on the whole dump, from the best to the worst. */
-typedef enum ad_answer { AD_ANSWER_RIGHT, AD_ANSWER_CANNOT_TELL, AD_ANSWER_WRONG } ad_answer;
 const char *ad_answer_name(ad_answer answer);
 /* Returns the answer for a parameter, from its verdict and its comparison with the reference. */
 ad_answer ad_diff_answer(const ad_verdict *verdict, const ad_compared *compared);

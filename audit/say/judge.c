@@ -30,7 +30,7 @@ static void report(ad_finding *out, json_t *message) {
  * addends, to fit them. */
 static void report_few(const ad_parts *parts, const ad_verdict *verdict, ad_finding *out) {
   const ad_judged *shown = verdict->shown;
-  int is_open = verdict->kind == AD_VERDICT_UNEXPLAINED || verdict->kind == AD_VERDICT_NOT_DISTINGUISHABLE;
+  int is_open = verdict->kind == AD_CAUSE_UNEXPLAINED || verdict->kind == AD_CAUSE_NOT_DISTINGUISHABLE;
   if (!shown || !is_open || shown->part->count > ad_part_members(parts, shown->part)->count) return;
   report(out, json_sprintf("`%s` has only %zu element%s for %zu addend%s, too few to find how often each addend was "
                            "counted; dump more elements (addend.sample)",
@@ -44,9 +44,9 @@ static void report_few(const ad_parts *parts, const ad_verdict *verdict, ad_find
 static void doubt(const ad_judge *judge, const ad_identical *identical, const ad_compared *compared,
                   ad_verdict *verdict) {
   char who[AD_VERDICT_TEXT / 2];
-  if (verdict->kind != AD_VERDICT_RIGHT || judge->allow_identical || !json_object_size(identical->who)) return;
+  if (verdict->kind != AD_CAUSE_RIGHT || judge->allow_identical || !json_object_size(identical->who)) return;
   if (compared->there) return;
-  verdict->kind = AD_VERDICT_IDENTICAL;
+  verdict->kind = AD_CAUSE_IDENTICAL;
   memcpy(verdict->ranks, identical->ranks, (size_t)judge->dump->mesh.world);
   ad_identical_print(identical, who, sizeof who);
   snprintf(verdict->text, sizeof verdict->text, "cannot tell: %s, as if they had been summed before they were dumped",
@@ -57,14 +57,14 @@ static void doubt(const ad_judge *judge, const ad_identical *identical, const ad
  * same as the right one. A sum that is not zero was then formed from something that was not dumped. */
 static void doubt_zeros(const ad_parts *parts, const ad_compared *compared, ad_verdict *verdict) {
   const ad_dump_param *param = parts->param;
-  int is_right = verdict->kind == AD_VERDICT_RIGHT;
-  int is_open = verdict->kind == AD_VERDICT_UNEXPLAINED || verdict->kind == AD_VERDICT_NOT_FITTED;
+  int is_right = verdict->kind == AD_CAUSE_RIGHT;
+  int is_open = verdict->kind == AD_CAUSE_UNEXPLAINED || verdict->kind == AD_CAUSE_NOT_FITTED;
   if (compared->there || !(is_right || is_open) || !parts->count || !ad_addends_are_zero(parts)) return;
   char sampled[80] = "";
   if (param->is_sampled)
     snprintf(sampled, sizeof sampled, " in the %lld element%s that %s sampled", (long long)param->sample,
              ad_plural(param->sample), param->sample == 1 ? "was" : "were");
-  verdict->kind = AD_VERDICT_NOT_OBSERVED;
+  verdict->kind = AD_CAUSE_NOT_OBSERVED;
   verdict->axes = 0;
   verdict->shown = NULL;
   verdict->factor = NAN;
@@ -92,9 +92,9 @@ static ad_status report_verdict(const ad_judge *judge, const ad_parts *parts, co
   out->answer = ad_diff_answer(verdict, compared);
   out->document = ad_diff_param(parts, list, verdict, compared, identical);
   report_few(parts, verdict, out);
-  out->unfitted = verdict->kind == AD_VERDICT_NOT_FITTED;
+  out->unfitted = verdict->kind == AD_CAUSE_NOT_FITTED;
   out->untried = ad_untried_axes(parts, list);
-  if (verdict->kind == AD_VERDICT_OWN_ONLY && !verdict->shown) out->unlike = verdict->axes;
+  if (verdict->kind == AD_CAUSE_OWN_ONLY && !verdict->shown) out->unlike = verdict->axes;
   return status;
 }
 

@@ -3,35 +3,7 @@
  * is a canvas that is drawn when it scrolls into view, so that a page can have hundreds of parameters on hundreds of
  * ranks. */
 
-/* Maps the kind of a verdict in the document to the words of the page. */
-const KINDS = {
-  right: 'right',
-  averaged: 'averaged',
-  missing: 'missing',
-  doubled: 'doubled',
-  partial: 'partial',
-  wrong_group: 'wrong group',
-  last_microbatch: 'only the last microbatch',
-  earlier_microbatches_divided: 'earlier microbatches divided',
-  own_only: 'own addend only',
-  replicas_differ: 'replicas differ',
-  divided_by_own_count: 'each rank divided by its own count',
-  factor: 'another factor',
-  not_distinguishable: 'several fit equally well',
-  not_fitted: 'not fitted',
-  identical_addends: 'cannot tell',
-  not_observed: 'nothing observed',
-  not_judged: 'cannot tell',
-  other_operation: 'another operation',
-  shifted: 'shifted',
-  other_parameters: 'of other parameters',
-  other_rows: 'of other rows',
-  one_rank: 'right on one rank',
-  no_sum: 'no sum',
-  rounding: 'rounding',
-  unexplained: 'unexplained',
-};
-
+/* KINDS maps the kind of a verdict in the document to the words of the page. cmake/causes.cmake makes it from causes.h. */
 const verdictWords = (param) => KINDS[param.kind] || String(param.kind);
 const isWrong = (judged) => judged.verdict === 'wrong';
 const isUndecided = (judged) => judged.verdict === 'cannot_tell';

@@ -133,7 +133,8 @@ typedef struct ad_norm_causes {
 /* Adds a cause; takes ownership of `counted`. */
 static void add_cause(ad_norm_causes *causes, int doubled, const char *axes, double times, json_t *counted,
                       const char *text) {
-  json_array_append_new(causes->list, ad_cause_document(doubled ? "doubled" : "missing", axes, times, text, ""));
+  json_array_append_new(causes->list, ad_cause_document(ad_cause_name(doubled ? AD_CAUSE_DOUBLED : AD_CAUSE_MISSING),
+                                                        axes, times, text, ""));
   if (!causes->counted)
     causes->counted = json_incref(counted);
   else if (!json_equal(causes->counted, counted))

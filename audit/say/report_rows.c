@@ -4,6 +4,7 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+#include "say/cause.h"
 #include "say/guide.h"
 #include "files/json.h"
 
@@ -42,7 +43,7 @@ static void print_key(const json_t *param, char *key, size_t size) {
   if (json_is_number(json_object_get(param, "factor")))
     snprintf(text, sizeof text, "%s", reported);
   else
-    leave_out_numbers(reported, !strcmp(kind, "unexplained"), text, sizeof text);
+    leave_out_numbers(reported, ad_cause_named(kind) == AD_CAUSE_UNEXPLAINED, text, sizeof text);
   snprintf(key, size, "%s %s %s", ad_text_of(param, "verdict"), kind, text);
 }
 

@@ -7,6 +7,7 @@
 #include "addend/verdict.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "say/cause.h"
 #include "say/report_rows.h"
 #include "files/printed.h"
 
@@ -86,7 +87,7 @@ static void print_norm(FILE *file, const json_t *document, const ad_paint *paint
 static int some_are_identical(const json_t *params) {
   const json_t *param;
   size_t i;
-  json_array_foreach(params, i, param) if (!strcmp(ad_text_of(param, "kind"), "identical_addends")) return 1;
+  json_array_foreach(params, i, param) if (ad_cause_named(ad_text_of(param, "kind")) == AD_CAUSE_IDENTICAL) return 1;
   return 0;
 }
 

@@ -44,7 +44,7 @@ static void report_unexplained(ad_case *c) {
   size_t elements = first->part->count, addends = ad_case_members(c, first)->count;
   char names[AD_VERDICT_TEXT / 4], or [AD_VERDICT_TEXT / 2] = "";
   ad_case_mark_holders(c, 1);
-  ad_case_report(c, AD_VERDICT_UNEXPLAINED, 0, NAN);
+  ad_case_report(c, AD_CAUSE_UNEXPLAINED, 0, NAN);
   if (untried)
     snprintf(or, sizeof or, ", or is summed over %s, which a sample does not show",
              ad_case_axes(c, untried, names, sizeof names));
@@ -94,7 +94,7 @@ static void report_ambiguous(ad_case *c) {
     ad_verdict_clear(&reading);
   }
   if (!differ) return;
-  ad_case_report(c, AD_VERDICT_NOT_DISTINGUISHABLE, 0, NAN);
+  ad_case_report(c, AD_CAUSE_NOT_DISTINGUISHABLE, 0, NAN);
   memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
   c->out->shown = first;
   snprintf(c->out->text, sizeof c->out->text, "wrong, and these fit equally well: %.500s%s", texts,
@@ -177,7 +177,7 @@ static void report_groups_too(ad_case *c) {
   const json_t *group = json_array_get(c->out->causes, before);
   if (!group) return;
   snprintf(own, sizeof own, "%s", c->out->text);
-  ad_case_report(c, AD_VERDICT_NOT_DISTINGUISHABLE, 0, NAN);
+  ad_case_report(c, AD_CAUSE_NOT_DISTINGUISHABLE, 0, NAN);
   memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
   snprintf(c->out->text, sizeof c->out->text, "wrong, and these fit equally well: %.300s; or: %.200s", own,
            json_string_value(json_object_get(group, "text")));
@@ -186,7 +186,7 @@ static void report_groups_too(ad_case *c) {
 /* Reports `not_fitted`: other parameters used up the limit on fits, and their counts do not explain this parameter. */
 static void report_unfitted(ad_case *c) {
   ad_case_mark_holders(c, 1);
-  ad_case_report(c, AD_VERDICT_NOT_FITTED, 0, NAN);
+  ad_case_report(c, AD_CAUSE_NOT_FITTED, 0, NAN);
   c->out->shown = NULL;
   snprintf(c->out->text, sizeof c->out->text,
            "wrong, and not fitted: the expected counts leave %.2g of it, and those of other parameters do not give it",
@@ -222,7 +222,7 @@ static void report_wrong(ad_case *c) {
 
 void ad_verdict_find(const ad_parts *parts, const ad_judged *list, unsigned char *ranks, ad_verdict *out) {
   ad_case c = {.parts = parts, .dump = parts->dump, .list = list, .count = parts->count, .out = out};
-  *out = (ad_verdict){.kind = AD_VERDICT_RIGHT, .factor = 1, .ranks = ranks, .causes = json_array()};
+  *out = (ad_verdict){.kind = AD_CAUSE_RIGHT, .factor = 1, .ranks = ranks, .causes = json_array()};
   memset(ranks, 0, (size_t)parts->dump->mesh.world);
   for (size_t i = 0; i < parts->count && !c.first; i++)
     if (!list[i].holds) c.first = &list[i];
@@ -230,7 +230,7 @@ void ad_verdict_find(const ad_parts *parts, const ad_judged *list, unsigned char
     report_wrong(&c);
   else if (!ad_case_try_missing(&c) && ad_case_replicas_differ(&c))
     ad_case_report_replicas(&c);
-  if (out->kind != AD_VERDICT_RIGHT) add_own_cause(&c);
+  if (out->kind != AD_CAUSE_RIGHT) add_own_cause(&c);
 }
 
 void ad_verdict_clear(ad_verdict *verdict) {

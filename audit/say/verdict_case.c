@@ -7,15 +7,6 @@
 #include "say/cause.h"
 #include "solve/hypotheses.h"
 
-const char *ad_verdict_name(ad_verdict_kind kind) {
-  static const char *const names[] = {
-#define AD_VERDICT_TEXT_OF(code, name) name,
-      AD_VERDICT_LIST(AD_VERDICT_TEXT_OF)
-#undef AD_VERDICT_TEXT_OF
-  };
-  return names[kind];
-}
-
 const ad_members *ad_case_members(const ad_case *c, const ad_judged *judged) {
   return ad_part_members(c->parts, judged->part);
 }
@@ -33,7 +24,7 @@ const char *ad_case_ranks(const ad_case *c, char *buffer, size_t size) {
   return ad_dump_ranks_print(&c->dump->mesh, c->out->ranks, buffer, size);
 }
 
-void ad_case_report(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor) {
+void ad_case_report(ad_case *c, ad_cause_kind kind, uint32_t axes, double factor) {
   c->out->kind = kind;
   c->out->axes = axes;
   c->out->factor = factor;
@@ -46,15 +37,15 @@ void ad_case_add_document(ad_case *c, json_t *cause) {
   json_array_append(c->out->causes, cause);
 }
 
-void ad_case_add(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor, const char *place, const char *format,
+void ad_case_add(ad_case *c, ad_cause_kind kind, uint32_t axes, double factor, const char *place, const char *format,
                  ...) {
   char text[AD_VERDICT_TEXT], names[AD_DUMP_AXES * AD_DUMP_NAME];
   va_list list;
   va_start(list, format);
   vsnprintf(text, sizeof text, format, list);
   va_end(list);
-  json_t *cause = ad_cause_document(ad_verdict_name(kind),
-                                    ad_dump_axes_print(&c->dump->mesh, axes, names, sizeof names), factor, text, place);
+  json_t *cause = ad_cause_document(ad_cause_name(kind), ad_dump_axes_print(&c->dump->mesh, axes, names, sizeof names),
+                                    factor, text, place);
   ad_case_add_document(c, cause);
   json_decref(cause);
 }
@@ -73,13 +64,6 @@ static const char *common(const json_t *causes, const char *key) {
   return json_string_value(first);
 }
 
-/* Returns the kind with this name; for NULL, `not_distinguishable`. */
-static ad_verdict_kind kind_of(const char *name) {
-  for (int kind = 0; kind < AD_VERDICT_COUNT && name; kind++)
-    if (!strcmp(ad_verdict_name((ad_verdict_kind)kind), name)) return (ad_verdict_kind)kind;
-  return AD_VERDICT_NOT_DISTINGUISHABLE;
-}
-
 /* Returns the bit set of axes that is printed as `names`, or 0 if there is none. */
 static uint32_t axes_of(const ad_dump_mesh *mesh, const char *names) {
   char buffer[AD_DUMP_AXES * AD_DUMP_NAME];
@@ -93,7 +77,9 @@ int ad_case_settle(ad_case *c, double factor, const char *fact) {
   char reported[AD_VERDICT_TEXT / 2 + 160];
   size_t count = json_array_size(causes);
   if (!count) return 0;
-  ad_case_report(c, kind_of(common(causes, "kind")), axes_of(&c->dump->mesh, common(causes, "axes")), factor);
+  const char *kind = common(causes, "kind");
+  ad_case_report(c, kind ? ad_cause_named(kind) : AD_CAUSE_NOT_DISTINGUISHABLE,
+                 axes_of(&c->dump->mesh, common(causes, "axes")), factor);
   ad_causes_print(causes, reported, sizeof reported);
   if (!*fact)
     snprintf(c->out->text, sizeof c->out->text, "%s", reported);

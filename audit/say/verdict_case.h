@@ -20,9 +20,9 @@ int ad_case_some_hold(const ad_case *c);
 /* Returns 1 if two counts are equal within a fit's standard error `error`. */
 int ad_counts_close(double a, double b, double error);
 /* Sets kind, axes and factor of the verdict. */
-void ad_case_report(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor);
+void ad_case_report(ad_case *c, ad_cause_kind kind, uint32_t axes, double factor);
 /* Appends a possible cause, unless the same cause is listed already. `place` is that of ad_cause_document. */
-void ad_case_add(ad_case *c, ad_verdict_kind kind, uint32_t axes, double factor, const char *place, const char *format,
+void ad_case_add(ad_case *c, ad_cause_kind kind, uint32_t axes, double factor, const char *place, const char *format,
                  ...) AD_PRINTF(6, 7);
 void ad_case_add_document(ad_case *c, json_t *cause);   /* appends a cause unless an equal one is listed */
 void ad_case_add_all(ad_case *c, const json_t *causes); /* appends an array of cause documents */

@@ -39,10 +39,10 @@ static int try_averaged(ad_case *c, double factor) {
   uint32_t sets[AD_DUMP_SETS];
   size_t count = axes_of_size(c, 1 / factor, sets);
   for (size_t i = 0; i < count; i++)
-    ad_case_add(c, AD_VERDICT_AVERAGED, sets[i], factor, "", "averaged over %s",
+    ad_case_add(c, AD_CAUSE_AVERAGED, sets[i], factor, "", "averaged over %s",
                 ad_case_axes(c, sets[i], names, sizeof names));
   if (is_microbatches(c, 1 / factor))
-    ad_case_add(c, AD_VERDICT_AVERAGED, 0, factor, AD_MICROBATCHES, "divided by the number of microbatches");
+    ad_case_add(c, AD_CAUSE_AVERAGED, 0, factor, AD_MICROBATCHES, "divided by the number of microbatches");
   snprintf(fact, sizeof fact,
            "every addend counts 1/%.0f of what is expected; divide only once, or set addend.expect (`expect` in "
            "addend.torch) to this factor",
@@ -58,15 +58,15 @@ static int try_doubled(ad_case *c, double factor) {
   size_t count = axes_of_size(c, factor, sets);
   for (size_t i = 0; i < count; i++) {
     twice |= !(sets[i] & ~c->parts->param->summed);
-    ad_case_add(c, AD_VERDICT_DOUBLED, sets[i], factor, "", "%s over %s",
+    ad_case_add(c, AD_CAUSE_DOUBLED, sets[i], factor, "", "%s over %s",
                 undivided                            ? "not divided"
                 : sets[i] & ~c->parts->param->summed ? "summed, or not divided,"
                                                      : "summed twice, or not divided,",
                 ad_case_axes(c, sets[i], names, sizeof names));
   }
   if (is_microbatches(c, factor))
-    ad_case_add(c, AD_VERDICT_DOUBLED, 0, factor, AD_MICROBATCHES, "not divided by the number of microbatches");
-  if ((!count || !twice) && fabs(factor - 2) < 1e-4) ad_case_add(c, AD_VERDICT_DOUBLED, 0, factor, "", "doubled");
+    ad_case_add(c, AD_CAUSE_DOUBLED, 0, factor, AD_MICROBATCHES, "not divided by the number of microbatches");
+  if ((!count || !twice) && fabs(factor - 2) < 1e-4) ad_case_add(c, AD_CAUSE_DOUBLED, 0, factor, "", "doubled");
   snprintf(fact, sizeof fact, "every addend counts %.0f times what is expected", factor);
   return ad_case_settle(c, factor, fact);
 }
@@ -82,7 +82,7 @@ static int is_power_of_two(double factor) {
 /* Reports a sum with one factor on all addends. */
 static void report_factor(ad_case *c, double factor) {
   if (factor > 0 && (try_averaged(c, factor) || try_doubled(c, factor))) return;
-  ad_case_report(c, factor == 0 ? AD_VERDICT_MISSING : AD_VERDICT_FACTOR, 0, factor);
+  ad_case_report(c, factor == 0 ? AD_CAUSE_MISSING : AD_CAUSE_FACTOR, 0, factor);
   if (factor == 0)
     snprintf(c->out->text, sizeof c->out->text, "missing: the sum is zero, and no rank's addend is in it");
   else if (is_power_of_two(factor))
@@ -147,14 +147,14 @@ static int try_microbatches(ad_case *c) {
   uint32_t sets[AD_DUMP_SETS];
   if (!split_microbatches(c, &earlier, &last)) return 0;
   if (ad_counts_close(earlier, 0, 0)) {
-    ad_case_report(c, AD_VERDICT_LAST_MICROBATCH, 0, last);
+    ad_case_report(c, AD_CAUSE_LAST_MICROBATCH, 0, last);
     snprintf(c->out->text, sizeof c->out->text,
              "only the last microbatch: the addends of earlier ones are not in the sum (overwritten, or not reduced)");
     return 1;
   }
   size_t count = ad_counts_close(last, 1, 0) && earlier > 0 ? axes_of_size(c, 1 / earlier, sets) : 0;
   for (size_t i = 0; i < count; i++)
-    ad_case_add(c, AD_VERDICT_EARLIER_DIVIDED, sets[i], earlier, AD_MICROBATCHES,
+    ad_case_add(c, AD_CAUSE_EARLIER_DIVIDED, sets[i], earlier, AD_MICROBATCHES,
                 "what was accumulated was divided by the ranks of %s again",
                 ad_case_axes(c, sets[i], names, sizeof names));
   snprintf(fact, sizeof fact, "earlier microbatches count 1/%.0f", 1 / earlier);
@@ -172,7 +172,7 @@ static int try_each_microbatch(ad_case *c) {
     if (isnan(counts[m])) return 0;
   }
   ad_microbatches_print(counts, microbatches, words, sizeof words);
-  ad_case_add(c, AD_VERDICT_FACTOR, 0, NAN, AD_MICROBATCHES, "%s times what is expected", words);
+  ad_case_add(c, AD_CAUSE_FACTOR, 0, NAN, AD_MICROBATCHES, "%s times what is expected", words);
   return ad_case_settle(c, NAN, "");
 }
 
@@ -219,7 +219,7 @@ static uint32_t axis_of_marked(const ad_case *c) {
 
 static void report_missing(ad_case *c, double others) {
   char ranks[AD_VERDICT_TEXT / 4], times[80] = "";
-  ad_case_report(c, AD_VERDICT_MISSING, axis_of_marked(c), others == 1 ? 0 : others);
+  ad_case_report(c, AD_CAUSE_MISSING, axis_of_marked(c), others == 1 ? 0 : others);
   if (others != 1) snprintf(times, sizeof times, "; the others count %.6g times", others);
   snprintf(c->out->text, sizeof c->out->text, "missing: the addends of %s are not in the sum%s",
            ad_case_ranks(c, ranks, sizeof ranks), times);
@@ -227,7 +227,7 @@ static void report_missing(ad_case *c, double others) {
 
 static void report_counted(ad_case *c, double value) {
   char ranks[AD_VERDICT_TEXT / 4];
-  ad_case_report(c, ad_counts_close(value, 2, 0) ? AD_VERDICT_DOUBLED : AD_VERDICT_FACTOR, axis_of_marked(c), value);
+  ad_case_report(c, ad_counts_close(value, 2, 0) ? AD_CAUSE_DOUBLED : AD_CAUSE_FACTOR, axis_of_marked(c), value);
   snprintf(c->out->text, sizeof c->out->text, "the addends of %s count %.6g times, the others once",
            ad_case_ranks(c, ranks, sizeof ranks), value);
 }
@@ -314,8 +314,8 @@ static int try_each_clipped(ad_case *c) {
   char fact[AD_VERDICT_TEXT / 2];
   if (!count_less_earlier(c)) return 0;
   count_summary all = summarise_counts(c);
-  ad_case_add(c, AD_VERDICT_FACTOR, 0, NAN, AD_MICROBATCHES, "clipped after every microbatch");
-  ad_case_add(c, AD_VERDICT_FACTOR, 0, NAN, AD_MICROBATCHES, "scaled after every microbatch");
+  ad_case_add(c, AD_CAUSE_FACTOR, 0, NAN, AD_MICROBATCHES, "clipped after every microbatch");
+  ad_case_add(c, AD_CAUSE_FACTOR, 0, NAN, AD_MICROBATCHES, "scaled after every microbatch");
   snprintf(fact, sizeof fact, "addends count less the earlier their microbatch, from %.6g to %.6g times", all.least,
            all.most);
   return ad_case_settle(c, NAN, fact);
@@ -324,7 +324,7 @@ static int try_each_clipped(ad_case *c) {
 static void report_counts(ad_case *c) {
   if (try_each_clipped(c)) return;
   count_summary all = summarise_counts(c);
-  ad_case_report(c, all.missing ? AD_VERDICT_MISSING : AD_VERDICT_FACTOR, 0, NAN);
+  ad_case_report(c, all.missing ? AD_CAUSE_MISSING : AD_CAUSE_FACTOR, 0, NAN);
   if (all.missing)
     report_missing_addends(c, &all);
   else if (each_rank_has_one(c))
@@ -357,7 +357,7 @@ static int ranks_divide_differently(const ad_dump *dump) {
 
 static void report_own_count(ad_case *c, double least, double most, double factor) {
   int by_rank = ranks_divide_differently(c->dump), by_microbatch = c->dump->microbatches > 1;
-  ad_case_report(c, AD_VERDICT_OWN_COUNT, 0, factor);
+  ad_case_report(c, AD_CAUSE_OWN_COUNT, 0, factor);
   snprintf(c->out->text, sizeof c->out->text,
            by_rank ? "each rank divided its loss by its own count (%.6g to %.6g), and the quotients were added "
                      "unweighted: divide by the count of all ranks%s"
@@ -390,7 +390,7 @@ static uint32_t axes_of_batches(const ad_dump *dump) {
  * work on the same batch, which has one count. */
 static void report_other_batches(ad_case *c, uint32_t axes, double least, double most) {
   char names[AD_VERDICT_TEXT / 4];
-  ad_case_report(c, AD_VERDICT_OWN_COUNT, axes, 1);
+  ad_case_report(c, AD_CAUSE_OWN_COUNT, axes, 1);
   snprintf(c->out->text, sizeof c->out->text,
            "ranks along %s divided their losses by different counts (%.6g to %.6g), and nothing is summed there: they "
            "were fed different batches, or each counted its part of one; give them one batch, and divide by its count",
@@ -424,7 +424,7 @@ static int try_own_count(ad_case *c) {
 }
 
 static void report_rounding(ad_case *c) {
-  ad_case_report(c, AD_VERDICT_ROUNDING, 0, 1);
+  ad_case_report(c, AD_CAUSE_ROUNDING, 0, 1);
   snprintf(c->out->text, sizeof c->out->text,
            "differs by rounding only: as if it was summed in %s, and the dump does not say so (addend.reduce)",
            c->first->why.rounded == AD_F32   ? "f32, f16 or bf16"

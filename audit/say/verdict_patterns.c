@@ -32,7 +32,7 @@ static void add_operation(ad_case *c, const ad_pattern *pattern) {
     snprintf(times, sizeof times, ", times %.6g", pattern->factor);
   ad_case_axes(c, pattern->axes, names, sizeof names);
   snprintf(text, sizeof text, "the %s of the ranks along %s%s, and not their sum", what, names, times);
-  json_t *cause = ad_cause_document(ad_verdict_name(AD_VERDICT_OTHER_OPERATION), names, NAN, text, "");
+  json_t *cause = ad_cause_document(ad_cause_name(AD_CAUSE_OTHER_OPERATION), names, NAN, text, "");
   json_object_set_new(cause, "operation", json_string(what));
   ad_case_add_document(c, cause);
   json_decref(cause);
@@ -40,7 +40,7 @@ static void add_operation(ad_case *c, const ad_pattern *pattern) {
 
 static void add_shift(ad_case *c, const ad_pattern *pattern) {
   long long shift = (long long)pattern->shift, by = shift < 0 ? -shift : shift;
-  ad_case_add(c, AD_VERDICT_SHIFTED, 0, NAN, "",
+  ad_case_add(c, AD_CAUSE_SHIFTED, 0, NAN, "",
               "the right sum, shifted by %lld element%s: element i holds what element i %c %lld should hold", by,
               by == 1 ? "" : "s", shift < 0 ? '-' : '+', by);
 }
@@ -51,7 +51,7 @@ static void add_moved(ad_case *c, const ad_pattern *pattern) {
   if (pattern->more)
     snprintf(others, sizeof others, "; %zu other part%s moved by %s", pattern->more,
              pattern->more == 1 ? " is" : "s are", pattern->more == 1 ? "another distance" : "other distances");
-  ad_case_add(c, AD_VERDICT_SHIFTED, 0, NAN, "",
+  ad_case_add(c, AD_CAUSE_SHIFTED, 0, NAN, "",
               "the right sum, with parts of it at other places: where a part is moved, element i holds what element "
               "i %c %lld should hold%s",
               shift < 0 ? '-' : '+', by, others);
@@ -71,10 +71,10 @@ static void add_others(ad_case *c, const ad_pattern *pattern) {
   char names[200];
   print_names(pattern, names, sizeof names);
   if (pattern->kind == AD_PATTERN_OTHER_SUM)
-    ad_case_add(c, AD_VERDICT_OTHER_PARAMETERS, 0, NAN, "",
+    ad_case_add(c, AD_CAUSE_OTHER_PARAMETERS, 0, NAN, "",
                 "the right sum of %s: sums were given to other parameters than they were made of", names);
   else
-    ad_case_add(c, AD_VERDICT_OTHER_PARAMETERS, 0, NAN, "",
+    ad_case_add(c, AD_CAUSE_OTHER_PARAMETERS, 0, NAN, "",
                 "rank %lld added its gradient of %s in place of this one: its parameters are in another order than "
                 "the other ranks'",
                 (long long)pattern->rank, names);
@@ -98,12 +98,12 @@ static void add_pattern(ad_case *c, const ad_pattern *pattern) {
       add_others(c, pattern);
       break;
     case AD_PATTERN_OTHER_ROWS:
-      ad_case_add(c, AD_VERDICT_OTHER_ROWS, 0, NAN, "",
+      ad_case_add(c, AD_CAUSE_OTHER_ROWS, 0, NAN, "",
                   "values of sparse gradients were summed without their indices: each rank's replica has only the rows "
                   "of its own gradient, and the sum over all rows is right");
       break;
     case AD_PATTERN_NUMBERED_ROWS:
-      ad_case_add(c, AD_VERDICT_OTHER_ROWS, 0, NAN, "",
+      ad_case_add(c, AD_CAUSE_OTHER_ROWS, 0, NAN, "",
                   "values of sparse gradients were summed without their indices: the first %zu row%s of each rank's "
                   "gradient that %s not zero were added by their number, whichever rows they are; the others are "
                   "left out",

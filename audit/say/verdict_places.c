@@ -103,9 +103,9 @@ static void add_local(ad_case *c, uint32_t axes, ad_right right, double factor) 
   ad_case_axes(c, axes, names, sizeof names);
   print_wrong(c, right, wrong, sizeof wrong);
   if (axes == summed && right == NONE)
-    ad_case_add(c, AD_VERDICT_OWN_ONLY, axes, factor, place, "own addend only%s: not summed over %s", times, names);
+    ad_case_add(c, AD_CAUSE_OWN_ONLY, axes, factor, place, "own addend only%s: not summed over %s", times, names);
   else
-    ad_case_add(c, AD_VERDICT_PARTIAL, axes, factor, place,
+    ad_case_add(c, AD_CAUSE_PARTIAL, axes, factor, place,
                 "partial%s: not summed over %s: each rank's sum has only the addends of its own place there%s", wrong,
                 names, times);
 }
@@ -148,7 +148,7 @@ void ad_case_add_groups(ad_case *c) {
   ad_case_axes(c, large, wanted, sizeof wanted);
   for (uint32_t axes = 1; axes < 1u << c->dump->mesh.count; axes++)
     if (is_group(c, axes))
-      ad_case_add(c, AD_VERDICT_WRONG_GROUP, axes, NAN, "",
+      ad_case_add(c, AD_CAUSE_WRONG_GROUP, axes, NAN, "",
                   "wrong group: summed over %s, and its types want the sum over %s",
                   ad_case_axes(c, axes, is, sizeof is), large ? wanted : "no axis");
 }
@@ -255,7 +255,7 @@ static size_t ranks_in_each(const ad_case *c, size_t *all) {
 static void report_own_alone(ad_case *c, const char *only, double factor) {
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
   char axes[AD_VERDICT_TEXT / 4];
-  ad_case_report(c, AD_VERDICT_OWN_ONLY, summed, factor);
+  ad_case_report(c, AD_CAUSE_OWN_ONLY, summed, factor);
   snprintf(c->out->text, sizeof c->out->text, "own addend only%s: not summed over %s", only,
            ad_case_axes(c, summed, axes, sizeof axes));
 }
@@ -270,7 +270,7 @@ static void report_smaller_group(ad_case *c, double factor) {
     return;
   }
   if (has && has < all) snprintf(ranks, sizeof ranks, "%zu of %zu ranks are summed: ", has, all);
-  ad_case_report(c, AD_VERDICT_PARTIAL, 0, factor);
+  ad_case_report(c, AD_CAUSE_PARTIAL, 0, factor);
   snprintf(c->out->text, sizeof c->out->text,
            "partial: %seach rank's replica has the addends of some ranks only%s, its own among them, and they are not "
            "the same everywhere",
@@ -292,7 +292,7 @@ int ad_case_try_some(ad_case *c) {
     report_smaller_group(c, first);
     return 1;
   }
-  ad_case_report(c, AD_VERDICT_WRONG_GROUP, 0, first);
+  ad_case_report(c, AD_CAUSE_WRONG_GROUP, 0, first);
   snprintf(c->out->text, sizeof c->out->text,
            "wrong group: ranks have the addends of other ranks than their own group's");
   return 1;

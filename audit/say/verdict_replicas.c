@@ -81,7 +81,7 @@ int ad_case_add_one_rank(ad_case *c, char *who, size_t size) {
   else
     snprintf(who, size, "rank %lld", (long long)rank);
   uint32_t axes = differing_axes(c);
-  ad_case_add(c, AD_VERDICT_ONE_RANK, axes, NAN, "",
+  ad_case_add(c, AD_CAUSE_ONE_RANK, axes, NAN, "",
               "the sum over %s was made for %s alone (reduce), and not for all (all_reduce)",
               ad_case_axes(c, axes, names, sizeof names), who);
   return 1;
@@ -91,14 +91,14 @@ int ad_case_add_one_rank(ad_case *c, char *who, size_t size) {
  * be equal. */
 static void report_own_only(ad_case *c, uint32_t axes, const char *names) {
   int assumed = !(axes & ~c->parts->param->assumed);
-  ad_case_report(c, AD_VERDICT_OWN_ONLY, axes, 1);
+  ad_case_report(c, AD_CAUSE_OWN_ONLY, axes, 1);
   snprintf(c->out->text, sizeof c->out->text,
            "own addend only along %s: %s, but their gradients differ: sum them%s, or give them the same batch", names,
            assumed ? "no type was given, so all ranks there should do the same work"
                    : "by its type all ranks there do the same work",
            assumed ? "" : " and give its type as R");
-  ad_case_add(c, AD_VERDICT_OWN_ONLY, axes, 1, "", "own addend only along %s: a sum was left out", names);
-  ad_case_add(c, AD_VERDICT_OTHER_BATCHES, axes, 1, "", "ranks along %s were fed different batches", names);
+  ad_case_add(c, AD_CAUSE_OWN_ONLY, axes, 1, "", "own addend only along %s: a sum was left out", names);
+  ad_case_add(c, AD_CAUSE_OTHER_BATCHES, axes, 1, "", "ranks along %s were fed different batches", names);
 }
 
 static void report_rounded_apart(ad_case *c, const char *names) {
@@ -126,10 +126,10 @@ static int try_one_rank(ad_case *c, uint32_t axes, const char *names) {
   if (!c->first || !ad_case_some_hold(c) || !ad_case_add_one_rank(c, who, sizeof who)) return 0;
   ad_case_mark_holders(c, 1);
   ad_case_ranks(c, ranks, sizeof ranks);
-  ad_case_add(c, AD_VERDICT_REPLICAS_DIFFER, axes, NAN, "", "the right sum was changed on %s afterwards", ranks);
+  ad_case_add(c, AD_CAUSE_REPLICAS_DIFFER, axes, NAN, "", "the right sum was changed on %s afterwards", ranks);
   snprintf(fact, sizeof fact, "replicas differ along %.100s: the sum is right on %s alone", names, who);
   ad_case_settle(c, NAN, fact);
-  ad_case_report(c, AD_VERDICT_ONE_RANK, axes, NAN);
+  ad_case_report(c, AD_CAUSE_ONE_RANK, axes, NAN);
   return 1;
 }
 
@@ -137,7 +137,7 @@ static int try_one_rank(ad_case *c, uint32_t axes, const char *names) {
 void ad_case_report_replicas(ad_case *c) {
   char names[AD_VERDICT_TEXT / 4];
   uint32_t axes = differing_axes(c);
-  ad_case_report(c, AD_VERDICT_REPLICAS_DIFFER, axes, NAN);
+  ad_case_report(c, AD_CAUSE_REPLICAS_DIFFER, axes, NAN);
   ad_case_axes(c, axes, names, sizeof names);
   if (try_one_rank(c, axes, names)) return;
   if (!c->first && some_apart(c))
@@ -192,7 +192,7 @@ int ad_case_try_missing(ad_case *c) {
   }
   if (!missing) return 0;
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
-  ad_case_report(c, AD_VERDICT_REPLICAS_DIFFER, summed, NAN);
+  ad_case_report(c, AD_CAUSE_REPLICAS_DIFFER, summed, NAN);
   ad_case_ranks(c, names, sizeof names);
   snprintf(c->out->text, sizeof c->out->text,
            "replicas differ: %s %s no sum, but others do: the parameters will drift apart", names,

@@ -133,7 +133,7 @@ static ad_status mark_unequal(const ad_parts *parts, unsigned char *ranks, uint3
 
 static void report(const ad_parts *parts, uint32_t axes, ad_verdict *verdict) {
   char names[AD_DUMP_AXES * AD_DUMP_NAME], ranks[AD_VERDICT_TEXT / 4];
-  verdict->kind = AD_VERDICT_REPLICAS_DIFFER;
+  verdict->kind = AD_CAUSE_REPLICAS_DIFFER;
   verdict->axes = axes;
   verdict->factor = NAN;
   ad_dump_axes_print(&parts->dump->mesh, axes, names, sizeof names);
@@ -144,11 +144,11 @@ static void report(const ad_parts *parts, uint32_t axes, ad_verdict *verdict) {
       "it, and gradients that are the same everywhere leave them apart",
       names, ranks);
   json_array_append_new(verdict->causes,
-                        ad_cause_document(ad_verdict_name(verdict->kind), names, NAN, verdict->text, ""));
+                        ad_cause_document(ad_cause_name(verdict->kind), names, NAN, verdict->text, ""));
 }
 
 ad_status ad_values_hold(const ad_parts *parts, ad_verdict *verdict, uint32_t *also) {
-  int is_right = verdict->kind == AD_VERDICT_RIGHT;
+  int is_right = verdict->kind == AD_CAUSE_RIGHT;
   uint32_t axes;
   *also = 0;
   AD_TRY(mark_unequal(parts, is_right ? verdict->ranks : NULL, &axes));

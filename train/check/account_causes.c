@@ -10,23 +10,6 @@
 #include "module/module.h"
 #include "step/run.h"
 
-/* Kinds of causes that `addend diff` has and the check has not, with the check's kind for each. */
-static const struct {
-  const char *name;
-  ad_cause_kind kind;
-} kinds[] = {{"own_only", AD_CAUSE_PARTIAL},
-             {"last_microbatch", AD_CAUSE_MISSING},
-             {"earlier_microbatches_divided", AD_CAUSE_AVERAGED},
-             {"divided_by_own_count", AD_CAUSE_AVERAGED}};
-
-static ad_cause_kind kind_of(const char *name) {
-  for (int kind = 0; kind <= AD_CAUSE_UNKNOWN; kind++)
-    if (!strcmp(name, ad_cause_name((ad_cause_kind)kind))) return (ad_cause_kind)kind;
-  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-    if (!strcmp(name, kinds[i].name)) return kinds[i].kind;
-  return AD_CAUSE_UNKNOWN;
-}
-
 /* Returns the axes of mesh `own` that span the same ranks as `axes` of `view`, another view of the same ranks; 0 if
  * none do. */
 static ad_axes same_in(const ad_mesh *own, const ad_mesh *view, ad_axes axes) {
@@ -98,7 +81,8 @@ static void add_cause(const json_t *judged, const json_t *document, ad_causes *o
   const json_t *number = json_object_get(document, "factor");
   if (json_is_number(number)) factor = json_number_value(number);
   if (!*axes || ad_axes_parse(axes, &over)) over = 0;
-  ad_cause *cause = ad_causes_add(out, kind_of(kind), over, factor, "%s", text);
+  ad_cause_kind checked = ad_cause_row_of(ad_cause_named(kind))->checked;
+  ad_cause *cause = ad_causes_add(out, checked, over, factor, "%s", text);
   snprintf(cause->place, sizeof cause->place, "%s", place ? place : "");
   if (!over && strcmp(cause->place, AD_MICROBATCHES) != 0) cause->no_axis = ad_no_axis_of_counts(judged);
 }
@@ -132,21 +116,6 @@ static void take_causes(const json_t *judged, ad_causes *out) {
   json_array_foreach(several, i, one) add_cause(judged, one, out);
 }
 
-static int is_kind(const json_t *judged, const char *kind) {
-  const char *own = json_string_value(json_object_get(judged, "kind"));
-  return own && !strcmp(own, kind);
-}
-
-/* Returns 1 if no counts of the addends give the sum. The causes of `addend diff` are then about a job's own
- * collectives; the check knows the program's transitions and finds better causes. */
-static int has_no_counts(const json_t *judged) {
-  static const char *const open[] = {"unexplained",      "other_operation", "shifted",
-                                     "other_parameters", "other_rows",      "one_rank"};
-  for (size_t i = 0; i < sizeof open / sizeof *open; i++)
-    if (is_kind(judged, open[i])) return 1;
-  return 0;
-}
-
 static const json_t *find_param(const json_t *document, const char *name) {
   const json_t *params = json_object_get(document, "params"), *param;
   size_t i;
@@ -157,12 +126,12 @@ static const json_t *find_param(const json_t *document, const char *name) {
   return NULL;
 }
 
-/* Returns 1 if the sum is right for its addends. Replicas may differ nevertheless, along axes over which nothing is
- * summed, if the addends of the ranks differ. */
-static int is_sum_of_addends(const json_t *judged, const ad_run_param *at, ad_axes differs) {
+/* Returns 1 if a sum that was judged to be of this kind is right for its addends. Replicas may differ nevertheless,
+ * along axes over which nothing is summed, if the addends of the ranks differ. */
+static int is_sum_of_addends(ad_cause_kind kind, const ad_run_param *at, ad_axes differs) {
   ad_axes reduced = ad_check_reduced_axes(&at->spec->layout);
-  if (is_kind(judged, "right") || is_kind(judged, "identical_addends")) return 1;
-  return (is_kind(judged, "own_only") || is_kind(judged, "replicas_differ")) && differs && !(differs & reduced);
+  if (kind == AD_CAUSE_RIGHT || kind == AD_CAUSE_IDENTICAL) return 1;
+  return (kind == AD_CAUSE_OWN_ONLY || kind == AD_CAUSE_REPLICAS_DIFFER) && differs && !(differs & reduced);
 }
 
 /* Reads the cause if each microbatch's addends are the reference's except for one factor: then the addends are wrong,
@@ -184,22 +153,26 @@ void ad_account_judge(const ad_checker *checker, const json_t *document, size_t 
   const ad_replicas *of_gradient = &checker->replicas[AD_PART_GRADIENT][index];
   ad_run_param at = ad_run_param_at(checker->run, index);
   const json_t *judged = document ? find_param(document, param->name) : NULL;
+  ad_cause_kind kind = ad_cause_named(json_string_value(json_object_get(judged, "kind")));
   ad_causes causes;
   if (!is_wrong(checker, index, param)) return;
   if (param->causes.count && param->causes.list[0].kind == AD_CAUSE_ROUNDING) return;
   param->accounted = !judged ? AD_NO_ACCOUNT
-                     : is_sum_of_addends(judged, &at, of_gradient->equal ? 0 : of_gradient->differs)
+                     : is_sum_of_addends(kind, &at, of_gradient->equal ? 0 : of_gradient->differs)
                          ? AD_ADDENDS_ARE_WRONG
                          : AD_SUM_IS_WRONG;
   if (param->accounted == AD_ADDENDS_ARE_WRONG) take_weights(judged, param);
-  if (param->accounted != AD_SUM_IS_WRONG || has_no_counts(judged) || is_kind(judged, "rounding")) return;
-  if (is_kind(judged, "replicas_differ") && param->causes.list[0].kind != AD_CAUSE_REPLICAS_DIFFER) return;
+  if (param->accounted != AD_SUM_IS_WRONG) return;
+  /* The causes that `addend diff` names for a sum that no counts give are about a job's own collectives; the check knows
+   * the program's transitions and finds better ones. */
+  if (!ad_cause_row_of(kind)->counted || kind == AD_CAUSE_ROUNDING) return;
+  if (kind == AD_CAUSE_REPLICAS_DIFFER && param->causes.list[0].kind != AD_CAUSE_REPLICAS_DIFFER) return;
   take_causes(judged, &causes);
   /* Shards of few elements that were summed with each other may, by chance, fit some factors of their addends as
    * well. */
   if (param->causes.list[0].kind == AD_CAUSE_WRONG_GROUP && causes.count && causes.list[0].kind == AD_CAUSE_UNKNOWN)
     return;
-  if (is_kind(judged, "divided_by_own_count"))
+  if (kind == AD_CAUSE_OWN_COUNT)
     report_own_count(&checker->reported_counts, &causes);
   else
     for (int i = 0; i < causes.count; i++) report_in_own_view(checker, &at, &causes.list[i]);

@@ -14,11 +14,16 @@ files=$(cd "$source/audit/docs/explain" && LC_ALL=C ls -- *.md | sed 's/\.md$//'
 [ "$listed" = "$files" ] || { diff <(echo "$listed") <(echo "$files") >&2 || true; fail "the list is audit/docs/explain"; }
 ! "$addend" explain | grep -vE '^  [a-z_]+ +[a-z].{10,}$' || fail "each is listed with what it is about"
 
-kinds=$(sed -nE 's/^ *X\(AD_VERDICT_\w+, "(\w+)"\).*/\1/p' "$source/audit/say/verdict.h"
-  grep -oE '\[AD_CAUSE_[A-Z_]+\] = "\w+"' "$source/audit/say/cause.c" | sed -E 's/.*"(\w+)"/\1/'
-  echo norm)
-[ "$(wc -l <<<"$kinds")" -gt 20 ] || fail "the sources name the kinds"
-for kind in $kinds; do
+# audit/say/causes.h is the list of kinds: each has a page, a row in dumps.md (but other_batches and unknown, which are no
+# verdicts) and its words in the map, and none of these has more.
+table=$source/audit/say/causes.h
+kinds=$(sed -nE 's/^  X\([A-Z_]+, "([a-z_]+)", .*/\1/p' "$table")
+[ "$(wc -l <<<"$kinds")" -gt 20 ] || fail "the table names the kinds"
+sorted() { LC_ALL=C sort; }
+[ "$(printf '%s\nnorm\noverflow\n' "$kinds" | sorted)" = "$files" ] || fail "each kind has a page, and each page but norm and overflow a kind"
+verdicts=$(sed -n '/^| `kind` |/,/^$/p' "$source/audit/docs/dumps.md" | tail -n +3 | cut -d'|' -f2 | grep -oE '`[a-z_]+`' | tr -d '`' | sorted)
+[ "$(grep -vxE 'other_batches|unknown' <<<"$kinds" | sorted)" = "$verdicts" ] || fail "the kinds of dumps.md"
+for kind in $kinds norm; do
   "$addend" explain "$kind" >page || fail "there is a page for $kind"
   cmp -s page "$source/audit/docs/explain/$kind.md" || fail "the page for $kind is that of audit/docs/explain"
   [ "$(grep '^#' page | grep -vx '## A published case' | sed 's/:.*//')" = "# $kind
@@ -63,7 +68,9 @@ job.save("right")
 P
 "$addend" diff right >table || fail "the right dump"
 ! grep -q 'addend explain' table || fail "nothing to explain of what is right"
-"$addend" diff wrong >table && fail "the wrong dump"
+"$addend" diff wrong --html map.html >table && fail "the wrong dump"
+sed -nE "s/^  X\\([A-Z_]+, \"([a-z_]+)\", \"([^\"]+)\", .*/  \\1: '\\2',/p" "$source/audit/say/causes.h" >words
+sed -n '/^const KINDS = {/,/^};/p' map.html | sed '1d;$d' | cmp - words || fail "the map has the words of each kind"
 [ "$(tail -n 2 table | grep -o 'addend explain .*')" = "addend explain averaged missing" ] || { cat table >&2; fail "the line before the verdict"; }
 # shellcheck disable=SC2046 # words
 "$addend" $(tail -n 2 table | grep -o 'explain .*') >pages || fail "the line before the verdict is a command"

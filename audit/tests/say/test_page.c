@@ -53,7 +53,8 @@ static void no_name_is_read_as_markup(void **state) {
 
 static void it_carries_everything_along(void **state) {
   char *page = page_of("w");
-  static const char *const places[] = {"{{data}}", "{{common.css}}", "{{map.css}}", "{{elements.js}}", "{{map.js}}"};
+  static const char *const places[] = {"{{data}}",        "{{common.css}}", "{{map.css}}",
+                                       "{{elements.js}}", "{{causes.js}}",  "{{map.js}}"};
   for (size_t i = 0; i < sizeof places / sizeof *places; i++) assert_null(strstr(page, places[i]));
   assert_null(strstr(page, "src=\"http"));
   assert_null(strstr(page, "href=\"http"));

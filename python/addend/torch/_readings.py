@@ -9,13 +9,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 import addend
+from addend._kinds import FACTORS, UNCOUNTED
 from addend.torch import _gather, _report
 from addend.torch._addends import Change
 
-UNKNOWN = ("unexplained", "not_fitted", "other_operation", "shifted", "other_parameters", "other_rows")
 _COUNTED = "a hook of the job changed the gradient, and what it gave is counted once"
 _ASKED = "the gradients that torch.autograd.grad returned are in its sum, beside those of backwards"
-FACTORS = ("averaged", "doubled", "factor", "missing", "earlier_microbatches_divided")
 
 
 class Reading(NamedTuple):
@@ -200,7 +199,7 @@ def _with_hooks(report: addend.DiffReport, behind: Mapping[str, Mapping[str, Any
     """The report with what is wrong by the gradients that hooks made, beside what is wrong by those before."""
     if not behind:
         return report
-    explained = {name: other for name, other in behind.items() if other["kind"] not in UNKNOWN}
+    explained = {name: other for name, other in behind.items() if other["kind"] not in UNCOUNTED}
     wrong = {name: other for name, other in explained.items() if other["verdict"] == "wrong"}
     report = _report.joined(report, wrong, "by what a hook made of the gradient")
     neither = [name for name, other in behind.items() if other["verdict"] == "wrong"]
@@ -214,7 +213,7 @@ def doubt(report: addend.DiffReport, custom: Mapping[str, str]) -> addend.DiffRe
     causes = {}
     for param in report.params:
         kinds = {cause.kind for cause in param.possible_causes} | {param.kind} - {"not_distinguishable"}
-        if param.verdict != "wrong" or param.name not in custom or not kinds <= {*FACTORS, *UNKNOWN}:
+        if param.verdict != "wrong" or param.name not in custom or not kinds <= FACTORS | UNCOUNTED:
             continue
         if param.kind in FACTORS and (param.ranks or (param.kind == "missing" and param.factor != 0)):
             continue  # of some ranks alone: no factor of the sum

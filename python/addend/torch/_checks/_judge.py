@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy
 
 import addend
+from addend._kinds import UNSUMMED
 from addend.torch._checks import _double, _losses, _match, _start, _words
 from addend.torch._checks._addends import Dump
 from addend.torch._checks._axes import Axes
@@ -45,15 +46,6 @@ class Found:
 
 
 _BY_F32 = 1e-4  # the largest relative error that buffers in f32, or rounded to it, may explain
-_MISSING = {
-    "own_only",
-    "partial",
-    "replicas_differ",
-    "unexplained",
-    "not_judged",
-    "not_observed",
-    "not_distinguishable",
-}
 _NOISE = 1e-10  # of a gradient's largest element: smaller elements may be rounding alone
 
 
@@ -594,7 +586,7 @@ def _unsummed(late: dict[str, frozenset[str]], diff: addend.DiffReport | None) -
     number of times than expected, no sum before it is missing."""
     found = {param.name: param for param in (diff.params if diff is not None else ())}
     kinds = {name: {found[name].kind, *(cause.kind for cause in found[name].possible_causes)} for name in found}
-    return {name: axes for name, axes in late.items() if name not in kinds or kinds[name] & _MISSING}
+    return {name: axes for name, axes in late.items() if name not in kinds or kinds[name] & UNSUMMED}
 
 
 def _other_draws(alone: Sequence[Drawn] | None, drawn: Sequence[Drawn]) -> Iterator[Draw]:

@@ -1,0 +1,31 @@
+# cmake -DTABLE=audit/say/causes.h -DPAGES=audit/docs/explain -DWORDS=... -DGUIDE=... -P causes.cmake: from the table of
+# causes writes the script WORDS, with the words of each kind for the map, and from the pages of `addend explain`, of which
+# each kind must have one, the C table GUIDE. It has a page for the norm and one for overflow, too, which are no kinds.
+file(READ "${TABLE}" table)
+string(REPLACE "\\\n" "\n" table "${table}") # a backslash before a list's semicolon would join two rows
+string(REGEX MATCHALL "\n  X\\([^\n]*" rows "${table}")
+set(words "/* Maps the kind of a verdict in the document to the words of the page. */\nconst KINDS = {\n")
+foreach(row ${rows})
+  string(STRIP "${row}" row)
+  if(NOT row MATCHES "^X\\([A-Z_]+, \"([a-z_]+)\", \"([^\"']+)\", [A-Z_]+, [A-Z_]+, [01]\\)$")
+    message(FATAL_ERROR "${TABLE}: not a row on one line: ${row}")
+  endif()
+  string(APPEND words "  ${CMAKE_MATCH_1}: '${CMAKE_MATCH_2}',\n")
+  if(NOT EXISTS "${PAGES}/${CMAKE_MATCH_1}.md")
+    message(FATAL_ERROR "${TABLE} has the kind ${CMAKE_MATCH_1}, and its page is missing: ${PAGES}/${CMAKE_MATCH_1}.md")
+  endif()
+endforeach()
+file(WRITE "${WORDS}" "${words}};\n")
+
+file(GLOB pages "${PAGES}/*.md")
+list(SORT pages)
+file(WRITE "${GUIDE}" "#include \"say/guide.h\"\n")
+set(guide "")
+foreach(page ${pages})
+  get_filename_component(name "${page}" NAME_WE)
+  file(READ "${page}" bytes HEX)
+  string(REGEX REPLACE "(..)" "0x\\1," bytes "${bytes}")
+  file(APPEND "${GUIDE}" "static const unsigned char text_${name}[] = {${bytes}0};\n")
+  string(APPEND guide "  {\"${name}\", (const char *)text_${name}},\n")
+endforeach()
+file(APPEND "${GUIDE}" "const ad_guide_page ad_guide_pages[] = {\n${guide}  {0, 0},\n};\n")
