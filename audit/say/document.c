@@ -117,14 +117,12 @@ ad_answer ad_diff_answer(const ad_verdict *verdict, const ad_compared *compared)
   return ad_cause_row_of(verdict->kind)->answer;
 }
 
-static json_t *list_or_none(json_t *causes) { return causes ? json_incref(causes) : json_array(); }
-
-static json_t *reference_document(const ad_compared *compared) {
+static json_t *reference_document(const ad_compared *compared, json_t *causes) {
   if (!compared->there) return json_null();
   json_t *document =
       json_pack("{s:o, s:o, s:n, s:f, s:b}", "ratio", ad_diff_number(compared->ratio), "max_rel_err",
                 ad_diff_number(compared->max_rel_err), "cause", "bound", compared->bound, "pass", compared->holds);
-  ad_cause_set(document, list_or_none(compared->causes));
+  ad_cause_set(document, json_incref(causes));
   return document;
 }
 
@@ -134,12 +132,13 @@ static int is_wrong_before(const ad_verdict *verdict, const ad_compared *compare
   return verdict->kind == AD_CAUSE_RIGHT && compared->there && !compared->holds;
 }
 
-static json_t *param_text(const ad_dump *dump, const ad_verdict *verdict, const ad_compared *compared) {
-  char causes[AD_VERDICT_TEXT];
+static json_t *param_text(const ad_dump *dump, const ad_verdict *verdict, const ad_compared *compared,
+                          const json_t *causes) {
+  char text[AD_VERDICT_TEXT];
   if (!is_wrong_before(verdict, compared)) return json_string(verdict->text);
   return json_sprintf("%s the reference: %s",
                       dump->microbatches ? "its addends are summed as they should be, but not to" : "is not",
-                      ad_causes_print(compared->causes, causes, sizeof causes));
+                      ad_causes_print(causes, text, sizeof text));
 }
 
 json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_verdict *verdict,
@@ -147,6 +146,7 @@ json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_ver
   const ad_dump *dump = parts->dump;
   const ad_judged *shown = verdict->shown, *worst = worst_of(list, parts->count);
   char axes[AD_DUMP_AXES * AD_DUMP_NAME];
+  json_t *referred = ad_reference_causes(parts, compared);
   json_t *document = param_head(dump, parts->param, ad_diff_answer(verdict, compared), verdict->kind);
   json_object_set_new(document, "axis",
                       text_or_null(ad_dump_axes_print(&dump->mesh, verdict->axes, axes, sizeof axes)));
@@ -154,14 +154,15 @@ json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_ver
   json_object_set_new(document, "factor", ad_diff_number(verdict->factor));
   json_object_set_new(document, "residual", ad_diff_number(worst ? worst->fitness.residual : 0));
   json_object_set_new(document, "bound", ad_diff_number(worst ? worst->fitness.bound : 0));
-  json_object_set_new(document, "text", param_text(dump, verdict, compared));
+  json_object_set_new(document, "text", param_text(dump, verdict, compared, referred));
   json_object_set_new(document, "counts",
                       shown                                 ? matrix(parts, shown, shown->why.counts)
                       : verdict->kind == AD_CAUSE_IDENTICAL ? matrix_of_identical(parts, identical)
                                                             : json_null());
   json_object_set_new(document, "errors", shown ? matrix(parts, shown, shown->why.errors) : json_null());
-  json_object_set_new(document, "reference", reference_document(compared));
-  ad_cause_set(document, list_or_none(is_wrong_before(verdict, compared) ? compared->causes : verdict->causes));
+  json_object_set_new(document, "reference", reference_document(compared, referred));
+  ad_cause_set(document, json_incref(is_wrong_before(verdict, compared) ? referred : verdict->causes));
+  json_decref(referred);
   return document;
 }
 

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "solve/assumed.h"
+#include "solve/replicas.h"
 
 /* Returns how many of the parameter's elements are in no rank's sum. May also return 0 if parts overlap without being
  * replicas. */
@@ -86,7 +87,11 @@ static void doubt_zeros(const ad_parts *parts, const ad_compared *compared, ad_v
 static ad_status report_verdict(const ad_judge *judge, const ad_parts *parts, const ad_judged *list,
                                 const ad_identical *identical, const ad_compared *compared, ad_verdict *verdict,
                                 ad_finding *out) {
-  ad_status status = ad_values_hold(parts, verdict, &out->unequal);
+  int is_right = verdict->kind == AD_CAUSE_RIGHT;
+  uint32_t unequal;
+  ad_status status = ad_values_compare(parts, is_right ? verdict->ranks : NULL, &unequal);
+  if (is_right && unequal) ad_verdict_of_values(parts, unequal, verdict);
+  if (!is_right) out->unequal = unequal;
   doubt(judge, identical, compared, verdict);
   doubt_zeros(parts, compared, verdict);
   out->answer = ad_diff_answer(verdict, compared);
@@ -104,7 +109,8 @@ static ad_status report_parts(const ad_judge *judge, const ad_parts *parts, cons
   unsigned char *ranks;
   AD_TRY(ad_new((size_t)judge->dump->mesh.world, &ranks));
   if (judge->reference && !compared->there) report(out, json_sprintf("the reference has no `%s`", parts->param->name));
-  ad_verdict_find(parts, list, ranks, &verdict);
+  size_t missing = ad_replicas_missing(parts, ranks);
+  ad_verdict_find(parts, list, missing, ranks, &verdict);
   ad_status status = report_verdict(judge, parts, list, identical, compared, &verdict, out);
   ad_verdict_clear(&verdict);
   ad_release(ranks);

@@ -3,7 +3,7 @@
 
 #include <math.h>
 #include "base/text.h"
-#include "say/verdict_case.h"
+#include "solve/hypotheses.h"
 
 static int is_close(double a, double b) { return ad_counts_close(a, b, 0); }
 

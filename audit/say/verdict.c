@@ -7,6 +7,7 @@
 #include <string.h>
 #include "base/text.h"
 #include "say/verdict_case.h"
+#include "solve/hypotheses.h"
 
 /* Returns 1 if two parts have the same counts, within the errors of the fits. */
 static int same_counts(const ad_case *c, const ad_judged *a, const ad_judged *b) {
@@ -220,16 +221,20 @@ static void report_wrong(ad_case *c) {
   if (!grouped) report_groups_too(c);
 }
 
-void ad_verdict_find(const ad_parts *parts, const ad_judged *list, unsigned char *ranks, ad_verdict *out) {
+void ad_verdict_find(const ad_parts *parts, const ad_judged *list, size_t missing, unsigned char *ranks,
+                     ad_verdict *out) {
   ad_case c = {.parts = parts, .dump = parts->dump, .list = list, .count = parts->count, .out = out};
   *out = (ad_verdict){.kind = AD_CAUSE_RIGHT, .factor = 1, .ranks = ranks, .causes = json_array()};
-  memset(ranks, 0, (size_t)parts->dump->mesh.world);
   for (size_t i = 0; i < parts->count && !c.first; i++)
     if (!list[i].holds) c.first = &list[i];
-  if (c.first)
+  if (c.first) {
+    memset(ranks, 0, (size_t)parts->dump->mesh.world);
     report_wrong(&c);
-  else if (!ad_case_try_missing(&c) && ad_case_replicas_differ(&c))
+  } else if (missing) {
+    ad_case_report_missing(&c, missing);
+  } else if (ad_case_replicas_differ(&c)) {
     ad_case_report_replicas(&c);
+  }
   if (out->kind != AD_CAUSE_RIGHT) add_own_cause(&c);
 }
 

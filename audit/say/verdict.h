@@ -18,13 +18,14 @@ typedef struct ad_verdict {
   json_t *causes;
 } ad_verdict;
 
-/* Finds the verdict. `list` has the judged parts. `ranks` ([world] bytes) is the caller's memory; the verdict is
- * written to it and points to it. ad_verdict_clear releases all other memory of the verdict. */
-void ad_verdict_find(const ad_parts *parts, const ad_judged *list, unsigned char *ranks, ad_verdict *out);
+/* Finds the verdict. `list` has the judged parts. `ranks` ([world] bytes) is the caller's memory, which marks the
+ * `missing` ranks that have no replica (ad_replicas_missing); the verdict is written to it and points to it.
+ * ad_verdict_clear releases all other memory of the verdict. */
+void ad_verdict_find(const ad_parts *parts, const ad_judged *list, size_t missing, unsigned char *ranks,
+                     ad_verdict *out);
 void ad_verdict_clear(ad_verdict *verdict);
-/* Changes the verdict `right` to `replicas_differ` if the replicas' parameter values differ before the step
- * (verdict_values.c). A verdict other than `right` stays, and *also is set to the axes along which the values differ;
- * otherwise *also is 0. */
-ad_status ad_values_hold(const ad_parts *parts, ad_verdict *verdict, uint32_t *also) AD_CHECKED;
+/* Changes the verdict `right` to `replicas_differ`, since the replicas' parameter values differ along `axes` before the
+ * step on the ranks that verdict->ranks marks (verdict_values.c). */
+void ad_verdict_of_values(const ad_parts *parts, uint32_t axes, ad_verdict *verdict);
 
 #endif

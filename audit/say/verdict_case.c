@@ -11,11 +11,6 @@ const ad_members *ad_case_members(const ad_case *c, const ad_judged *judged) {
   return ad_part_members(c->parts, judged->part);
 }
 
-int ad_counts_close(double a, double b, double error) {
-  double difference = fabs(a - b);
-  return difference <= 1e-4 * fabs(b) || difference <= ad_count_tolerance(error);
-}
-
 const char *ad_case_axes(const ad_case *c, uint32_t axes, char *buffer, size_t size) {
   return ad_dump_axes_print(&c->dump->mesh, axes, buffer, size);
 }

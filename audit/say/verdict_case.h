@@ -17,8 +17,6 @@ typedef struct ad_case {
 const ad_members *ad_case_members(const ad_case *c, const ad_judged *judged);
 /* Returns 1 if some part is right. */
 int ad_case_some_hold(const ad_case *c);
-/* Returns 1 if two counts are equal within a fit's standard error `error`. */
-int ad_counts_close(double a, double b, double error);
 /* Sets kind, axes and factor of the verdict. */
 void ad_case_report(ad_case *c, ad_cause_kind kind, uint32_t axes, double factor);
 /* Appends a possible cause, unless the same cause is listed already. `place` is that of ad_cause_document. */
@@ -52,6 +50,7 @@ void ad_case_report_replicas(ad_case *c);
 /* If one replica is right and all others are wrong: appends the cause that the sum was made for one rank alone, prints
  * this rank to `who`, and returns 1. */
 int ad_case_add_one_rank(ad_case *c, char *who, size_t size);
-int ad_case_try_missing(ad_case *c); /* tries: some ranks have no replica of a replicated sum */
+/* Reports that the marked ranks, `missing` in number, have no replica of a replicated sum. */
+void ad_case_report_missing(ad_case *c, size_t missing);
 
 #endif

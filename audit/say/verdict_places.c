@@ -3,6 +3,7 @@
 #include <math.h>
 #include "base/text.h"
 #include "say/verdict_case.h"
+#include "solve/hypotheses.h"
 
 /* ---- verdicts on sums that have only addends from the holder's own position on some axes ---- */
 

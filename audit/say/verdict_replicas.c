@@ -2,8 +2,6 @@
 #include <math.h>
 #include "say/verdict_case.h"
 
-/* ---- verdicts on replicas that differ ---- */
-
 /* Returns 1 if two parts have the same elements but different bits. */
 int ad_case_replicas_differ(const ad_case *c) {
   for (size_t i = 0; i < c->count; i++)
@@ -148,54 +146,12 @@ void ad_case_report_replicas(ad_case *c) {
     report_wrong_replicas(c, names);
 }
 
-/* ---- verdicts on ranks without a replica of the sum ---- */
-
-/* Returns 1 if every part is the full parameter. */
-static int is_full_everywhere(const ad_case *c) {
-  ad_box full = ad_box_full(&c->parts->param->shape);
-  for (size_t i = 0; i < c->count; i++)
-    if (!ad_box_equal(&c->parts->param->shape, &c->list[i].part->box, &full)) return 0;
-  return !c->parts->param->partial;
-}
-
-/* Returns 1 if some rank with the same members as this rank has a sum. */
-static int has_members_with_sum(const ad_case *c, int64_t rank) {
-  for (size_t i = 0; i < c->count; i++)
-    if (ad_case_members(c, &c->list[i])->key == ad_parts_key(c->parts, rank)) return 1;
-  return 0;
-}
-
-/* Returns 1 if the dump's files say that the rank has the parameter: by a tensor; or, if any file gives types of this
- * parameter, by its types. A rank without the parameter is no replica. */
-static int has_parameter(const ad_case *c, int64_t rank) {
-  const ad_dump *dump = c->dump;
-  const char *name = c->parts->param->name;
-  int is_typed = 0;
-  for (size_t i = 0; i < dump->count; i++) {
-    const ad_dump_file *file = &dump->files[i];
-    int own = json_object_get(file->types, name) != NULL;
-    if (file->rank == rank && (own || ad_safetensors_find(file->tensors, name))) return 1;
-    is_typed |= own;
-  }
-  return !is_typed;
-}
-
-/* Finds ranks that have no replica of a sum that should be replicated. */
-int ad_case_try_missing(ad_case *c) {
+void ad_case_report_missing(ad_case *c, size_t missing) {
   char names[AD_VERDICT_TEXT / 4];
-  int missing = 0;
-  if (!is_full_everywhere(c)) return 0;
-  for (int64_t rank = 0; rank < c->dump->mesh.world; rank++) {
-    int there = ad_safetensors_find(c->dump->sums[rank]->tensors, c->parts->param->name) != NULL;
-    c->out->ranks[rank] = !there && has_members_with_sum(c, rank) && has_parameter(c, rank);
-    missing += c->out->ranks[rank];
-  }
-  if (!missing) return 0;
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
   ad_case_report(c, AD_CAUSE_REPLICAS_DIFFER, summed, NAN);
   ad_case_ranks(c, names, sizeof names);
   snprintf(c->out->text, sizeof c->out->text,
            "replicas differ: %s %s no sum, but others do: the parameters will drift apart", names,
            missing == 1 ? "has" : "have");
-  return 1;
 }

@@ -1,137 +1,10 @@
 /* Verdicts on parameter values: replicas that begin a step with different weights remain different, whatever is
  * summed. */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include "base/memory.h"
 #include "say/cause.h"
 #include "say/verdict.h"
 
-/* Returns the checksum of a rank's parameter values, or NULL if the rank gives none; *piece is set to the values'
- * box. */
-static const char *values_of(const ad_parts *parts, int64_t rank, ad_piece *piece) {
-  const ad_dump_file *file = parts->dump->sums[rank];
-  const char *values = json_string_value(json_object_get(file->values, parts->param->name));
-  int there = 0;
-  if (!values || ad_dump_piece(parts->dump, parts->param, file, piece, &there) || !there) return NULL;
-  return values;
-}
-
-/* Returns 1 if all ranks that give a checksum give the same one. Then no values differ, whichever boxes the ranks
- * have. */
-static int all_equal(const ad_parts *parts) {
-  const char *first = NULL;
-  for (int64_t rank = 0; rank < parts->dump->mesh.world; rank++) {
-    const char *values = json_string_value(json_object_get(parts->dump->sums[rank]->values, parts->param->name));
-    if (!first) first = values;
-    if (values && strcmp(values, first) != 0) return 0;
-  }
-  return 1;
-}
-
-/* The checksum that one rank gives. `line` is the same number for all ranks whose positions differ on one given axis
- * only. */
-typedef struct ad_values {
-  ad_box box;
-  const char *values;
-  int64_t rank, line;
-} ad_values;
-
-/* Lists the checksums of all ranks; returns how many there are. */
-static size_t list_reported(const ad_parts *parts, ad_values *reported) {
-  size_t count = 0;
-  for (int64_t rank = 0; rank < parts->dump->mesh.world; rank++) {
-    ad_piece piece;
-    const char *values = values_of(parts, rank, &piece);
-    if (values) reported[count++] = (ad_values){.box = piece.box, .values = values, .rank = rank};
-  }
-  return count;
-}
-
-/* Orders by box, then rank. Unused dimensions of a box are 0, so that boxes can be compared as bytes. */
-static int by_box(const void *a, const void *b) {
-  const ad_values *one = a, *other = b;
-  int order = memcmp(&one->box, &other->box, sizeof one->box);
-  return order ? order : (one->rank > other->rank) - (one->rank < other->rank);
-}
-
-static int by_line(const void *a, const void *b) {
-  const ad_values *one = a, *other = b;
-  return (one->line > other->line) - (one->line < other->line);
-}
-
-static int same_values(const ad_values *a, const ad_values *b) { return !strcmp(a->values, b->values); }
-
-/* Returns 1 if two ranks whose positions differ on this axis only have different values. Reorders `reported`. */
-static int differ_beside(const ad_dump *dump, int axis, ad_values *reported, size_t count) {
-  for (size_t i = 0; i < count; i++) reported[i].line = ad_dump_key(dump, reported[i].rank, 1u << axis);
-  qsort(reported, count, sizeof *reported, by_line);
-  for (size_t i = 1; i < count; i++)
-    if (reported[i].line == reported[i - 1].line && !same_values(&reported[i], &reported[i - 1])) return 1;
-  return 0;
-}
-
-/* Returns 1 if the ranks are not all at the same position on the axis. */
-static int lie_apart(const ad_dump *dump, int axis, const ad_values *reported, size_t count) {
-  for (size_t i = 1; i < count; i++)
-    if (dump->position[reported[i].rank][axis] != dump->position[reported->rank][axis]) return 1;
-  return 0;
-}
-
-/* Axes along which values differ: between ranks whose positions differ on that axis only; and between any two ranks. */
-typedef struct ad_unequal {
-  uint32_t beside, any;
-} ad_unequal;
-
-/* Adds the axes along which the values of these ranks, which are not all equal, differ: every axis on which the ranks
- * have different positions. (If two unequal ranks have the same position on the axis, a third rank with another
- * position differs from one of the two.) */
-static void add_axes(const ad_dump *dump, ad_values *reported, size_t count, ad_unequal *out) {
-  for (int axis = 0; axis < dump->mesh.count; axis++) {
-    if (!lie_apart(dump, axis, reported, count)) continue;
-    out->any |= 1u << axis;
-    if (differ_beside(dump, axis, reported, count)) out->beside |= 1u << axis;
-  }
-}
-
-/* Compares ranks that hold the same elements, sorted by rank. If `ranks` is not NULL, marks in it the ranks whose
- * values differ from the first rank's. */
-static void compare_values(const ad_dump *dump, ad_values *reported, size_t count, unsigned char *ranks,
-                           ad_unequal *out) {
-  int differ = 0;
-  for (size_t i = 1; i < count; i++) {
-    int is_other = !same_values(&reported[i], reported);
-    if (ranks) ranks[reported[i].rank] = (unsigned char)is_other;
-    differ |= is_other;
-  }
-  if (differ) add_axes(dump, reported, count, out);
-}
-
-/* Compares the ranks that hold the same box, for each box. */
-static void compare_all(const ad_dump *dump, ad_values *reported, size_t count, unsigned char *ranks, ad_unequal *out) {
-  qsort(reported, count, sizeof *reported, by_box);
-  for (size_t i = 0, end; i < count; i = end) {
-    for (end = i + 1; end < count && !memcmp(&reported[end].box, &reported[i].box, sizeof reported->box);) end++;
-    compare_values(dump, reported + i, end - i, ranks, out);
-  }
-}
-
-/* If `ranks` is not NULL, marks in it each rank whose values differ from those of the first rank with the same
- * elements. Sets *axes to the axes along which values differ between ranks whose positions differ on one axis only or,
- * if there are none, between any two ranks; 0 if all values are equal. */
-static ad_status mark_unequal(const ad_parts *parts, unsigned char *ranks, uint32_t *axes) {
-  ad_unequal unequal = {0};
-  ad_values *reported;
-  *axes = 0;
-  if (all_equal(parts)) return AD_OK;
-  AD_TRY(ad_new((size_t)parts->dump->mesh.world, &reported));
-  compare_all(parts->dump, reported, list_reported(parts, reported), ranks, &unequal);
-  ad_release(reported);
-  *axes = unequal.beside ? unequal.beside : unequal.any;
-  return AD_OK;
-}
-
-static void report(const ad_parts *parts, uint32_t axes, ad_verdict *verdict) {
+void ad_verdict_of_values(const ad_parts *parts, uint32_t axes, ad_verdict *verdict) {
   char names[AD_DUMP_AXES * AD_DUMP_NAME], ranks[AD_VERDICT_TEXT / 4];
   verdict->kind = AD_CAUSE_REPLICAS_DIFFER;
   verdict->axes = axes;
@@ -145,14 +18,4 @@ static void report(const ad_parts *parts, uint32_t axes, ad_verdict *verdict) {
       names, ranks);
   json_array_append_new(verdict->causes,
                         ad_cause_document(ad_cause_name(verdict->kind), names, NAN, verdict->text, ""));
-}
-
-ad_status ad_values_hold(const ad_parts *parts, ad_verdict *verdict, uint32_t *also) {
-  int is_right = verdict->kind == AD_CAUSE_RIGHT;
-  uint32_t axes;
-  *also = 0;
-  AD_TRY(mark_unequal(parts, is_right ? verdict->ranks : NULL, &axes));
-  if (axes && is_right) report(parts, axes, verdict);
-  if (!is_right) *also = axes;
-  return AD_OK;
 }

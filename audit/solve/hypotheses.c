@@ -8,6 +8,11 @@
 
 double ad_count_tolerance(double error) { return fmin(1e-4 + 8 * error, 0.2); }
 
+int ad_counts_close(double a, double b, double error) {
+  double difference = fabs(a - b);
+  return difference <= 1e-4 * fabs(b) || difference <= ad_count_tolerance(error);
+}
+
 double ad_simple_count(const ad_dump_mesh *mesh, double count) {
   double best = round(count) + 0.0; /* adding 0.0 turns -0 into 0 */
   uint32_t all = (1u << mesh->count) - 1;

@@ -377,7 +377,9 @@ assert "clipped" not in param(document)["text"], param(document)["text"]
 # Values before the step: replicas that differ, and what is then unknown of a sum.
 values = lambda which: lambda kind, rank, m: {"addend.values": json.dumps({"w": which[rank]})} if kind == "sum" else {}
 judged(three, status=0, extra=values(["aa"] * 3))
-found = verdict(judged(three, extra=values(["aa", "aa", "bb"])), "replicas_differ", "dp", [2], words="values differ before the step along dp: rank 2")
+document = judged(three, extra=values(["aa", "aa", "bb"]))
+found = verdict(document, "replicas_differ", "dp", [2], words="values differ before the step along dp: rank 2")
+assert not any("before the step as well" in text for text in document["messages"]), document["messages"]
 assert param(judged(three, extra=values(["aa", "aa", "bb"])), "b")["pass"]
 both = judged(three, extra=values(["aa", "aa", "bb"]), counts=times(three, 1 / 3))
 verdict(both, "averaged", "dp")

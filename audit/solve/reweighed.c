@@ -1,16 +1,14 @@
 /* Fits the reference by least squares with one weight for each microbatch. A column of the fit is the right sum over
  * ranks of the addends of one microbatch. */
-#include "say/reweighed.h"
+#include "solve/reweighed.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include "base/memory.h"
 #include "solve/explain.h"
 #include "solve/fit.h"
 #include "solve/fit_kernel.h"
-#include "say/microbatches.h"
-#include "say/verdict_case.h"
+#include "solve/hypotheses.h"
 
 /* The columns of the fit, AD_ROWS elements at a time. */
 typedef struct ad_columns {
@@ -62,22 +60,21 @@ static ad_status multiply(ad_columns *columns) {
   return AD_OK;
 }
 
-/* Sets counts[m] to how often the dumped sum counts microbatch m, relative to the reference. Returns 0 if some weight
+/* Sets weights[m] to how often the dumped sum counts microbatch m, relative to the reference. Returns 0 if some weight
  * is unknown or not positive, or if all weights are equal. */
-static int invert(const ad_fit *fit, size_t n, double *counts) {
+static int invert(const ad_fit *fit, size_t n, double *weights) {
   int differ = 0;
   for (size_t m = 0; m < n; m++) {
     if (!isfinite(fit->errors[m]) || !(fit->counts[m] > 1e-3)) return 0;
-    counts[m] = 1 / fit->counts[m];
-    differ |= !ad_counts_close(counts[m], counts[0], fit->errors[m]);
+    weights[m] = 1 / fit->counts[m];
+    differ |= !ad_counts_close(weights[m], weights[0], fit->errors[m]);
   }
   return differ;
 }
 
-/* Fits the weights and prints them if they give the reference. */
-static ad_status fit(const ad_columns *columns, double bound, char *buffer, size_t size) {
-  double ones[AD_MICROBATCHES_REPORTED], counts[AD_MICROBATCHES_REPORTED];
-  char words[256];
+/* Fits the weights. Sets *found to 1 if they give the reference. */
+static ad_status fit_weights(const ad_columns *columns, double bound, double *weights, int *found) {
+  double ones[AD_REWEIGHED_MAX];
   ad_products products;
   ad_fit fit;
   for (size_t m = 0; m < columns->n; m++) ones[m] = 1;
@@ -86,24 +83,27 @@ static ad_status fit(const ad_columns *columns, double bound, char *buffer, size
   ad_products_destroy(&products);
   if (status) return status;
   /* Squares are subtracted from each other, so a residual of about 1e-8 may remain even if the fit is exact. */
-  if (fit.rank == columns->n && fit.residual <= fmax(bound, 1e-7) && invert(&fit, columns->n, counts)) {
-    ad_microbatches_print(counts, (int64_t)columns->n, words, sizeof words);
-    snprintf(buffer, size, "%s times what they do in the reference: each divided by its own count", words);
-  }
+  *found = fit.rank == columns->n && fit.residual <= fmax(bound, 1e-7) && invert(&fit, columns->n, weights);
   ad_fit_destroy(&fit);
   return AD_OK;
 }
 
-ad_status ad_reweighed_find(const ad_full *full, double bound, char *buffer, size_t size) {
+ad_status ad_reweighed_find(const ad_full *full, double bound, double **weights) {
   size_t n = (size_t)full->parts->dump->microbatches;
   ad_columns columns = {.full = full, .n = n};
-  *buffer = 0;
-  if (n < 2 || n > AD_MICROBATCHES_REPORTED) return AD_OK;
+  int found = 0;
+  *weights = NULL;
+  if (n < 2 || n > AD_REWEIGHED_MAX) return AD_OK;
   ad_status status = ad_new((n + 1) * AD_ROWS, &columns.values);
   if (!status) status = ad_new(AD_ROWS, &columns.addend);
   if (!status) status = ad_new((n + 1) * (n + 1), &columns.products);
+  if (!status) status = ad_new(n, weights);
   if (!status) status = multiply(&columns);
-  if (!status && columns.rows > n) status = fit(&columns, bound, buffer, size);
+  if (!status && columns.rows > n) status = fit_weights(&columns, bound, *weights, &found);
+  if (!found) {
+    ad_release(*weights);
+    *weights = NULL;
+  }
   ad_release(columns.values);
   ad_release(columns.addend);
   ad_release(columns.products);
