@@ -74,6 +74,20 @@ foreach(path ${layers_of_tests})
   endforeach()
 endforeach()
 
+# dtypes/added adds dtypes by their rows alone: what is made of the list of dtypes is compiled again with these rows, and
+# comes before the objects of libaddend.
+file(GLOB listed CONFIGURE_DEPENDS core/kernels/kernels_*.c)
+add_executable(test_dtypes_added core/tests/dtypes/test_added.c core/base/dtype.c core/array/array.c core/binding/binding.c ${listed})
+target_compile_options(test_dtypes_added PRIVATE -include ${CMAKE_SOURCE_DIR}/core/tests/dtypes/rows.h)
+target_compile_definitions(test_dtypes_added PRIVATE AD_TEST_SOURCE="${CMAKE_SOURCE_DIR}")
+target_include_directories(test_dtypes_added PRIVATE tests/support)
+target_link_libraries(test_dtypes_added PRIVATE ${AD_TEST_SUPPORT} addend_static ${CMOCKA_LIBRARY} ${AD_CORE_LIBRARIES})
+add_test(NAME dtypes/added COMMAND test_dtypes_added)
+ad_describe_test(dtypes/added dtypes 900)
+set_property(TEST dtypes/added APPEND PROPERTY LABELS unit core)
+list(APPEND AD_UNIT_TESTS test_dtypes_added)
+list(APPEND AD_TESTS_OF_core test_dtypes_added)
+
 add_custom_target(unit_tests DEPENDS ${AD_UNIT_TESTS})
 add_custom_target(thread_tests DEPENDS ${AD_THREAD_TESTS})
 foreach(folder core audit python train programs lab cli) # builds this folder, those before it, and its tests

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/dtypes.h"
 #include "base/error.h"
 
 static const char *text_of(const ad_dump_file *file, const char *key) {
@@ -114,9 +115,11 @@ static ad_status read_expect(const ad_saying *saying) {
 /* Checks that `name` is a dtype in which gradients can be summed. */
 static ad_status check_comm_dtype(const char *name) {
   ad_dtype dtype = 0;
+  char floats[AD_DTYPES_TEXT];
   AD_TRY(ad_dtype_parse(name, &dtype));
   if (ad_dtype_is_float(dtype)) return AD_OK;
-  return ad_fail(AD_INVALID, "gradients cannot be summed in %s; use f64, f32, bf16 or f16", name);
+  return ad_fail(AD_INVALID, "gradients cannot be summed in %s; use %s", name,
+                 ad_dtypes_print(ad_dtype_is_float, NULL, "or", floats));
 }
 
 static ad_status check_reduce(const ad_dump_file *file) {

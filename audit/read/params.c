@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/dtypes.h"
 #include "base/memory.h"
 #include "base/text.h"
 
@@ -368,10 +369,10 @@ static int has_shape_of(const ad_dump_param *param, const ad_box *box, const ad_
  * tensor must have as many elements as there are samples in the box. */
 static ad_status check_tensor(const ad_dump_param *param, const ad_dump_file *file, const ad_box *box,
                               const ad_safetensor *tensor) {
-  char own[160], should[160];
+  char own[160], should[160], floats[AD_DTYPES_TEXT];
   if (!ad_dtype_is_float(tensor->dtype))
-    return ad_fail(AD_INVALID, "%s: \"%.80s\" has dtype %s, but a gradient must be F64, F32, BF16 or F16", file->path,
-                   param->name, ad_dtype_name(tensor->dtype));
+    return ad_fail(AD_INVALID, "%s: \"%.80s\" has dtype %s, but a gradient must be %s", file->path, param->name,
+                   ad_dtype_name(tensor->dtype), ad_dtypes_print(ad_dtype_is_float, "safetensors", "or", floats));
   ad_shape part = {.ndim = param->shape.ndim};
   if (!param->is_sampled) {
     memcpy(part.dim, box->count, sizeof part.dim);

@@ -2,6 +2,7 @@
  * microbatches or ranks. */
 #include <math.h>
 #include <string.h>
+#include "base/roundoff.h"
 #include "base/text.h"
 #include "say/cause.h"
 #include "solve/hypotheses.h"
@@ -423,13 +424,15 @@ static int try_own_count(ad_case *c) {
   return 1;
 }
 
+/* Reports that the sum was rounded to a dtype, which any coarser one may have been as well. */
 static void report_rounding(ad_case *c) {
+  ad_dtype dtype = c->first->why.rounded;
   ad_case_report(c, AD_CAUSE_ROUNDING, 0, 1);
-  snprintf(c->out->text, sizeof c->out->text,
-           "differs by rounding only: as if it was summed in %s, and the dump does not say so (addend.reduce)",
-           c->first->why.rounded == AD_F32   ? "f32, f16 or bf16"
-           : c->first->why.rounded == AD_F16 ? "f16 or bf16"
-                                             : ad_dtype_name(c->first->why.rounded));
+  ad_text text = ad_text_on(c->out->text, sizeof c->out->text);
+  ad_text_add(&text, "differs by rounding only: as if it was summed in %s", ad_dtype_name(dtype));
+  while ((dtype = ad_dtype_coarser(dtype)))
+    ad_text_add(&text, "%s%s", ad_dtype_coarser(dtype) ? ", " : " or ", ad_dtype_name(dtype));
+  ad_text_add(&text, ", and the dump does not say so (addend.reduce)");
 }
 
 void ad_case_report_counts(ad_case *c) {

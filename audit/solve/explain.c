@@ -59,8 +59,6 @@ static void snap(const ad_parts *parts, size_t n, const double *counts, const do
   }
 }
 
-static const ad_dtype narrower[] = {AD_F32, AD_F16, AD_BF16};
-
 /* A fit of many counts to few elements may by chance agree within a narrow dtype's rounding. So this many bits must
  * agree in elements beyond those that the fit used up. */
 #define ENOUGH_BITS 40.0
@@ -81,16 +79,17 @@ static ad_status try_counts(const ad_parts *parts, const ad_part *part, const do
   AD_TRY(ad_part_test(parts, part, counts, expect, &rounding, &why->fitness));
   why->explains = why->fitness.holds;
   int simple = are_simple(parts, ad_part_members(parts, part)->count, counts, why->errors);
-  for (size_t i = 0; i < sizeof narrower / sizeof *narrower && !why->explains; i++) {
+  for (ad_dtype narrower = ad_dtype_coarser(AD_F64); narrower && !why->explains;
+       narrower = ad_dtype_coarser(narrower)) {
     ad_rounding wide = rounding;
     ad_fitness fitness;
-    wide.reduce = wide.sum = ad_unit_roundoff(narrower[i]);
+    wide.reduce = wide.sum = ad_unit_roundoff(narrower);
     double share = ad_rounding_share(&wide, ad_part_members(parts, part)->count);
     if (wide.reduce <= rounding.reduce || share > 0.25) continue;
     if (!simple && (double)spare * -log2(share) < ENOUGH_BITS) continue;
     AD_TRY(ad_part_test(parts, part, counts, expect, &wide, &fitness));
     why->explains = fitness.holds;
-    why->rounded = fitness.holds ? narrower[i] : 0;
+    why->rounded = fitness.holds ? narrower : 0;
   }
   return AD_OK;
 }

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include "array/packed.h"
+#include "base/dtypes.h"
 #include "base/error.h"
 #include "kernels/kernels.h"
 #include "layout/shown.h"
@@ -31,20 +32,28 @@ static void *element_of(const ad_array *array, size_t i) {
 }
 
 double ad_array_get(const ad_array *array, size_t i) {
+#define INTEGER_VALUE(code, name, type, ...) \
+  case code:                                 \
+    return (double)*(const type *)element_of(array, i);
   double value = NAN;  // returned if arrays cannot have this dtype
-  if (array->dtype == AD_I32) return *(const int32_t *)element_of(array, i);
-  if (array->dtype == AD_I64) return (double)*(const int64_t *)element_of(array, i);
-  ad_cast(&value, AD_F64, element_of(array, i), array->dtype, 1);
-  return value;
+  switch (ad_dtype_is_of_arrays(array->dtype) ? (int)array->dtype : 0) {
+    AD_INTEGER_LIST(INTEGER_VALUE)
+    default:
+      ad_cast(&value, AD_F64, element_of(array, i), array->dtype, 1);
+      return value;
+  }
 }
 
 void ad_array_set(const ad_array *array, size_t i, double value) {
-  if (array->dtype == AD_I32)
-    *(int32_t *)element_of(array, i) = (int32_t)value;
-  else if (array->dtype == AD_I64)
-    *(int64_t *)element_of(array, i) = (int64_t)value;
-  else
-    ad_cast(element_of(array, i), array->dtype, &value, AD_F64, 1);
+#define SET_INTEGER(code, name, type, ...)       \
+  case code:                                     \
+    *(type *)element_of(array, i) = (type)value; \
+    return;
+  switch (ad_dtype_is_of_arrays(array->dtype) ? (int)array->dtype : 0) {
+    AD_INTEGER_LIST(SET_INTEGER)
+    default:
+      ad_cast(element_of(array, i), array->dtype, &value, AD_F64, 1);
+  }
 }
 
 static ad_status check_rank(const ad_comm *comm, const ad_mesh *mesh, const char *what, const char *site) {
@@ -62,11 +71,10 @@ static ad_status check_dtype(ad_dtype dtype, const char *what, const char *site)
   if (!ad_dtype_size(dtype))
     return ad_fail(AD_INVALID, "%s: the array of `%s` has dtype %d, which does not exist; use a dtype of ad_dtype",
                    site, what, (int)dtype);
-  if (ad_dtype_is_float(dtype) || dtype == AD_I32 || dtype == AD_I64) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: the array of `%s` has dtype %s, which only collectives take (ad_comm_run); use f64, f32, bf16, "
-                 "f16, i32 or i64",
-                 site, what, ad_dtype_name(dtype));
+  if (ad_dtype_is_of_arrays(dtype)) return AD_OK;
+  char dtypes[AD_DTYPES_TEXT];
+  return ad_fail(AD_INVALID, "%s: the array of `%s` has dtype %s, which only collectives take (ad_comm_run); use %s",
+                 site, what, ad_dtype_name(dtype), ad_dtypes_print(ad_dtype_is_of_arrays, NULL, "or", dtypes));
 }
 
 static ad_status check_shape(ad_dtype dtype, const ad_shape *shape) {
@@ -142,12 +150,13 @@ ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const 
 }
 
 static ad_status check_addable(const ad_array *array, const char *what, const char *site) {
+  char floats[AD_DTYPES_TEXT];
   if (ad_dtype_is_float(array->dtype)) return AD_OK;
   if (!ad_dtype_size(array->dtype))
-    return ad_fail(AD_INVALID, "%s: in `add`, %s has dtype %d, which does not exist; use f64, f32, bf16 or f16", site,
-                   what, (int)array->dtype);
-  return ad_fail(AD_INVALID, "%s: in `add`, %s has dtype %s, but only arrays of f64, f32, bf16 and f16 can be added",
-                 site, what, ad_dtype_name(array->dtype));
+    return ad_fail(AD_INVALID, "%s: in `add`, %s has dtype %d, which does not exist; use %s", site, what,
+                   (int)array->dtype, ad_dtypes_print(ad_dtype_is_float, NULL, "or", floats));
+  return ad_fail(AD_INVALID, "%s: in `add`, %s has dtype %s, but only arrays of %s can be added", site, what,
+                 ad_dtype_name(array->dtype), ad_dtypes_print(ad_dtype_is_float, NULL, "and", floats));
 }
 
 ad_status ad_array_add_at(ad_array *to, const ad_array *from, const char *site) {

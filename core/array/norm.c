@@ -3,6 +3,7 @@
 #include <string.h>
 #include "array/array.h"
 #include "array/transit.h"
+#include "base/dtypes.h"
 #include "base/error.h"
 #include "kernels/kernels.h"
 
@@ -31,8 +32,9 @@ static ad_status check_summable(const ad_comm *comm, const ad_array *array, cons
                    site, ad_axis_name((ad_axis)__builtin_ctz(partial)));
   }
   if (ad_dtype_is_float(array->dtype)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: the sum of squares needs arrays of f64, f32, bf16 or f16, but an array has dtype %s",
-                 site, ad_dtype_name(array->dtype));
+  char floats[AD_DTYPES_TEXT];
+  return ad_fail(AD_INVALID, "%s: the sum of squares needs arrays of %s, but an array has dtype %s", site,
+                 ad_dtypes_print(ad_dtype_is_float, NULL, "or", floats), ad_dtype_name(array->dtype));
 }
 
 /* Returns 1 if the group contains all ranks of the mesh. */

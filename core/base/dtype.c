@@ -1,43 +1,96 @@
-/* Names and sizes of dtypes; kernels_body.h converts between them. */
+/* The records of dtypes, and what is asked of one; kernels_body.h converts between dtypes. */
 #include "addend/dtype.h"
 
 #include <string.h>
+#include "base/dtypes.h"
 #include "base/error.h"
 #include "base/text.h"
 
-static const struct {
-  const char *name;
-  size_t size;
-  int is_float;
-} dtypes[] = {
-    [AD_F64] = {"f64", 8, 1}, [AD_F32] = {"f32", 4, 1},   [AD_BF16] = {"bf16", 2, 1}, [AD_F16] = {"f16", 2, 1},
-    [AD_I32] = {"i32", 4, 0}, [AD_I64] = {"i64", 8, 0},   [AD_U8] = {"u8", 1, 0},     [AD_I8] = {"i8", 1, 0},
-    [AD_I16] = {"i16", 2, 0}, [AD_BOOL] = {"bool", 1, 0},
+/* clang-format off */
+#define WIDE(code, word, type, exponent, fraction, ...)                                                                \
+  [code] = {.name = #word, .size = sizeof(type), .kind = AD_KIND_FLOAT, .wide = code, .exponent_bits = (exponent),     \
+            .fraction_bits = (fraction), __VA_ARGS__},
+#define NARROW(code, word, type, conversions, exponent, fraction, ...)                                                 \
+  [code] = {.name = #word, .size = sizeof(type), .kind = AD_KIND_FLOAT, .wide = AD_F32, .exponent_bits = (exponent),   \
+            .fraction_bits = (fraction), __VA_ARGS__},
+#define INTEGER(code, word, type, bits, ...)                                                                           \
+  [code] = {.name = #word, .size = sizeof(type), .kind = AD_KIND_INTEGER, .wide = AD_F32, __VA_ARGS__},
+#define BOOL(code, word, type, bits, ...)                                                                              \
+  [code] = {.name = #word, .size = sizeof(type), .kind = AD_KIND_BOOL, .wide = AD_F32, __VA_ARGS__},
+static const ad_dtype_record records[AD_DTYPE_END] = {
+    AD_WIDE_LIST(WIDE) AD_NARROW_LIST(NARROW) AD_INTEGER_LIST(INTEGER) AD_BOOL_LIST(BOOL)
 };
-enum { DTYPE_END = sizeof dtypes / sizeof *dtypes };
+/* clang-format on */
 
-static int is_dtype(ad_dtype dtype) { return (int)dtype > 0 && (int)dtype < DTYPE_END; }
+const ad_dtype_record *ad_dtype_of(ad_dtype dtype) {
+  return (int)dtype > 0 && (int)dtype < AD_DTYPE_END ? &records[dtype] : NULL;
+}
 
-size_t ad_dtype_size(ad_dtype dtype) { return is_dtype(dtype) ? dtypes[dtype].size : 0; }
+size_t ad_dtype_size(ad_dtype dtype) {
+  const ad_dtype_record *of = ad_dtype_of(dtype);
+  return of ? of->size : 0;
+}
 
-const char *ad_dtype_name(ad_dtype dtype) { return is_dtype(dtype) ? dtypes[dtype].name : "unknown"; }
+const char *ad_dtype_name(ad_dtype dtype) {
+  const ad_dtype_record *of = ad_dtype_of(dtype);
+  return of ? of->name : "unknown";
+}
 
-int ad_dtype_is_float(ad_dtype dtype) { return is_dtype(dtype) && dtypes[dtype].is_float; }
+int ad_dtype_is_float(ad_dtype dtype) {
+  const ad_dtype_record *of = ad_dtype_of(dtype);
+  return of && of->kind == AD_KIND_FLOAT;
+}
 
-ad_dtype ad_dtype_wide(ad_dtype dtype) { return dtype == AD_F64 ? AD_F64 : AD_F32; }
+ad_dtype ad_dtype_wide(ad_dtype dtype) {
+  const ad_dtype_record *of = ad_dtype_of(dtype);
+  return of ? of->wide : AD_F32;
+}
+
+int ad_dtype_is_wide(ad_dtype dtype) { return ad_dtype_is_float(dtype) && ad_dtype_wide(dtype) == dtype; }
+
+int ad_dtype_is_of_arrays(ad_dtype dtype) {
+  const ad_dtype_record *of = ad_dtype_of(dtype);
+  return of && !of->of_collectives_alone;
+}
+
+const char *ad_dtype_name_in(ad_dtype dtype, const char *format) {
+  const ad_dtype_record *of = ad_dtype_of(dtype);
+  if (!of || !format) return NULL;
+  if (!strcmp(format, "safetensors")) return of->safetensors;
+  if (!strcmp(format, "numpy")) return of->numpy;
+  if (!strcmp(format, "torch")) return of->torch;
+  return !strcmp(format, "dlpack") ? of->dlpack : NULL;
+}
+
+const char *ad_dtypes_print(int (*takes)(ad_dtype), const char *format, const char *word, char *buffer) {
+  ad_text text = ad_text_on(buffer, AD_DTYPES_TEXT);
+  int left = 0;
+  for (int dtype = 1; dtype < AD_DTYPE_END; dtype++) left += takes((ad_dtype)dtype);
+  for (int dtype = 1; dtype < AD_DTYPE_END; dtype++) {
+    if (!takes((ad_dtype)dtype)) continue;
+    const char *name = format ? ad_dtype_name_in((ad_dtype)dtype, format) : records[dtype].name;
+    if (text.used && left == 1)
+      ad_text_add(&text, " %s ", word);
+    else if (text.used)
+      ad_text_add(&text, ", ");
+    ad_text_add(&text, "%s", name);
+    left--;
+  }
+  return buffer;
+}
 
 static ad_status unknown_dtype(const char *given) {
   char buffer[128];
   ad_text known = ad_text_on(buffer, sizeof buffer);
-  for (int dtype = 1; dtype < DTYPE_END; dtype++)
-    ad_text_add(&known, "%s%s", dtype > 1 ? ", " : "", dtypes[dtype].name);
+  for (int dtype = 1; dtype < AD_DTYPE_END; dtype++)
+    ad_text_add(&known, "%s%s", dtype > 1 ? ", " : "", records[dtype].name);
   return ad_fail(AD_INVALID, "\"%s\" is not a dtype; the dtypes are %s", given, buffer);
 }
 
 ad_status ad_dtype_parse(const char *text, ad_dtype *out) {
   AD_NEED(out);
-  for (int dtype = 1; text && dtype < DTYPE_END; dtype++) {
-    if (strcmp(text, dtypes[dtype].name)) continue;
+  for (int dtype = 1; text && dtype < AD_DTYPE_END; dtype++) {
+    if (strcmp(text, records[dtype].name)) continue;
     *out = (ad_dtype)dtype;
     return AD_OK;
   }

@@ -1,11 +1,23 @@
-/* The precision of dtypes. */
+/* The precision and the range of floating dtypes. They follow from the bits of exponent and fraction in the dtype's
+ * record (dtypes.h), as in IEEE 754. */
 #ifndef BASE_ROUNDOFF_H
 #define BASE_ROUNDOFF_H
 #include "addend/dtype.h"
 #include "base/internal.h"
 
-AD_INTERNAL double ad_unit_roundoff(
-    ad_dtype dtype); /* the largest relative error of rounding to nearest, if nothing underflows */
-AD_INTERNAL double ad_smallest_number(ad_dtype dtype); /* the smallest number above 0, a subnormal */
+/* The largest relative error of rounding to nearest, if nothing underflows; 1 for a dtype that is no float. */
+AD_INTERNAL double ad_unit_roundoff(ad_dtype dtype);
+/* The smallest number above 0, a subnormal; 0 for a dtype that is no float. */
+AD_INTERNAL double ad_smallest_number(ad_dtype dtype);
+/* The largest finite number; 0 for a dtype that is no float. */
+AD_INTERNAL double ad_largest_number(ad_dtype dtype);
+/* Returns 1 if the dtype's range is smaller than that of f32, in which gradients are computed, so that gradients and
+ * their sums are scaled in it. */
+AD_INTERNAL int ad_dtype_needs_scale(ad_dtype dtype);
+/* Returns 1 if every value of the float `narrow` is also one of the float `wide`. */
+AD_INTERNAL int ad_dtype_holds(ad_dtype wide, ad_dtype narrow);
+/* Returns the float after `dtype` in the order of precision, from the finest to the coarsest (f64, f32, f16, bf16); 0
+ * after the coarsest. */
+ad_dtype ad_dtype_coarser(ad_dtype dtype);
 
 #endif

@@ -7,6 +7,7 @@
 #include "addend/comm.h"
 #include "addend/layout.h"
 #include "addend/reduce.h"
+#include "base/dtypes.h"
 #include "base/error.h"
 #include "comm/operations.h"
 #include "mesh/group.h"
@@ -21,13 +22,13 @@ static const constant constants[] = {
 #define STATUS(code, name, known, sentence) {#code, code},
 #define AXIS(code, name) {#code, code},
 #define OPERATION(code, ...) {#code, code},
+#define DTYPE(code, ...) {#code, code},
 #define NUMBER(expression) {#expression, (int64_t)(expression)}
 #define OFFSET(type, field) {"offsetof(" #type ", " #field ")", (int64_t)offsetof(type, field)}
     AD_STATUS_LIST(STATUS)
     AD_AXIS_LIST(AXIS)
     NUMBER(AD_AXIS_COUNT), NUMBER(AD_DIMS_MAX),
-    NUMBER(AD_F64), NUMBER(AD_F32), NUMBER(AD_BF16), NUMBER(AD_F16), NUMBER(AD_I32), NUMBER(AD_I64),
-    NUMBER(AD_U8), NUMBER(AD_I8), NUMBER(AD_I16), NUMBER(AD_BOOL),
+    AD_WIDE_LIST(DTYPE) AD_NARROW_LIST(DTYPE) AD_INTEGER_LIST(DTYPE) AD_BOOL_LIST(DTYPE)
     NUMBER(AD_SUM), NUMBER(AD_MAX), NUMBER(AD_MIN), NUMBER(AD_PRODUCT),
     NUMBER(AD_BIT_AND), NUMBER(AD_BIT_OR), NUMBER(AD_BIT_XOR),
     NUMBER(AD_R), NUMBER(AD_I), NUMBER(AD_V), NUMBER(AD_P), NUMBER(AD_S(0)), NUMBER(AD_S_ZIGZAG(0)),

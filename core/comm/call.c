@@ -7,6 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 #include "addend/layout.h"
+#include "base/dtypes.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/text.h"
@@ -131,15 +132,14 @@ static int says_outputs(const ad_collective *collective) {
   return collective->out_dtype || collective->in_scale || collective->out_scale || collective->adds;
 }
 
-// Checks the reduction and the dtype in which sums are accumulated: by default f32 for floats narrower than f64.
+// Checks the reduction and the dtype in which sums are accumulated: by default the wide dtype of floats.
 static ad_status take_reduction(const ad_collective *collective, ad_call *call) {
   ad_dtype accumulate = collective->accumulate;
   ad_reduction reduction = collective->reduction;
   int is_float = ad_dtype_is_float(call->dtype);
-  if (!accumulate) accumulate = call->dtype == AD_F64 || !is_float ? call->dtype : AD_F32;
-  int fits = !is_float               ? accumulate == call->dtype
-             : call->dtype == AD_F64 ? accumulate == AD_F64
-                                     : accumulate == AD_F32 || accumulate == AD_F64;
+  if (!accumulate) accumulate = is_float ? ad_dtype_wide(call->dtype) : call->dtype;
+  int fits = !is_float ? accumulate == call->dtype
+                       : ad_dtype_is_wide(accumulate) && ad_dtype_size(accumulate) >= ad_dtype_size(call->dtype);
   if (!fits)
     return REFUSE(call,
                   "%s cannot be summed in %s (`accumulate`); floats are summed in f32 or f64, and in no narrower dtype "

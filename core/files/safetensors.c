@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/dtypes.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "files/header_text.h"
@@ -32,21 +33,17 @@ struct ad_safetensors {
   ad_header_text text;
 };
 
-static const struct {
-  ad_dtype dtype;
-  const char *name;
-} dtypes[] = {{AD_F64, "F64"}, {AD_F32, "F32"}, {AD_BF16, "BF16"}, {AD_F16, "F16"}, {AD_I32, "I32"}, {AD_I64, "I64"}};
-enum { DTYPE_COUNT = sizeof dtypes / sizeof *dtypes, LENGTH_BYTES = 8 };
+enum { LENGTH_BYTES = 8 };
 
 const char *ad_safetensors_dtype_name(ad_dtype dtype) {
-  for (int i = 0; i < DTYPE_COUNT; i++)
-    if (dtypes[i].dtype == dtype) return dtypes[i].name;
-  return NULL;
+  return ad_safetensors_takes(dtype) ? ad_dtype_of(dtype)->safetensors : NULL;
 }
 
+int ad_safetensors_takes(ad_dtype dtype) { return ad_dtype_is_of_arrays(dtype) && ad_dtype_of(dtype)->safetensors; }
+
 ad_dtype ad_safetensors_dtype(const char *name) {
-  for (int i = 0; i < DTYPE_COUNT; i++)
-    if (!strcmp(dtypes[i].name, name)) return dtypes[i].dtype;
+  for (ad_dtype dtype = AD_F64; ad_dtype_of(dtype); dtype++)
+    if (ad_safetensors_takes(dtype) && !strcmp(ad_dtype_of(dtype)->safetensors, name)) return dtype;
   return 0;
 }
 
@@ -61,9 +58,9 @@ static ad_status read_dtype(const ad_safetensors *file, const json_t *entry, ad_
   if (!name) return wrong(file, tensor->name, "has no `dtype`");
   tensor->dtype = ad_safetensors_dtype(name);
   if (tensor->dtype) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: tensor \"%.80s\" has dtype %.20s, but only F64, F32, BF16, F16, I32 and I64 can be read",
-                 file->path, tensor->name, name);
+  char dtypes[AD_DTYPES_TEXT];
+  return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" has dtype %.20s, but only %s can be read", file->path, tensor->name,
+                 name, ad_dtypes_print(ad_safetensors_takes, "safetensors", "and", dtypes));
 }
 
 /* Reads a tensor's shape and computes its size in bytes. */

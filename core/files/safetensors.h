@@ -5,7 +5,8 @@
 #include "base/internal.h"
 
 enum { AD_SAFETENSORS_HEADER_MAX = 100000000 }; /* most bytes of a header: the limit of the format's own reader */
-const char *ad_safetensors_dtype_name(ad_dtype dtype);
+int ad_safetensors_takes(ad_dtype dtype);       /* 1: tensors of files can have the dtype */
+const char *ad_safetensors_dtype_name(ad_dtype dtype); /* NULL for a dtype that files do not take */
 /* Returns the dtype of this name; 0 if there is none, or if addend does not have it. */
 ad_dtype ad_safetensors_dtype(const char *name);
 const char *ad_safetensors_path(const ad_safetensors *file);

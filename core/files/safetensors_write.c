@@ -3,6 +3,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/dtypes.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "files/output.h"
@@ -49,11 +50,11 @@ static ad_status check_tensor(const ad_safetensor *tensor, const char *path) {
   if (!ad_dtype_size(tensor->dtype))
     return ad_fail(AD_INVALID, "%s cannot be written, because the tensor \"%s\" has dtype %d, which does not exist",
                    path, tensor->name, (int)tensor->dtype);
-  if (!ad_safetensors_dtype_name(tensor->dtype))
-    return ad_fail(AD_INVALID,
-                   "%s cannot be written, because the tensor \"%s\" has dtype %s, and only F64, F32, BF16, F16, I32 "
-                   "and I64 are allowed",
-                   path, tensor->name, ad_dtype_name(tensor->dtype));
+  char dtypes[AD_DTYPES_TEXT];
+  if (!ad_safetensors_takes(tensor->dtype))
+    return ad_fail(AD_INVALID, "%s cannot be written, because the tensor \"%s\" has dtype %s, and only %s are allowed",
+                   path, tensor->name, ad_dtype_name(tensor->dtype),
+                   ad_dtypes_print(ad_safetensors_takes, "safetensors", "and", dtypes));
   if (strcmp(tensor->name, metadata_name) != 0) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s cannot be written, because a tensor has the reserved name \"%s\"; give the tensor another name",

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <string.h>
+#include "base/dtypes.h"
 #include "kernels/kernels.h"
 
 enum { BLOCK = 4096 }; /* number of elements that are examined together, without a branch */
@@ -16,23 +17,25 @@ enum { BLOCK = 4096 }; /* number of elements that are examined together, without
     }                                                                    \
     return found != 0;                                                   \
   }
+DEFINE_HAS(8)
 DEFINE_HAS(16)
 DEFINE_HAS(32)
 DEFINE_HAS(64)
 
 /* Returns 1 if at least one of the n values is not finite. */
 static int has_one(const char *data, ad_dtype dtype, size_t n) {
-  switch (dtype) {
-    case AD_F64:
-      return has_64(data, 0x7ff0000000000000, n);
-    case AD_F32:
-      return has_32(data, 0x7f800000, n);
-    case AD_BF16:
-      return has_16(data, 0x7f80, n);
-    case AD_F16:
-      return has_16(data, 0x7c00, n);
+  if (!ad_dtype_is_float(dtype)) return 0;
+  const ad_dtype_record *of = ad_dtype_of(dtype);
+  uint64_t exponent = (((uint64_t)1 << of->exponent_bits) - 1) << of->fraction_bits;
+  switch (of->size) {
+    case 8:
+      return has_64(data, exponent, n);
+    case 4:
+      return has_32(data, exponent, n);
+    case 2:
+      return has_16(data, exponent, n);
     default:
-      return 0;
+      return has_8(data, exponent, n);
   }
 }
 

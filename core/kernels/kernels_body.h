@@ -4,6 +4,7 @@
  * instruction's operands). kernels.c decides which variant runs. */
 #include <stdint.h>
 #include <string.h>
+#include "base/dtypes.h"
 #include "kernels/kernels_table.h"
 #include "kernels/tree.h"
 #if defined(__x86_64__)
@@ -50,31 +51,44 @@ INLINE uint16_t f32_rounded(float value) {
   return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-INLINE float f16_to_f32(uint16_t half) {
-  uint32_t magnitude = half & 0x7fff;
-  uint32_t normal = (magnitude << 13) + ((127 - 15) << 23);
-  uint32_t special = F32_INFINITY | magnitude << 13 | (magnitude > 0x7c00 ? F32_QUIET : 0);
-  // A subnormal's mantissa counts units of 2^-24. As the mantissa of 2^-14 * (1 + mantissa/2^10) it has this unit;
-  // 2^-14 is then subtracted.
-  uint32_t subnormal = bits_of(float_of(0x38800000 + (magnitude << 13)) - 0x1p-14f);
-  uint32_t bits = magnitude < 0x400 ? subnormal : magnitude < 0x7c00 ? normal : special;
-  return float_of(bits | (uint32_t)(half & 0x8000) << 16);
+/* narrow_to_f32 and f32_to_narrow convert a float whose bits are a sign, `exponent` bits of exponent (at most 8) and
+ * `fraction` bits of fraction, laid out as IEEE 754 lays out f16. The two numbers are constants of each use. */
+INLINE float narrow_to_f32(uint32_t bits, int exponent, int fraction) {
+  uint32_t least = (uint32_t)(129 - (1 << (exponent - 1))) << 23;  // the f32 that is the smallest normal number
+  uint32_t infinity = ((1u << exponent) - 1) << fraction, magnitude = bits & ((1u << (exponent + fraction)) - 1);
+  uint32_t widened = magnitude << (23 - fraction);
+  uint32_t normal = widened + least - (1u << 23);
+  uint32_t special = F32_INFINITY | widened | (magnitude > infinity ? F32_QUIET : 0);
+  // A subnormal's fraction counts units of the smallest number. As the fraction of a number from the smallest normal
+  // number on it has this unit; the smallest normal number is then subtracted.
+  uint32_t subnormal = bits_of(float_of(least + widened) - float_of(least));
+  uint32_t finite = magnitude < 1u << fraction ? subnormal : normal;
+  uint32_t sign = bits >> (exponent + fraction) & 1;
+  return float_of((magnitude < infinity ? finite : special) | sign << 31);
 }
 
-INLINE uint16_t f32_to_f16(float value) {
-  uint32_t magnitude = bits_of(value) & F32_MAGNITUDE;
-  uint32_t normal = (magnitude - ((127 - 15) << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
-  uint32_t nan = 0x7e00 | (magnitude >> 13 & 0x3ff);
-  // The last bit of 0.5f is 2^-24, the unit of f16 subnormals, so the addition itself rounds to that unit.
-  uint32_t subnormal = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000;
-  uint32_t finite = magnitude < 0x38800000 ? subnormal : normal;  // below 2^-14
-  uint32_t special = magnitude > F32_INFINITY ? nan : 0x7c00;
-  uint32_t half = magnitude < 0x477ff000 ? finite : special;  // 65520 and above become infinite
-  return (uint16_t)(half | (bits_of(value) >> 16 & 0x8000));
+INLINE uint32_t f32_to_narrow(float value, int exponent, int fraction) {
+  uint32_t magnitude = bits_of(value) & F32_MAGNITUDE, bias = (1u << (exponent - 1)) - 1;
+  uint32_t infinity = ((1u << exponent) - 1) << fraction;
+  int left = 23 - fraction;  // bits that the narrow fraction has no room for
+  uint32_t normal = (magnitude - ((127 - bias) << 23) + ((1u << (left - 1)) - 1) + (magnitude >> left & 1)) >> left;
+  uint32_t nan = infinity | 1u << (fraction - 1) | (magnitude >> left & ((1u << fraction) - 1));
+  // The last bit of `unit` is the smallest number, so the addition itself rounds to that number.
+  uint32_t unit = (151 - bias - (uint32_t)fraction) << 23;
+  uint32_t subnormal = bits_of(float_of(magnitude) + float_of(unit)) - unit;
+  uint32_t finite = magnitude < (128 - bias) << 23 ? subnormal : normal;
+  // From the middle between the largest number and the next power of two on, values become infinite.
+  uint32_t overflow = (127 + bias) << 23 | ((2u << fraction) - 1) << (left - 1);
+  uint32_t special = magnitude > F32_INFINITY ? nan : infinity;
+  uint32_t sign = bits_of(value) >> 31 << (exponent + fraction);
+  return (magnitude < overflow ? finite : special) | sign;
 }
+
+INLINE float f16_to_f32(uint16_t half) { return narrow_to_f32(half, 5, 10); }
+INLINE uint16_t f32_to_f16(float value) { return (uint16_t)f32_to_narrow(value, 5, 10); }
 
 /* Rounds to odd: a value that f32 cannot represent becomes the neighbouring f32 whose last bit is 1. Rounding this f32
- * to bf16 or f16 gives the same result as rounding the f64 directly. */
+ * to a narrower float gives the same result as rounding the f64 directly. */
 INLINE float f64_to_odd_f32(double value) {
   float nearest = (float)value;
   double wide = (double)nearest;
@@ -85,10 +99,6 @@ INLINE float f64_to_odd_f32(double value) {
 
 INLINE float f64_to_f32(double value) { return (float)value; }
 INLINE double f32_to_f64(float value) { return (double)value; }
-INLINE double bf16_to_f64(uint16_t half) { return (double)bf16_to_f32(half); }
-INLINE double f16_to_f64(uint16_t half) { return (double)f16_to_f32(half); }
-INLINE uint16_t f64_to_bf16(double value) { return f32_to_bf16(f64_to_odd_f32(value)); }
-INLINE uint16_t f64_to_f16(double value) { return f32_to_f16(f64_to_odd_f32(value)); }
 
 #include "kernels/kernels_lanes.h"
 
@@ -165,17 +175,33 @@ INLINE size_t f32_vectors_to_bf16(uint16_t *to, const float *from, size_t n) {
 #endif
 
 CONVERT(f64s_to_f32s, float, double, f64_to_f32, NO_VECTORS)
-CONVERT(f64s_to_bf16s, uint16_t, double, f64_to_bf16, NO_VECTORS)
-CONVERT(f64s_to_f16s, uint16_t, double, f64_to_f16, NO_VECTORS)
 CONVERT(f32s_to_f64s, double, float, f32_to_f64, NO_VECTORS)
-CONVERT(f32s_to_bf16s, uint16_t, float, f32_to_bf16, f32_vectors_to_bf16)
-CONVERT(f32s_to_f16s, uint16_t, float, f32_to_f16, f32_vectors_to_f16)
 CONVERT(f32s_rounded, uint16_t, float, f32_rounded, NO_VECTORS)
 CONVERT(bf16s_widened, float, uint16_t, bf16_widened, NO_VECTORS)
-CONVERT(bf16s_to_f64s, double, uint16_t, bf16_to_f64, NO_VECTORS)
-CONVERT(bf16s_to_f32s, float, uint16_t, bf16_to_f32, NO_VECTORS)
-CONVERT(f16s_to_f64s, double, uint16_t, f16_to_f64, NO_VECTORS)
-CONVERT(f16s_to_f32s, float, uint16_t, f16_to_f32, f16_vectors_to_f32)
+
+/* The functions that convert one element of a narrow float to and from f32, NAME_to_f32 and f32_to_NAME. BY_HAND: those
+ * above, beside which are NAME_vectors_to_f32 and f32_vectors_to_NAME. BY_WIDTHS: by the two numbers of bits, without
+ * vector instructions. */
+#define bf16_vectors_to_f32 NO_VECTORS
+#define ELEMENT_BY_HAND(name, type, exponent, fraction)
+#define ELEMENT_BY_WIDTHS(name, type, exponent, fraction)                                           \
+  INLINE float name##_to_f32(type bits) { return narrow_to_f32(bits, exponent, fraction); }         \
+  INLINE type f32_to_##name(float value) { return (type)f32_to_narrow(value, exponent, fraction); } \
+  INLINE size_t name##_vectors_to_f32(const float *to, const type *from, size_t n) { return 0; }    \
+  INLINE size_t f32_vectors_to_##name(const type *to, const float *from, size_t n) { return 0; }
+
+#define ELEMENT(code, name, type, how, exponent, fraction, ...) ELEMENT_##how(name, type, exponent, fraction)
+AD_NARROW_LIST(ELEMENT)
+
+/* Defines all converters of a narrow float. */
+#define CONVERT_NARROW(code, name, type, ...)                                              \
+  INLINE double name##_to_f64(type bits) { return (double)name##_to_f32(bits); }           \
+  INLINE type f64_to_##name(double value) { return f32_to_##name(f64_to_odd_f32(value)); } \
+  CONVERT(f64s_to_##name##s, type, double, f64_to_##name, NO_VECTORS)                      \
+  CONVERT(f32s_to_##name##s, type, float, f32_to_##name, f32_vectors_to_##name)            \
+  CONVERT(name##s_to_f64s, double, type, name##_to_f64, NO_VECTORS)                        \
+  CONVERT(name##s_to_f32s, float, type, name##_to_f32, name##_vectors_to_f32)
+AD_NARROW_LIST(CONVERT_NARROW)
 
 /* Converts the bytes of bools, possibly in place: 0 stays 0, every other value becomes 1. */
 static void bools_loaded(void *dst, const void *src, size_t n) {
@@ -186,18 +212,18 @@ static void bools_loaded(void *dst, const void *src, size_t n) {
 
 /* The converters by dtype. An entry is NULL if no conversion is needed, because the memory has the accumulate type
  * already. */
-enum { DTYPE_END = AD_BOOL + 1 };
-static const converter to_f32[DTYPE_END] = {
-    [AD_F64] = f64s_to_f32s, [AD_BF16] = bf16s_to_f32s, [AD_F16] = f16s_to_f32s};
-static const converter from_f32[DTYPE_END] = {
-    [AD_F64] = f32s_to_f64s, [AD_BF16] = f32s_to_bf16s, [AD_F16] = f32s_to_f16s};
-static const converter to_f64[DTYPE_END] = {
-    [AD_F32] = f32s_to_f64s, [AD_BF16] = bf16s_to_f64s, [AD_F16] = f16s_to_f64s};
-static const converter from_f64[DTYPE_END] = {
-    [AD_F32] = f64s_to_f32s, [AD_BF16] = f64s_to_bf16s, [AD_F16] = f64s_to_f16s};
+#define NARROW_TO_F32(code, name, ...) [code] = name##s_to_f32s,
+#define NARROW_FROM_F32(code, name, ...) [code] = f32s_to_##name##s,
+#define NARROW_TO_F64(code, name, ...) [code] = name##s_to_f64s,
+#define NARROW_FROM_F64(code, name, ...) [code] = f64s_to_##name##s,
+static const converter to_f32[AD_DTYPE_END] = {[AD_F64] = f64s_to_f32s, AD_NARROW_LIST(NARROW_TO_F32)};
+static const converter from_f32[AD_DTYPE_END] = {[AD_F64] = f32s_to_f64s, AD_NARROW_LIST(NARROW_FROM_F32)};
+static const converter to_f64[AD_DTYPE_END] = {[AD_F32] = f32s_to_f64s, AD_NARROW_LIST(NARROW_TO_F64)};
+static const converter from_f64[AD_DTYPE_END] = {[AD_F32] = f64s_to_f32s, AD_NARROW_LIST(NARROW_FROM_F64)};
 
-static const size_t sizes[DTYPE_END] = {[AD_F64] = 8, [AD_F32] = 4, [AD_BF16] = 2, [AD_F16] = 2, [AD_I32] = 4,
-                                        [AD_I64] = 8, [AD_U8] = 1,  [AD_I8] = 1,   [AD_I16] = 2, [AD_BOOL] = 1};
+#define SIZE(code, name, type, ...) [code] = sizeof(type),
+static const size_t sizes[AD_DTYPE_END] = {AD_WIDE_LIST(SIZE) AD_NARROW_LIST(SIZE) AD_INTEGER_LIST(SIZE)
+                                               AD_BOOL_LIST(SIZE)};
 
 /* ---- blocks: pieces in the accumulate type that fit into the L1 cache ---- */
 
@@ -229,7 +255,7 @@ static void cast(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dt
   if (dst_dtype == AD_F32) return to_f32[src_dtype](dst, src, n);
   char *to = dst;
   const char *from = src;
-  block between;  // f16 and bf16 are both exact in f32
+  block between;  // all narrow floats are exact in f32
   for (size_t done = 0; done < n; done += BLOCK) {
     size_t count = block_of(n - done);
     to_f32[src_dtype](&between, from + done * sizes[src_dtype], count);
@@ -344,11 +370,8 @@ FOLD_UNSIGNED(8, uint8_t)
 FOLD_UNSIGNED(16, uint16_t)
 FOLD_UNSIGNED(32, uint32_t)
 FOLD_UNSIGNED(64, uint64_t)
-FOLD_ORDERED(u8, uint8_t)
-FOLD_ORDERED(i8, int8_t)
-FOLD_ORDERED(i16, int16_t)
-FOLD_ORDERED(i32, int32_t)
-FOLD_ORDERED(i64, int64_t)
+#define FOLD_INTEGER(code, name, type, ...) FOLD_ORDERED(name, type)
+AD_INTEGER_LIST(FOLD_INTEGER)
 
 enum { TERMS = 4 };  // number of terms folded in one pass; each needs a register and a stream of the prefetcher
 enum { REDUCTION_END = AD_BIT_XOR + 1 };
@@ -360,22 +383,19 @@ typedef void (*folder)(void *out, const void *const *terms, size_t first, size_t
     [AD_SUM] = sum_##size, [AD_MAX] = max_##name, [AD_MIN] = min_##name, [AD_PRODUCT] = product_##size, \
     [AD_BIT_AND] = and_##size, [AD_BIT_OR] = or_##size, [AD_BIT_XOR] = xor_##size                       \
   }
-static const folder folders[DTYPE_END][REDUCTION_END] = {
-    [AD_F32] = FOLDERS_OF_FLOATS(f32),
-    [AD_F64] = FOLDERS_OF_FLOATS(f64),
-    [AD_I32] = FOLDERS_OF_INTEGERS(i32, 32),
-    [AD_I64] = FOLDERS_OF_INTEGERS(i64, 64),
-    [AD_U8] = FOLDERS_OF_INTEGERS(u8, 8),
-    [AD_I8] = FOLDERS_OF_INTEGERS(i8, 8),
-    [AD_I16] = FOLDERS_OF_INTEGERS(i16, 16),
-    // the bytes are 0 or 1, because bools_loaded makes them so
-    [AD_BOOL] = {[AD_SUM] = or_8,
-                 [AD_MAX] = or_8,
-                 [AD_MIN] = and_8,
-                 [AD_PRODUCT] = and_8,
-                 [AD_BIT_AND] = and_8,
-                 [AD_BIT_OR] = or_8,
-                 [AD_BIT_XOR] = xor_8},
+#define WIDE_FOLDERS(code, name, ...) [code] = FOLDERS_OF_FLOATS(name),
+#define INTEGER_FOLDERS(code, name, type, bits, ...) [code] = FOLDERS_OF_INTEGERS(name, bits),
+/* Narrow floats have no folders: they are accumulated in a wide dtype. */
+static const folder folders[AD_DTYPE_END][REDUCTION_END] = {
+    AD_WIDE_LIST(WIDE_FOLDERS) AD_INTEGER_LIST(INTEGER_FOLDERS)
+        // the bytes are 0 or 1, because bools_loaded makes them so
+        [AD_BOOL] = {[AD_SUM] = or_8,
+                     [AD_MAX] = or_8,
+                     [AD_MIN] = and_8,
+                     [AD_PRODUCT] = and_8,
+                     [AD_BIT_AND] = and_8,
+                     [AD_BIT_OR] = or_8,
+                     [AD_BIT_XOR] = xor_8},
 };
 
 /* Writes one line of 64 bytes past the caches; dst is aligned to 64 bytes. */

@@ -36,17 +36,17 @@ PASSES_INTO(f16, uint16_t, lanes_from_f16, f16_of, put_halves)
     [AD_F16] = f16s_times_##way##_##dst_name##s                                                 \
   }
 /* indexed by [destination's dtype][source's dtype] */
-static const register_pass scaled_casts[DTYPE_END][DTYPE_END] = {
+static const register_pass scaled_casts[AD_DTYPE_END][AD_DTYPE_END] = {
     [AD_F32] = FROM(to, f32), [AD_BF16] = FROM(to, bf16), [AD_F16] = FROM(to, f16)};
-static const register_pass scaled_sums[DTYPE_END][DTYPE_END] = {
+static const register_pass scaled_sums[AD_DTYPE_END][AD_DTYPE_END] = {
     [AD_F32] = FROM(onto, f32), [AD_BF16] = FROM(onto, bf16), [AD_F16] = FROM(onto, f16)};
 #else
-static const register_pass scaled_casts[DTYPE_END][DTYPE_END] = {{NULL}};
-static const register_pass scaled_sums[DTYPE_END][DTYPE_END] = {{NULL}};
+static const register_pass scaled_casts[AD_DTYPE_END][AD_DTYPE_END] = {{NULL}};
+static const register_pass scaled_sums[AD_DTYPE_END][AD_DTYPE_END] = {{NULL}};
 #endif
 
 /* Runs the pass for these dtypes, if there is one. Returns the number of elements that it handled. */
-INLINE size_t pass_in_registers(const register_pass passes[DTYPE_END][DTYPE_END], void *dst, ad_dtype dst_dtype,
+INLINE size_t pass_in_registers(const register_pass passes[AD_DTYPE_END][AD_DTYPE_END], void *dst, ad_dtype dst_dtype,
                                 const void *src, ad_dtype src_dtype, double factor, size_t n) {
   register_pass pass = passes[dst_dtype][src_dtype];
   return pass ? pass(dst, src, (float)factor, n) : 0;

@@ -106,7 +106,8 @@ INLINE halves sum_two_f16(const uint16_t *x, const uint16_t *y) {
 REGISTER_SUM(sum_f32s, float, lanes_from_f32, f32_of, put_f32, sum_two_f32)
 REGISTER_SUM(sum_bf16s, uint16_t, lanes_from_bf16, bf16_of, put_halves, sum_two_bf16)
 REGISTER_SUM(sum_f16s, uint16_t, lanes_from_f16, f16_of, put_halves, sum_two_f16)
-static const register_sum register_sums[DTYPE_END] = {[AD_F32] = sum_f32s, [AD_BF16] = sum_bf16s, [AD_F16] = sum_f16s};
+static const register_sum register_sums[AD_DTYPE_END] = {
+    [AD_F32] = sum_f32s, [AD_BF16] = sum_bf16s, [AD_F16] = sum_f16s};
 #else
-static const register_sum register_sums[DTYPE_END] = {NULL};
+static const register_sum register_sums[AD_DTYPE_END] = {NULL};
 #endif

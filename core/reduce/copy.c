@@ -3,12 +3,13 @@
 #include <math.h>
 #include <string.h>
 #include "array/array.h"
+#include "base/roundoff.h"
 #include "kernels/kernels.h"
 #include "reduce/reducer.h"
 
 int ad_scale_for(ad_dtype dtype, int64_t addends) {
   int scale = 0;
-  while (dtype == AD_F16 && ((int64_t)1 << scale) < addends) scale++;
+  while (ad_dtype_needs_scale(dtype) && ((int64_t)1 << scale) < addends) scale++;
   return scale;
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/roundoff.h"
 #include "base/text.h"
 #include "files/file.h"
 #include "layout/type.h"
@@ -100,16 +101,12 @@ static json_t *types_of(const ad_dump *dump, const ad_reduced_param *param) {
   return json_string(buffer);
 }
 
-static ad_dtype coarser(ad_dtype a, ad_dtype b) {
-  static const int bits[] = {[AD_F64] = 52, [AD_F32] = 23, [AD_BF16] = 7, [AD_F16] = 10};
-  return bits[a] < bits[b] ? a : b;
-}
-
 /* Returns the narrowest dtype to which an addend of the parameter is rounded before it is summed. Sums never have a
  * narrower dtype than the communication dtype. */
 static ad_dtype reduced_in(const ad_reducer *reducer, const ad_reduced_param *param) {
   ad_dtype comm_dtype = reducer->buckets[param->bucket].key.comm_dtype;
-  return param->policy.raw ? comm_dtype : coarser(comm_dtype, param->policy.grad);
+  if (param->policy.raw) return comm_dtype;
+  return ad_unit_roundoff(comm_dtype) < ad_unit_roundoff(param->policy.grad) ? param->policy.grad : comm_dtype;
 }
 
 static json_t *held_of(const box *b) {

@@ -3,6 +3,7 @@
 #include <math.h>
 #include "addend/parameter.h"
 #include "array/part.h"
+#include "base/dtypes.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "kernels/kernels.h"
@@ -50,10 +51,12 @@ ad_status ad_param_initialise(const ad_param_spec *spec, uint64_t seed, int64_t 
                    ad_shape_print(&value->shape, given, sizeof given));
   }
   if (!ad_dtype_is_float(value->dtype) || value->scale != 0) {
+    char floats[AD_DTYPES_TEXT];
     return ad_fail(AD_INVALID,
-                   "the array for the initial value of parameter `%s` has dtype %s and scale %d, but must have f64, "
-                   "f32, bf16 or f16 and scale 0",
-                   spec->name, ad_dtype_name(value->dtype), value->scale);
+                   "the array for the initial value of parameter `%s` has dtype %s and scale %d, but must have %s and "
+                   "scale 0",
+                   spec->name, ad_dtype_name(value->dtype), value->scale,
+                   ad_dtypes_print(ad_dtype_is_float, NULL, "or", floats));
   }
   if (!isfinite(spec->mean) || !isfinite(spec->deviation) || spec->deviation < 0)
     return ad_fail(AD_INVALID,

@@ -6,6 +6,7 @@
 #include "array/array.h"
 #include "array/packed.h"
 #include "array/transit.h"
+#include "base/dtypes.h"
 #include "kernels/kernels.h"
 #include "reduce/count.h"
 #include "reduce/reducer.h"
@@ -232,7 +233,7 @@ static void bring_to_bf16(void *context, void *passing) {
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 
-static int is_narrow(ad_dtype dtype) { return dtype == AD_BF16 || dtype == AD_F16; }
+static int is_narrow(ad_dtype dtype) { return ad_dtype_is_float(dtype) && !ad_dtype_is_wide(dtype); }
 
 /* Known bug: the backward of a matrix product produces an f32 gradient, and f32 replaces the gradient dtype of the
  * policy. */

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "array/array.h"
 #include "array/packed.h"
+#include "base/dtypes.h"
 #include "base/error.h"
 #include "kernels/kernels.h"
 #include "base/memory.h"
@@ -368,8 +369,9 @@ static ad_status check_grad(const ad_reducer *reducer, const ad_reduced_param *p
                    ad_shape_print(&param->shape, want, sizeof want));
   }
   if (!ad_dtype_is_float(grad->dtype)) {
-    return ad_fail(AD_INVALID, "%s: the gradient of `%s` has dtype %s, but must have f64, f32, bf16 or f16", site,
-                   param->name, ad_dtype_name(grad->dtype));
+    char floats[AD_DTYPES_TEXT];
+    return ad_fail(AD_INVALID, "%s: the gradient of `%s` has dtype %s, but must have %s", site, param->name,
+                   ad_dtype_name(grad->dtype), ad_dtypes_print(ad_dtype_is_float, NULL, "or", floats));
   }
   const ad_precision_policy *policy = &param->policy;
   if (policy->raw && policy->grad && policy->grad != grad->dtype) {

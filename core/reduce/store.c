@@ -5,6 +5,7 @@
 #include "array/array.h"
 #include "array/packed.h"
 #include "base/environment.h"
+#include "base/dtypes.h"
 #include "base/error.h"
 #include "kernels/kernels.h"
 #include "base/memory.h"
@@ -54,8 +55,6 @@ static ad_status find_own_part(ad_store *store, const ad_param_spec *spec, ad_st
   return check_storage(spec, param, sharded_here, rank);
 }
 
-static int is_wide(ad_dtype dtype) { return dtype == AD_F32 || dtype == AD_F64; }
-
 /* Returns the dtype in which computation uses a parameter. Matrices have the options' compute dtype. Biases and norm
  * weights have the wide dtype, because they are added to sums or scale rows. */
 static ad_dtype compute_dtype(const ad_store *store, const ad_param_spec *spec) {
@@ -69,12 +68,13 @@ static ad_status take_param(ad_store *store, const ad_param_spec *spec, ad_store
   if (status) return ad_fail_in(status, "parameter `%s`", spec->name);
   ad_dtype compute = compute_dtype(store, spec);
   AD_TRY(ad_copy_string(spec->name, &param->name));
-  param->has_master = !is_wide(policy.param);
+  param->has_master = !ad_dtype_is_wide(policy.param);
   param->is_gathered = policy.param != compute || !ad_layout_equal(&spec->layout, &spec->storage);
   param->compute = ad_array_describe(store->comm, compute, &spec->shape, &spec->layout);
   AD_TRY(find_own_part(store, spec, param));
   AD_TRY(ad_array_create(store->comm, policy.param, &spec->shape, &spec->storage, &param->value));
-  if (param->has_master) AD_TRY(ad_array_create(store->comm, AD_F32, &spec->shape, &spec->storage, &param->master));
+  ad_dtype master = ad_dtype_wide(policy.param);
+  if (param->has_master) AD_TRY(ad_array_create(store->comm, master, &spec->shape, &spec->storage, &param->master));
   return AD_OK;
 }
 
@@ -169,7 +169,7 @@ static int is_past_caches(const ad_store *store) {
 static ad_status take_options(const ad_store_options *options, ad_store *store) {
   AD_TRY(ad_options_take(&store->options, sizeof store->options, options, "ad_store_options"));
   if (!store->options.compute) store->options.compute = AD_F32;
-  if (!is_wide(store->options.compute) && store->options.compute != AD_BF16) {
+  if (!ad_dtype_is_wide(store->options.compute) && store->options.compute != AD_BF16) {
     return ad_fail(AD_INVALID, "the store's option `compute` is %s, but must be f32, f64 or bf16",
                    ad_dtype_name(store->options.compute));
   }

@@ -90,7 +90,7 @@ static ad_needs facts_of_policy(const ad_recipe *recipe, const char *name) {
   ad_precision_policy policy;
   ad_needs facts = 0;
   if (ad_recipe_precision_policy(recipe, name, &policy)) return 0;
-  if ((policy.grad == AD_F16 && !policy.raw) || policy.reduce == AD_F16) facts |= AD_NEED_F16;
+  if ((!policy.raw && ad_dtype_needs_scale(policy.grad)) || ad_dtype_needs_scale(policy.reduce)) facts |= AD_NEED_F16;
   if (!policy.raw && ad_unit_roundoff(policy.grad) > 0x1p-24) facts |= AD_NEED_NARROW_GRADIENTS;
   if (ad_unit_roundoff(policy.grad) <= 0x1p-24 && ad_unit_roundoff(policy.reduce) <= 0x1p-24)
     facts |= AD_NEED_WIDE_SUMS;

@@ -11,12 +11,6 @@
  * Half of f64's smallest number cannot be represented, so for f64 it is the smallest number itself. */
 static double half_of_smallest(ad_dtype dtype) { return fmax(ad_smallest_number(dtype) / 2, 0x1p-1074); }
 
-/* Returns 1 if every value of `narrow` is also a value of `wide`. */
-static int fits(ad_dtype narrow, ad_dtype wide) {
-  if (narrow == wide || wide == AD_F64) return 1;
-  return wide == AD_F32 && narrow != AD_F64;
-}
-
 /* The roundings and sums that an addend passes on its way into the gradient. */
 typedef struct ad_passage {
   ad_precision_policy policy;
@@ -49,7 +43,7 @@ static ad_passage passage_of(const ad_recipe *recipe, const ad_param_spec *spec)
 /* Returns how often a value is rounded when it is written in the communication dtype: once for each reduction. The
  * first reduction does not count if it writes single addends to a dtype that can represent them exactly. */
 static double rounded_writes(const ad_passage *p) {
-  int first_is_exact = p->steps && !p->sums_first && fits(p->policy.grad, p->policy.reduce);
+  int first_is_exact = p->steps && !p->sums_first && ad_dtype_holds(p->policy.reduce, p->policy.grad);
   return (double)(p->steps - first_is_exact);
 }
 
@@ -64,10 +58,10 @@ static double additions(const ad_passage *p) {
 /* Returns the bound of the relative error: the product of all roundings that an addend passes. */
 static double relative_of(const ad_passage *p, ad_dtype result) {
   const ad_precision_policy *c = &p->policy;
-  double grad = fits(p->produced, c->grad) ? 0 : log1p(ad_unit_roundoff(c->grad));
+  double grad = ad_dtype_holds(c->grad, p->produced) ? 0 : log1p(ad_unit_roundoff(c->grad));
   double comm_dtype = rounded_writes(p) * log1p(ad_unit_roundoff(c->reduce));
   double sums = additions(p) * log1p(ad_unit_roundoff(c->accumulate));
-  double out = fits(c->accumulate, result) ? 0 : (double)(p->steps + 1) * log1p(ad_unit_roundoff(result));
+  double out = ad_dtype_holds(result, c->accumulate) ? 0 : (double)(p->steps + 1) * log1p(ad_unit_roundoff(result));
   return expm1(grad + comm_dtype + sums + out);
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "architecture/folder.h"
+#include "base/dtypes.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
@@ -244,11 +245,12 @@ static void release_export(exporting *e) {
 
 ad_status ad_export(const char *run, const char *folder, const ad_export_options *options, ad_exported *out) {
   AD_NEED(run, folder);
+  char floats[AD_DTYPES_TEXT];
   exporting e = {.run = run};
   AD_TRY(ad_options_take(&e.options, sizeof e.options, options, "ad_export_options"));
   if (e.options.dtype && !ad_dtype_is_float(e.options.dtype))
-    return ad_fail(AD_INVALID, "weights cannot be written as %s; use f64, f32, bf16 or f16",
-                   ad_dtype_name(e.options.dtype));
+    return ad_fail(AD_INVALID, "weights cannot be written as %s; use %s", ad_dtype_name(e.options.dtype),
+                   ad_dtypes_print(ad_dtype_is_float, NULL, "or", floats));
   ad_status status = export_run(&e, folder);
   release_export(&e);
   if (!status && out) *out = e.done;

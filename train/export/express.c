@@ -95,9 +95,7 @@ ad_status ad_express_find(const ad_recipe *recipe, const ad_architecture **out) 
 
 /* ---- filling config.json ---- */
 
-const char *ad_express_dtype(ad_dtype dtype) {
-  return dtype == AD_F64 ? "float64" : dtype == AD_F32 ? "float32" : dtype == AD_F16 ? "float16" : "bfloat16";
-}
+const char *ad_express_dtype(ad_dtype dtype) { return ad_dtype_name_in(dtype, "torch"); }
 
 /* Returns the size that a recipe key with the value 0 means. */
 static int64_t usual_size(const asking *a, const char *key) {

@@ -7,6 +7,7 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "base/roundoff.h"
 #include "reduce/precision_policy.h"
 
 static const char *const part_names[] = {
@@ -261,12 +262,12 @@ ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part) {
   }
 }
 
-ad_status ad_module_has_f16_gradients(const ad_module_spec *spec, int *out) {
+ad_status ad_module_needs_loss_scale(const ad_module_spec *spec, int *out) {
   *out = 0;
   for (size_t i = 0; i < spec->param_count; i++) {
     ad_precision_policy policy = spec->params[i].policy;
     AD_TRY(ad_precision_policy_complete(&policy));
-    *out |= (policy.grad == AD_F16 && !policy.raw) || policy.reduce == AD_F16;
+    *out |= (!policy.raw && ad_dtype_needs_scale(policy.grad)) || ad_dtype_needs_scale(policy.reduce);
   }
   return AD_OK;
 }

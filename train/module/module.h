@@ -78,8 +78,9 @@ const ad_parameters *ad_module_parameters(ad_module *module);
 ad_store *ad_module_store(ad_module *module);
 ad_reducer *ad_module_reducer(ad_module *module);
 ad_adamw *ad_module_optimizer(ad_module *module); /* NULL if the module is a mirror */
-/* Sets *out to 1 if some precision policy has f16 gradients, so that the loss should be scaled; else to 0. */
-AD_CHECKED ad_status ad_module_has_f16_gradients(const ad_module_spec *spec, int *out);
+/* Sets *out to 1 if a precision policy has gradients in a dtype that needs a scale (f16), so that the loss should be
+ * scaled; else to 0. */
+AD_CHECKED ad_status ad_module_needs_loss_scale(const ad_module_spec *spec, int *out);
 /* Call it after masters or values were written. Writes the values from the masters, or the masters from the values, and
  * the full copies. Collective. */
 AD_CHECKED ad_status ad_module_refresh(ad_module *module, ad_written written);

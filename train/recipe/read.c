@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/dtypes.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "program/keys.h"
@@ -149,7 +150,7 @@ static int takes_dtype(const ad_key *key, ad_dtype dtype) {
 static const char *dtypes_of(const ad_key *key, const char *word, char *buffer, size_t size) {
   ad_text choices = ad_text_on(buffer, size);
   int left = 0;
-  for (int dtype = AD_F64; dtype <= AD_I64; dtype++) left += takes_dtype(key, (ad_dtype)dtype);
+  for (int dtype = AD_F64; dtype < AD_DTYPE_END; dtype++) left += takes_dtype(key, (ad_dtype)dtype);
   if (word) ad_text_add(&choices, "%s, ", word);
   if (key->kind == AD_KEY_GRADIENT) ad_text_add(&choices, "raw, ");
   for (int dtype = AD_F64; left; dtype++)

@@ -67,7 +67,7 @@ ad_status ad_run_modules_create(ad_run *run) {
     run->modules.param_count += spec->param_count;
     ad_status status = create_module(run, i, &options);
     int scales = 0;
-    if (!status) status = ad_module_has_f16_gradients(spec, &scales);
+    if (!status) status = ad_module_needs_loss_scale(spec, &scales);
     if (status) return count > 1 ? ad_fail_in(status, "module `%s`", spec->name) : status;
     run->loss_scale.enabled |= scales;
   }

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "architecture/folder.h"
+#include "base/dtypes.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/process.h"
@@ -149,13 +150,13 @@ static int put_run(json_t *document, const ad_run *run) {
 /* Adds the dtype of most tensors, and the names of those that have another dtype, so that an export can write the same
  * dtypes. */
 static int put_dtypes(json_t *document, const ad_weights *weights) {
-  size_t counts[AD_I64 + 1] = {0};
+  size_t counts[AD_DTYPE_END] = {0};
   const ad_safetensors *file;
   ad_dtype most = AD_F64;
   json_t *others = json_object();
   for (size_t f = 0; (file = ad_weights_file(weights, f)); f++)
     for (size_t i = 0; i < ad_safetensors_count(file); i++) counts[ad_safetensors_at(file, i)->dtype]++;
-  for (int dtype = AD_F64; dtype <= AD_I64; dtype++)
+  for (int dtype = AD_F64; dtype < AD_DTYPE_END; dtype++)
     if (counts[dtype] > counts[most]) most = (ad_dtype)dtype;
   for (size_t f = 0; (file = ad_weights_file(weights, f)); f++) {
     for (size_t i = 0; i < ad_safetensors_count(file); i++) {

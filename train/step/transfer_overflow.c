@@ -1,10 +1,11 @@
-/* Finds out which transfer between modules had a value that is too large for f16. */
+/* Finds out which transfer between modules had a value that is too large for the dtype in which it travels. */
 #include "step/transfer_overflow.h"
 
 #include <math.h>
 #include "array/array.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/roundoff.h"
 #include "kernels/finite.h"
 #include "program/program.h"
 #include "step/run.h"
@@ -32,7 +33,7 @@ void ad_transfer_overflow_clear(ad_run *run) {
 
 void ad_transfer_overflow_note(ad_run *run, const ad_transfer_spec *spec, int backward, const ad_array *to,
                                const ad_array *from) {
-  if (to->dtype != AD_F16 || !to->data || to->data == from->data) return;
+  if (!ad_dtype_needs_scale(to->dtype) || !to->data || to->data == from->data) return;
   size_t i = 0;
   while (ad_program_transfer(run->program, i) != spec) i++;
   double found = ad_largest_overflow(to->data, to->dtype, from->data, from->dtype, ad_array_numel(to));
@@ -76,11 +77,13 @@ static size_t source_of(const ad_run *run, const ad_transfer_spec *spec) {
 
 ad_status ad_transfer_overflow_fail(const ad_run *run, int64_t step) {
   const ad_transfer_overflow *of = &run->overflows.found;
+  ad_dtype dtype = of->backward ? of->spec->gradient_comm_dtype : of->spec->comm_dtype;
   const char *source = module_name(run, source_of(run, of->spec)), *needs = module_name(run, of->spec->module);
   return ad_fail(
       AD_NUMBER,
-      "step %lld: %s`%s` overflows f16 in the transfer %sfrom module `%s` to `%s`, since its largest value is %.3g and "
-      "f16 ends at 65504; nothing was updated. Transfer the value in bf16, whose range is wide enough",
-      (long long)step, of->backward ? "the gradient of " : "", of->spec->value, of->backward ? "back " : "",
-      of->backward ? needs : source, of->backward ? source : needs, of->largest);
+      "step %lld: %s`%s` overflows %s in the transfer %sfrom module `%s` to `%s`, since its largest value is %.3g and "
+      "%s ends at %g; nothing was updated. Transfer the value in bf16, whose range is wide enough",
+      (long long)step, of->backward ? "the gradient of " : "", of->spec->value, ad_dtype_name(dtype),
+      of->backward ? "back " : "", of->backward ? needs : source, of->backward ? source : needs, of->largest,
+      ad_dtype_name(dtype), ad_largest_number(dtype));
 }

@@ -1,5 +1,5 @@
-/* Records values that are too large for the f16 of a transfer between modules, and reports them if a step's numbers are
- * not finite. */
+/* Records values that are too large for the dtype of a transfer between modules (f16), and reports them if a step's
+ * numbers are not finite. */
 #ifndef TRAIN_TRANSFER_OVERFLOW_H
 #define TRAIN_TRANSFER_OVERFLOW_H
 #include "program/program.h"
@@ -16,7 +16,8 @@ ad_status ad_transfer_overflow_create(ad_run *run) AD_CHECKED;
 void ad_transfer_overflow_destroy(ad_run *run);
 /* Forgets the overflows that were recorded. Called before a step. */
 void ad_transfer_overflow_clear(ad_run *run);
-/* Records the largest overflow in `to`, the f16 cast of `from`, which is the value of `spec` or its gradient. */
+/* Records the largest overflow in `to`, `from` cast to the dtype in which it travels: the value of `spec` or its
+ * gradient. */
 void ad_transfer_overflow_note(ad_run *run, const ad_transfer_spec *spec, int backward, const ad_array *to,
                                const ad_array *from);
 /* Sets what ad_run_transfer_overflow returns, to the same on all ranks: the first value that any rank recorded or, if

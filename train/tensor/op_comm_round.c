@@ -1,14 +1,15 @@
 /* Rounds a value, and its gradient, as if it had travelled in a narrower dtype. Replaces a bridge between modules on
  * the same ranks: nothing travels, but the roundings are those of a bridge between ranks. */
 #include <math.h>
+#include "base/roundoff.h"
 #include "kernels/finite.h"
 #include "kernels/kernels.h"
 #include "tensor/tape.h"
 
-/* Raises *overflow to the largest value that became infinite in f16. */
+/* Raises *overflow to the largest value that became infinite in a dtype of smaller range than f32's. */
 static void note_overflow(const void *narrow, ad_dtype comm_dtype, double scale, const void *from, ad_dtype dtype,
                           size_t n, double *overflow) {
-  if (comm_dtype == AD_F16 && overflow)
+  if (ad_dtype_needs_scale(comm_dtype) && overflow)
     *overflow = fmax(*overflow, scale * ad_largest_overflow(narrow, comm_dtype, from, dtype, n));
 }
 

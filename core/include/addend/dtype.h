@@ -20,6 +20,10 @@ typedef enum ad_reduction { AD_SUM, AD_MAX, AD_MIN, AD_PRODUCT, AD_BIT_AND, AD_B
 
 AD_API size_t ad_dtype_size(ad_dtype dtype);      /* bytes; 0 for a number that is no dtype */
 AD_API const char *ad_dtype_name(ad_dtype dtype); /* "f64", "bf16", ...; "unknown" for a number that is no dtype */
+/* The dtype's name in another format: "safetensors" ("BF16"), "numpy" (the type string of its array interface, without
+ * the byte order: "f4"), "torch" (PyTorch, "bfloat16") or "dlpack" (the number of DLDataTypeCode, "4"). NULL where that
+ * format does not have the dtype, for a number that is no dtype, and for any other format. */
+AD_API const char *ad_dtype_name_in(ad_dtype dtype, const char *format);
 /* "f32" -> AD_F32. AD_INVALID, naming the known dtypes, for anything else; *out is then unchanged. */
 AD_API AD_CHECKED ad_status ad_dtype_parse(const char *text, ad_dtype *out);
 AD_API int ad_dtype_is_float(ad_dtype dtype);

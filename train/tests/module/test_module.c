@@ -239,7 +239,7 @@ static void f16_gradients_are_found_by_the_whole_policy(void **state) {
     f.params[1].policy = cases[i].policy;
     must(ad_module_create(f.comm, &f.spec, NULL, &f.module));
     int has;
-    must(ad_module_has_f16_gradients(&f.spec, &has));
+    must(ad_module_needs_loss_scale(&f.spec, &has));
     assert_int_equal(has, cases[i].has);
     close_module(&f);
   }
@@ -377,7 +377,7 @@ static void a_module_without_parameters_takes_its_steps(void **state) {
   must(ad_module_refresh(f.module, AD_MASTERS_WRITTEN));
   must(ad_module_update(f.module, 1, 1));
   int has = 1;
-  must(ad_module_has_f16_gradients(&f.spec, &has));
+  must(ad_module_needs_loss_scale(&f.spec, &has));
   assert_false(has);
   close_module(&f);
 }
