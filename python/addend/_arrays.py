@@ -7,45 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from addend._dtypes import DTYPES, Dtype
 from addend._errors import InvalidError
 
-_DTYPES = {
-    "f8": "AD_F64",
-    "f4": "AD_F32",
-    "f2": "AD_F16",
-    "i8": "AD_I64",
-    "i4": "AD_I32",
-    "i2": "AD_I16",
-    "i1": "AD_I8",
-    "u1": "AD_U8",
-    "b1": "AD_BOOL",
-}
-_DLPACK_DTYPES = {
-    (2, 64): "AD_F64",
-    (2, 32): "AD_F32",
-    (2, 16): "AD_F16",
-    (4, 16): "AD_BF16",
-    (0, 32): "AD_I32",
-    (0, 64): "AD_I64",
-    (0, 16): "AD_I16",
-    (0, 8): "AD_I8",
-    (1, 8): "AD_U8",
-    (6, 8): "AD_BOOL",
-}
+_BY_TYPESTR = {dtype.numpy: dtype for dtype in DTYPES if dtype.numpy}
+_BY_DLPACK = {(int(dtype.dlpack), 8 * dtype.size): dtype for dtype in DTYPES if dtype.dlpack}
 _DLPACK_PROCESSOR = (1, 3)  # DLPack's device types of CPU memory: plain, and pinned for a GPU
 _DLPACK_DEVICES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 13: "CUDA (managed)", 14: "oneAPI"}
-_SIZES = {
-    "AD_F64": 8,
-    "AD_F32": 4,
-    "AD_F16": 2,
-    "AD_BF16": 2,
-    "AD_I64": 8,
-    "AD_I32": 4,
-    "AD_I16": 2,
-    "AD_I8": 1,
-    "AD_U8": 1,
-    "AD_BOOL": 1,
-}
 
 
 @dataclass(frozen=True)
@@ -53,7 +21,7 @@ class Memory:
     """The memory of one array: contiguous and row-major."""
 
     address: int
-    dtype: str  # the dtype's name in the C headers, such as "AD_F32"
+    dtype: Dtype
     shape: tuple[int, ...]
     writable: bool
     owner: Any  # an object that keeps the memory alive as long as this one refers to it
@@ -117,13 +85,13 @@ def _need_contiguous(what: str, shape: Sequence[int], strides: Sequence[int] | N
 def _from_interface(array: Any, what: str) -> Memory:
     interface = array.__array_interface__
     text, shape = interface["typestr"], tuple(interface["shape"])
-    dtype = _DTYPES.get(text[1:]) if text[0] in "<=|" else None
+    dtype = _BY_TYPESTR.get(text[1:]) if text[0] in "<=|" else None
     if dtype is None:
         raise InvalidError(
-            f"{what} has elements of type {text!r}; addend takes {', '.join(_DTYPES)} of this machine's "
+            f"{what} has elements of type {text!r}; addend takes {', '.join(_BY_TYPESTR)} of this machine's "
             "byte order, and bf16 through __dlpack__"
         )
-    _need_contiguous(what, shape, interface.get("strides"), _SIZES[dtype])
+    _need_contiguous(what, shape, interface.get("strides"), dtype.size)
     address, is_readonly = interface["data"]
     return Memory(address, dtype, shape, not is_readonly, array)
 
@@ -155,11 +123,11 @@ def _from_dlpack(array: Any, what: str) -> Memory:
         raise _on_device(what, f"{_DLPACK_DEVICES.get(kind, f'device kind {kind}')} device {number}")
     capsule = array.__dlpack__()  # not renamed to "used_dltensor": the capsule frees the tensor when it is deleted
     tensor = _DLTensor.from_address(_pointer_of(capsule, b"dltensor"))
-    dtype = _DLPACK_DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    dtype = _BY_DLPACK.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:
         raise InvalidError(
             f"{what} has elements of a type that addend does not take (DLPack type {tensor.code} of {tensor.bits} "
-            f"bits); it takes {', '.join(name[3:].lower() for name in _SIZES)}"
+            f"bits); it takes {', '.join(dtype.name for dtype in DTYPES)}"
         )
     shape = tuple(tensor.shape[: tensor.ndim])
     _need_contiguous(what, shape, tensor.strides[: tensor.ndim] if tensor.strides else None, 1)

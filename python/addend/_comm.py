@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from addend._arrays import Memory, memory_of
+from addend._dtypes import DTYPES
 from addend._errors import AddendError, InvalidError
 from addend._layout import CGroup, Mesh, axes_of, call_site
 from addend._library import checked, constant, function, same_layout
@@ -202,7 +203,7 @@ class Comm:
 
     def barrier(self, axes: str | None = None) -> None:
         """Returns when every rank of the group has called it."""
-        nothing = Memory(0, "AD_F32", (), False, None)
+        nothing = Memory(0, DTYPES[0], (), False, None)
         self._collective("AD_BARRIER", axes, nothing, nothing)
 
     def _cut_by_rows(
@@ -246,7 +247,7 @@ class Comm:
             group=self._group(axes),
             source=source.address,
             out=out.address,
-            dtype=constant(source.dtype),
+            dtype=source.dtype.number,
             **fields,
         )
         _run(self._need(), call, call_site(depth))
@@ -260,10 +261,6 @@ def _reduction(op: str) -> int:
 
 def _need_the_same(source: Memory, out: Memory, shape: Any) -> None:
     if out.dtype != source.dtype:
-        raise InvalidError(f"the arrays have different dtypes, {_short(source)} and {_short(out)}: use one dtype")
+        raise InvalidError(f"the arrays have different dtypes, {source.dtype.name} and {out.dtype.name}: use one dtype")
     if out.shape != tuple(shape):
         raise InvalidError(f"an array has shape {list(out.shape)}, but must have {list(shape)} on this rank")
-
-
-def _short(memory: Memory) -> str:
-    return memory.dtype[3:].lower()

@@ -10,7 +10,10 @@ from typing import NamedTuple
 
 import torch
 
+from addend._dtypes import by_torch
 from addend.torch._sample import DTYPES, Piece
+
+_NOT_IN_NUMPY = frozenset(of for of, dtype in by_torch().items() if not dtype.numpy)
 
 
 def file_name(rank: int, kind: str, microbatch: int | None = None) -> str:
@@ -25,7 +28,7 @@ def by_name(item: tuple[str, object]) -> bytes:
 
 def _bytes(values: torch.Tensor) -> bytes:
     """The bytes of a tensor, which is on the CPU and detached."""
-    known = values.view(torch.uint8) if values.dtype == torch.bfloat16 else values  # NumPy has no bf16
+    known = values.view(torch.uint8) if values.dtype in _NOT_IN_NUMPY else values
     data: bytes = known.numpy().tobytes()
     return data
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.distributed import ReduceOp
 
+from addend._dtypes import by_torch
 from addend._errors import InvalidError
 from addend._library import constant
 
@@ -21,34 +22,22 @@ class Moved(NamedTuple):
     wide: torch.dtype | None  # dtype in which averages and products with a factor are computed; None: there are none
 
 
-_F32, _F64 = torch.float32, torch.float64
-
-
 def _table() -> dict[torch.dtype, Moved]:
-    f64, f32, bf16, f16 = (constant(name) for name in ("AD_F64", "AD_F32", "AD_BF16", "AD_F16"))
+    own = by_torch()
+    dtype_of = {dtype.number: of for of, dtype in own.items()}
     table = {
-        torch.float64: Moved(f64, 1, True, True, _F64),
-        torch.float32: Moved(f32, 1, True, True, _F32),
-        torch.bfloat16: Moved(bf16, 1, True, True, _F32),
-        torch.float16: Moved(f16, 1, True, True, _F32),
-        torch.complex128: Moved(f64, 2, True, False, torch.complex128),
-        torch.complex64: Moved(f32, 2, True, False, torch.complex64),
-        torch.complex32: Moved(f16, 2, True, False, torch.complex64),
+        of: Moved(dtype.number, 1, True, True, dtype_of[dtype.wide] if dtype.is_float else None)
+        for of, dtype in own.items()
     }
-    for name, of in (
-        ("AD_I64", torch.int64),
-        ("AD_I32", torch.int32),
-        ("AD_I16", torch.int16),
-        ("AD_I8", torch.int8),
-        ("AD_U8", torch.uint8),
-        ("AD_BOOL", torch.bool),
-    ):
-        table[of] = Moved(constant(name), 1, True, True, None)
-    for name, of_size in (("AD_I64", torch.uint64), ("AD_I32", torch.uint32), ("AD_I16", torch.uint16)):
-        table[of_size] = Moved(constant(name), 1, False, False, None)
+    table[torch.complex128] = Moved(own[torch.float64].number, 2, True, False, torch.complex128)
+    table[torch.complex64] = Moved(own[torch.float32].number, 2, True, False, torch.complex64)
+    table[torch.complex32] = Moved(own[torch.float16].number, 2, True, False, torch.complex64)
+    for signed, of in ((torch.int64, torch.uint64), (torch.int32, torch.uint32), (torch.int16, torch.uint16)):
+        table[of] = Moved(own[signed].number, 1, False, False, None)
     for name in dir(torch):
-        if name.startswith("float8_") and isinstance(getattr(torch, name), torch.dtype):
-            table[getattr(torch, name)] = Moved(constant("AD_U8"), 1, False, False, None)
+        of_8_bits = getattr(torch, name)
+        if name.startswith("float8_") and isinstance(of_8_bits, torch.dtype):
+            table.setdefault(of_8_bits, Moved(own[torch.uint8].number, 1, False, False, None))
     return table
 
 

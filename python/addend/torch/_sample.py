@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 import numpy
 import torch
 
+from addend._dtypes import by_torch
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}  # dtypes in files
+# the names in files of the dtypes that gradients in files can have
+DTYPES = {of: dtype.safetensors for of, dtype in by_torch().items() if dtype.is_float and dtype.safetensors}
 _FNV_OFFSET, _FNV_PRIME, _MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 import addend
+from addend._dtypes import DTYPES
 from addend.torch._checks import _match
 from addend.torch._checks._axes import Axes
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from addend.torch._checks._job import Part, Whole
 
-_DTYPES = {"F64": numpy.float64, "F32": numpy.float32, "F16": numpy.float16}
+_DTYPES = {dtype.safetensors: numpy.dtype(dtype.numpy) for dtype in DTYPES if dtype.is_float and dtype.numpy}
 
 
 def _read(path: str) -> tuple[dict[str, str], dict[str, NDArray[numpy.float64]]]:

@@ -20,14 +20,15 @@ from torch.autograd import graph
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import tree_map
 
+from addend._dtypes import by_torch
 from addend.torch import _sharded
 from addend.torch._checks import _names
 from addend.torch._checks._draws import Draws
 from addend.torch._loaded import is_dtensor, is_fsdp
 
 _DIVISORS = "_get_gradient_divide_factors"  # private: by what fully_shard divides before and after a sum
-NARROW = (torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.complex32)
-_SHORT = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+_SHORT = {of: dtype.name for of, dtype in by_torch().items() if dtype.is_float and of != torch.float64}
+NARROW = (*_SHORT, torch.complex64, torch.complex32)
 _METHODS = {"float", "half", "bfloat16"}
 _DROPOUT_P = 4  # which argument of scaled_dot_product_attention is the probability of dropout
 

@@ -15,14 +15,15 @@ import numpy
 import torch
 
 import addend
+from addend._dtypes import DTYPES
 from addend.torch._checks._draws import Draw, Drawn
 from addend.torch._checks._job import Whole
 from addend.torch._checks._trace import Record
 from addend.torch._replace import replacing
 
 _FORMAT = 1
-_NAMES = {"float64": "F64", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"}
-_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+_DTYPES = {dtype.safetensors: numpy.dtype(dtype.numpy) for dtype in DTYPES if dtype.numpy and dtype.safetensors}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 class _Damaged(Exception):
@@ -34,7 +35,7 @@ def _put(path: str, metadata: Mapping[str, Any], found: Mapping[str, Any]) -> No
     at, digest = 0, hashlib.sha256()
     for name, values in found.items():
         header[name] = {
-            "dtype": _NAMES[values.dtype.name],
+            "dtype": _NAMES[values.dtype],
             "shape": list(values.shape),
             "data_offsets": [at, at + values.nbytes],
         }
@@ -75,7 +76,7 @@ def _get(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
         begin, end = entry["data_offsets"]
         piece = data[at + begin : at + end]
         digest.update(piece.data)
-        found[name] = piece.view(numpy.dtype(_DTYPES[entry["dtype"]])).reshape(entry["shape"])
+        found[name] = piece.view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])
     if digest.hexdigest() != metadata["sha256"]:
         raise _Damaged("its tensors were changed after writing: their SHA-256 differs")
     return metadata, found
