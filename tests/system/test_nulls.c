@@ -15,7 +15,7 @@
 #include "files/safetensors.h"
 #include "mesh/object.h"
 #include "module/module.h"
-#include "optim/adamw.h"
+#include "optim/record.h"
 #include "gpt/gpt.h"
 #include "program/program.h"
 #include "recipe/recipe.h"
@@ -414,25 +414,25 @@ static void tensors_that_are_missing_stick_to_the_tape(void **state) {
 }
 
 static void optimizers_and_parameters(void **state) {
-  ad_adamw *optimizer = NULL;
+  ad_optimizer *optimizer = NULL;
   const ad_array *params[] = {&array}, *none[] = {NULL}, *grads[] = {NULL};
   ad_array *updated[] = {&array}, *missing[] = {NULL}, lost = {.dtype = AD_F32, .shape = shape};
   ad_param_spec declaration = {.size = sizeof declaration, .name = "w", .shape = shape, .layout = layout};
-  refused(ad_adamw_create(params, NULL, 1, NULL, NULL), "out", "NULL");
-  refused(ad_adamw_create(NULL, NULL, 1, NULL, &optimizer), "params", "NULL");
-  refused(ad_adamw_create(none, NULL, 1, NULL, &optimizer), "params[i]", "NULL");
-  must(ad_adamw_create(params, NULL, 1, NULL, &optimizer));
-  refused(ad_adamw_step_at(NULL, updated, grads, 1, 1, NULL), "optimizer", "NULL");
-  refused(ad_adamw_set_steps(NULL, 1), "optimizer", "NULL");
+  refused(ad_optimizer_create(params, NULL, 1, NULL, NULL), "out", "NULL");
+  refused(ad_optimizer_create(NULL, NULL, 1, NULL, &optimizer), "params", "NULL");
+  refused(ad_optimizer_create(none, NULL, 1, NULL, &optimizer), "params[i]", "NULL");
+  must(ad_optimizer_create(params, NULL, 1, NULL, &optimizer));
+  refused(ad_optimizer_step_at(NULL, updated, grads, 1, 1, NULL), "optimizer", "NULL");
+  refused(ad_optimizer_set_steps(NULL, 1), "optimizer", "NULL");
   refused(ad_schedule_at(NULL, 0, &(double){0}), "schedule", "NULL");
   refused(ad_schedule_at(&(ad_schedule){.size = sizeof(ad_schedule)}, 0, NULL), "out", "NULL");
   refused(ad_clip_factor(1, 1, NULL), "out", "NULL");
-  refused(ad_adamw_step_at(optimizer, NULL, grads, 1, 1, NULL), "params", "NULL");
-  refused(ad_adamw_step_at(optimizer, missing, grads, 1, 1, NULL), "params[i]", "NULL");
-  refused(ad_adamw_step_at(optimizer, updated, NULL, 1, 1, NULL), "grads", "NULL");
-  assert_int_equal(ad_adamw_steps(optimizer), 0);
-  ad_adamw_destroy(optimizer);
-  ad_adamw_destroy(NULL);
+  refused(ad_optimizer_step_at(optimizer, NULL, grads, 1, 1, NULL), "params", "NULL");
+  refused(ad_optimizer_step_at(optimizer, missing, grads, 1, 1, NULL), "params[i]", "NULL");
+  refused(ad_optimizer_step_at(optimizer, updated, NULL, 1, 1, NULL), "grads", "NULL");
+  assert_int_equal(ad_optimizer_steps(optimizer), 0);
+  ad_optimizer_destroy(optimizer);
+  ad_optimizer_destroy(NULL);
   refused(ad_param_initialise(NULL, 1, 0, &array), "spec", "NULL");
   refused(ad_param_initialise(&declaration, 1, 0, NULL), "value", "NULL");
   refused(ad_param_initialise(&declaration, 1, 0, &lost), "value->layout.mesh", "NULL");
@@ -744,7 +744,7 @@ static void shapes_that_mean_nothing(void **state) {
 
 static void arrays_that_do_not_meet(void **state) {
   ad_array empty = array, odd = array, smaller = array;
-  ad_adamw *optimizer = NULL;
+  ad_optimizer *optimizer = NULL;
   const ad_array *params[] = {&array}, *grads[] = {&empty};
   ad_array *updated[] = {&array};
   empty.data = NULL;
@@ -753,15 +753,15 @@ static void arrays_that_do_not_meet(void **state) {
   refused_call(ad_array_add(&array, &empty), "add");
   refused_call(ad_array_add(&empty, &array), "add");
   refused_call(ad_array_add(&array, &odd), "add", "77");
-  must(ad_adamw_create(params, NULL, 1, NULL, &optimizer));
-  refused_call(ad_adamw_step(optimizer, updated, grads, 1, 1), "AdamW", "gradient 0");
+  must(ad_optimizer_create(params, NULL, 1, NULL, &optimizer));
+  refused_call(ad_optimizer_step(optimizer, updated, grads, 1, 1), "AdamW", "gradient 0");
   grads[0] = &smaller;
-  refused_call(ad_adamw_step(optimizer, updated, grads, 1, 1), "AdamW", "gradient 0", "[2]", "[4]");
+  refused_call(ad_optimizer_step(optimizer, updated, grads, 1, 1), "AdamW", "gradient 0", "[2]", "[4]");
   grads[0] = NULL;
   updated[0] = &empty;
-  refused_call(ad_adamw_step(optimizer, updated, grads, 1, 1), "AdamW", "parameter 0");
-  assert_int_equal(ad_adamw_steps(optimizer), 0);
-  ad_adamw_destroy(optimizer);
+  refused_call(ad_optimizer_step(optimizer, updated, grads, 1, 1), "AdamW", "parameter 0");
+  assert_int_equal(ad_optimizer_steps(optimizer), 0);
+  ad_optimizer_destroy(optimizer);
 }
 
 static void types_and_numbers_that_mean_nothing(void **state) {

@@ -38,7 +38,7 @@ static void options_of_a_wrong_size_are_refused_by_name(void **state) {
   assert_int_equal(ad_recipe_parse(recipe_text, "r.yaml", NULL, 0, &recipe), AD_OK);
   refused(ad_reducer_create(comm, NULL, 0, given, (ad_reducer **)&never), "ad_reducer_options");
   refused(ad_store_create(comm, NULL, 0, given, (ad_store **)&never), "ad_store_options");
-  refused(ad_adamw_create(NULL, NULL, 0, given, (ad_adamw **)&never), "ad_adamw_options");
+  refused(ad_optimizer_create(NULL, NULL, 0, given, (ad_optimizer **)&never), "ad_optimizer_options");
   refused(ad_tape_create(comm, mesh, given, (ad_tape **)&never), "ad_tape_options");
   ad_module_spec module = {.size = sizeof module, .name = "m", .mesh = mesh};
   refused(ad_module_create(comm, &module, given, (ad_module **)&never), "ad_module_options");
@@ -68,7 +68,7 @@ static void options_of_a_wrong_size_are_refused_by_name(void **state) {
   module.param_count = 0, module.states = given, module.state_count = 1;
   refused(ad_module_create(comm, &module, NULL, (ad_module **)&never), "ad_state_spec");
   array = (ad_array){.dtype = AD_F32, .layout = layout};
-  refused(ad_adamw_create(arrays, given, 1, NULL, (ad_adamw **)&never), "ad_param_spec");
+  refused(ad_optimizer_create(arrays, given, 1, NULL, (ad_optimizer **)&never), "ad_param_spec");
   double rate = 7;
   refused(ad_schedule_at(given, 1, &rate), "ad_schedule");
   assert_true(rate == 7);

@@ -136,8 +136,8 @@ ad_status ad_reference_start_again(ad_reference *reference) {
     at += ad_array_bytes(array);
   }
   for (size_t m = 0; m < ad_program_module_count(ad_run_program(reference->fed)); m++) {
-    ad_adamw *optimizer = ad_module_optimizer(ad_run_module(reference->fed, m));
-    if (optimizer) AD_TRY(ad_adamw_set_steps(optimizer, 0));
+    ad_optimizer *optimizer = ad_module_optimizer(ad_run_module(reference->fed, m));
+    if (optimizer) AD_TRY(ad_optimizer_set_steps(optimizer, 0));
   }
   return ad_run_refresh(reference->fed, AD_MASTERS_WRITTEN);
 }

@@ -97,7 +97,7 @@ static ad_status start_again(trials *t) {
   visit_arrays(run, 0, copy_back, &at);
   for (size_t m = 0; m < ad_program_module_count(run->program); m++) {
     if (ad_run_module(run, m) && ad_module_optimizer(ad_run_module(run, m)))
-      AD_TRY(ad_adamw_set_steps(ad_module_optimizer(ad_run_module(run, m)), 0));
+      AD_TRY(ad_optimizer_set_steps(ad_module_optimizer(ad_run_module(run, m)), 0));
   }
   t->checker.run->loss_scale = t->loss_scale;
   if (t->checker.reference) AD_TRY(ad_reference_start_again(t->checker.reference));

@@ -10,14 +10,11 @@
 #include "base/roundoff.h"
 #include "reduce/precision_policy.h"
 
-static const char *const part_names[] = {
-#define PART_NAME(code, name) name,
-    AD_PARAM_PART_LIST(PART_NAME)
-#undef PART_NAME
-};
-
-const char *ad_param_part_name(ad_param_part part) {
-  return (unsigned)part < AD_PART_COUNT ? part_names[part] : "unknown";
+const char *ad_param_part_name(ad_optimizer_kind kind, ad_param_part part) {
+  if (part == AD_PART_VALUE) return "value";
+  if (part == AD_PART_MASTER) return "master";
+  if (part == AD_PART_GRADIENT) return "gradient";
+  return part < AD_PART_GRADIENT ? ad_optimizer_state_name(kind, (size_t)part - AD_PART_STATE) : NULL;
 }
 
 /* ---- checking and copying the specs ---- */
@@ -148,8 +145,8 @@ static ad_status list_arrays(ad_module *module) {
 
 static ad_status create_optimizer(ad_module *module) {
   if (module->is_mirror) return AD_OK;
-  return ad_adamw_create((const ad_array *const *)module->masters, module->params, module->param_count,
-                         &module->options.optimizer, &module->optimizer);
+  return ad_optimizer_create((const ad_array *const *)module->masters, module->params, module->param_count,
+                             &module->options.optimizer, &module->optimizer);
 }
 
 /* Completes the options. A size of 0 in a struct inside the options means defaults. */
@@ -210,7 +207,7 @@ ad_status ad_module_create(ad_comm *comm, const ad_module_spec *spec, const ad_m
 
 void ad_module_destroy(ad_module *module) {
   if (!module) return;
-  ad_adamw_destroy(module->optimizer);
+  ad_optimizer_destroy(module->optimizer);
   ad_reducer_destroy(module->reducer);
   ad_store_destroy(module->store);
   for (size_t i = 0; i < module->state_count; i++) {
@@ -237,7 +234,7 @@ ad_array *ad_module_state(ad_module *module, size_t state) {
 const ad_parameters *ad_module_parameters(ad_module *module) { return &module->parameters; }
 ad_store *ad_module_store(ad_module *module) { return module->store; }
 ad_reducer *ad_module_reducer(ad_module *module) { return module->reducer; }
-ad_adamw *ad_module_optimizer(ad_module *module) { return module->optimizer; }
+ad_optimizer *ad_module_optimizer(ad_module *module) { return module->optimizer; }
 
 size_t ad_module_find(const ad_module *module, const char *name) {
   size_t param = 0;
@@ -256,9 +253,7 @@ ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part) {
     case AD_PART_GRADIENT:
       return (ad_array *)(uintptr_t)module->gradients[param];
     default:
-      return module->optimizer ? ad_adamw_state(module->optimizer, param,
-                                                part == AD_PART_FIRST_MOMENT ? AD_FIRST_MOMENT : AD_SECOND_MOMENT)
-                               : NULL;
+      return module->optimizer ? ad_optimizer_state(module->optimizer, param, (size_t)part - AD_PART_STATE) : NULL;
   }
 }
 
@@ -281,7 +276,7 @@ ad_status ad_module_refresh(ad_module *module, ad_written written) {
 
 ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradients, double lr, double factor,
                                 const char *site) {
-  if (module->optimizer) AD_TRY(ad_adamw_step_at(module->optimizer, module->masters, gradients, lr, factor, site));
+  if (module->optimizer) AD_TRY(ad_optimizer_step_at(module->optimizer, module->masters, gradients, lr, factor, site));
   return ad_store_refresh(module->store, AD_MASTERS_WRITTEN);
 }
 

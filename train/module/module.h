@@ -13,7 +13,7 @@ typedef struct ad_module_options {
   int prefetch;     /* how many units are gathered before their use */
   uint64_t seed;    /* seed of the initial values */
   ad_reducer_options reducer;
-  ad_adamw_options optimizer;
+  ad_optimizer_options optimizer;
 } ad_module_options;
 
 typedef struct ad_module_state_slot {
@@ -32,7 +32,7 @@ struct ad_module {
   size_t state_count;
   ad_store *store;
   ad_reducer *reducer;
-  ad_adamw *optimizer;        /* NULL if the module is a mirror, which has no updates of its own */
+  ad_optimizer *optimizer;    /* NULL if the module is a mirror, which has no updates of its own */
   ad_array **masters;         /* for each parameter, the array that the optimizer updates */
   const ad_array **computed;  /* for each parameter, the array that tapes read */
   const ad_array **gradients; /* for each parameter, the gradient for the optimizer */
@@ -44,7 +44,7 @@ ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradie
                                 const char *site) AD_CHECKED;
 
 /* Creates the module with all its parts and initial values. Borrows comm and meshes. Errors are those of
- * ad_store_create, ad_reducer_create and ad_adamw_create. Collective over the mesh's ranks. */
+ * ad_store_create, ad_reducer_create and ad_optimizer_create. Collective over the mesh's ranks. */
 AD_CHECKED ad_status ad_module_create(ad_comm *comm, const ad_module_spec *spec, const ad_module_options *options,
                                       ad_module **out);
 void ad_module_destroy(ad_module *module); /* NULL allowed */
@@ -55,21 +55,19 @@ size_t ad_module_find(const ad_module *module, const char *name);
 size_t ad_module_state_count(const ad_module *module);
 ad_array *ad_module_state(ad_module *module, size_t state);
 /* The arrays of a parameter, which ad_module_part returns. */
-#define AD_PARAM_PART_LIST(X)                                                                                \
-  X(AD_PART_VALUE, "value")                 /* storage layout, param dtype of the policy */                  \
-  X(AD_PART_MASTER, "master")               /* what the optimizer updates; the value if its dtype is wide */ \
-  X(AD_PART_FIRST_MOMENT, "first_moment")   /* of the optimizer */                                           \
-  X(AD_PART_SECOND_MOMENT, "second_moment") /* of the optimizer */                                           \
-  X(AD_PART_GRADIENT, "gradient") /* storage layout, accumulate dtype; valid from finish to the next microbatch */
 typedef enum ad_param_part {
-#define AD_PARAM_PART_CODE(code, name) code,
-  AD_PARAM_PART_LIST(AD_PARAM_PART_CODE)
-#undef AD_PARAM_PART_CODE
-      AD_PART_COUNT
+  AD_PART_VALUE,  /* storage layout, param dtype of the policy */
+  AD_PART_MASTER, /* what the optimizer updates; the value if its dtype is wide */
+  AD_PART_STATE,  /* the optimizer's state 0; AD_PART_STATE + k is its state k */
+  /* storage layout, accumulate dtype; valid from finish to the next microbatch */
+  AD_PART_GRADIENT = AD_PART_STATE + AD_OPTIMIZER_STATES_MAX,
+  AD_PART_COUNT
 } ad_param_part;
-enum { AD_PART_KEPT = AD_PART_GRADIENT }; /* parts before this one are state, saved in checkpoints */
-const char *ad_param_part_name(ad_param_part part);
-/* Returns an array of a parameter, or NULL for a missing part (a mirror has no moments). If the value is its own
+enum { AD_PART_KEPT = AD_PART_GRADIENT }; /* parts before this one are saved in checkpoints */
+/* The name of a part of a parameter that an optimizer of this kind updates: "value", "first_moment". NULL if the
+ * optimizer has no such state. */
+const char *ad_param_part_name(ad_optimizer_kind kind, ad_param_part part);
+/* Returns an array of a parameter, or NULL for a missing part (a mirror has no optimizer's states). If the value is its own
  * master, both parts are one array. */
 ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part);
 /* Returns the parameters for a tape: full copies to compute with, and the module's reducer for gradients. The module
@@ -77,14 +75,14 @@ ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part);
 const ad_parameters *ad_module_parameters(ad_module *module);
 ad_store *ad_module_store(ad_module *module);
 ad_reducer *ad_module_reducer(ad_module *module);
-ad_adamw *ad_module_optimizer(ad_module *module); /* NULL if the module is a mirror */
+ad_optimizer *ad_module_optimizer(ad_module *module); /* NULL if the module is a mirror */
 /* Sets *out to 1 if a precision policy has gradients in a dtype that needs a scale (f16), so that the loss should be
  * scaled; else to 0. */
 AD_CHECKED ad_status ad_module_needs_loss_scale(const ad_module_spec *spec, int *out);
 /* Call it after masters or values were written. Writes the values from the masters, or the masters from the values, and
  * the full copies. Collective. */
 AD_CHECKED ad_status ad_module_refresh(ad_module *module, ad_written written);
-/* Updates the parameters by AdamW with the reduced gradients times `factor`, then refreshes values and full copies. A
+/* Updates the parameters by the optimizer with the reduced gradients times `factor`, then refreshes values and full copies. A
  * mirror is only refreshed. Collective. */
 #define ad_module_update(module, lr, factor) ad_module_update_at((module), (lr), (factor), AD_HERE)
 AD_CHECKED ad_status ad_module_update_at(ad_module *module, double lr, double factor, const char *site);

@@ -4,7 +4,7 @@
 #include "base/options.h"
 #include "comm/dry.h"
 #include "module/module.h"
-#include "optim/adamw.h"
+#include "optim/record.h"
 #include "plan/plan.h"
 #include "plan/repairs.h"
 #include "products/gemm_ways.h"
@@ -177,7 +177,7 @@ static void add_module(ad_module *module, ad_plan_memory *to) {
   to->gathered += ad_store_gathered_bytes(ad_module_store(module));
   to->grads += sums;
   to->buckets += ad_reducer_bytes(reducer) - sums;
-  if (ad_module_optimizer(module)) to->optimizer += ad_adamw_bytes(ad_module_optimizer(module));
+  if (ad_module_optimizer(module)) to->optimizer += ad_optimizer_bytes(ad_module_optimizer(module));
   for (size_t i = 0; i < ad_module_state_count(module); i++) to->params += ad_array_bytes(ad_module_state(module, i));
 }
 

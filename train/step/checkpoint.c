@@ -4,11 +4,12 @@
 #include "base/memory.h"
 #include "checkpoint/checkpoint_snapshot.h"
 #include "module/module.h"
+#include "optim/record.h"
 #include "program/program.h"
 #include "step/fingerprint.h"
 #include "step/run.h"
 
-enum { NAME_SIZE = sizeof "second_moment." + AD_PROGRAM_NAME_SIZE, NUMBERS = 4 };
+enum { NAME_SIZE = AD_STATE_NAME_MAX + 1 + AD_PROGRAM_NAME_SIZE, NUMBERS = 4 };
 
 typedef struct run_state {
   ad_checkpoint_state state;
@@ -26,7 +27,7 @@ static void add_value(run_state *s, const char *prefix, const char *name, ad_arr
   s->values[at] = (ad_checkpoint_value){s->names[at], array};
 }
 
-/* Lists a parameter's arrays for the checkpoint: value, master and moments, as far as it has them. If the master is the
+/* Lists a parameter's arrays for the checkpoint: value, master and optimizer states, as far as it has them. If the master is the
  * value itself, the array is listed once. */
 static void list_param(ad_run *run, size_t index, run_state *s) {
   ad_run_param at = ad_run_param_at(run, index);
@@ -35,7 +36,8 @@ static void list_param(ad_run *run, size_t index, run_state *s) {
   for (int part = 0; part < AD_PART_KEPT; part++) {
     ad_array *array = ad_run_part(run, index, (ad_param_part)part);
     int again = part && array == ad_run_part(run, index, AD_PART_VALUE);
-    if (array && !again) add_value(s, ad_param_part_name((ad_param_part)part), name, array);
+    if (array && !again)
+      add_value(s, ad_param_part_name(run->recipe->optimizer.kind, (ad_param_part)part), name, array);
   }
 }
 
@@ -60,7 +62,7 @@ static int64_t optimizer_steps(const ad_run *run) {
   int64_t steps = 0;
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
     if (ad_run_module(run, i) && ad_module_optimizer(ad_run_module(run, i)))
-      steps = ad_adamw_steps(ad_module_optimizer(ad_run_module(run, i)));
+      steps = ad_optimizer_steps(ad_module_optimizer(ad_run_module(run, i)));
   }
   return steps;
 }
@@ -143,7 +145,7 @@ static ad_status check_numbers(const run_state *s) {
 static ad_status take_numbers(ad_run *run, const run_state *s) {
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
     if (ad_run_module(run, i) && ad_module_optimizer(ad_run_module(run, i)))
-      AD_TRY(ad_adamw_set_steps(ad_module_optimizer(ad_run_module(run, i)), s->numbers[0].value));
+      AD_TRY(ad_optimizer_set_steps(ad_module_optimizer(ad_run_module(run, i)), s->numbers[0].value));
   }
   run->loss_scale.exponent = (int)s->numbers[2].value;
   run->loss_scale.good_steps = s->numbers[3].value;

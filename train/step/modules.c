@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "module/module.h"
+#include "optim/record.h"
 #include "program/program.h"
 #include "recipe/recipe.h"
 #include "step/run.h"
@@ -19,7 +20,13 @@ static int reuses_buckets(const ad_recipe *recipe) {
   return reuses;
 }
 
-static double option_of_beta(double beta) { return beta == 0 ? AD_BETA_ZERO : beta; }
+/* The recipe's optimizer. A recipe's numbers are exact: 0 is 0 there, not the default. */
+static ad_optimizer_options optimizer_options(const ad_recipe *recipe) {
+  ad_optimizer_options options = recipe->optimizer;
+  options.size = sizeof options;
+  ad_optimizer_options_exactly(&options);
+  return options;
+}
 
 static ad_module_options module_options(ad_run *run) {
   const ad_recipe *recipe = run->recipe;
@@ -34,11 +41,7 @@ static ad_module_options module_options(ad_run *run) {
                                          .window = (size_t)recipe->shard.window,
                                          .trace = ad_trace_bucket,
                                          .trace_context = &run->trace},
-                             .optimizer = {.size = sizeof(ad_adamw_options),
-                                           .beta1 = option_of_beta(recipe->train.beta1),
-                                           .beta2 = option_of_beta(recipe->train.beta2),
-                                           .epsilon = recipe->train.epsilon,
-                                           .weight_decay = recipe->train.weight_decay}};
+                             .optimizer = optimizer_options(recipe)};
 }
 
 static ad_status create_module(ad_run *run, size_t i, const ad_module_options *options) {

@@ -1,5 +1,5 @@
-/* Optimizers on arrays: AdamW, learning-rate schedules, and the dynamic loss scale. The optimizer works on the storage
- * layout of each parameter. */
+/* Optimizers on arrays (AdamW, SGD), learning-rate schedules, and the dynamic loss scale. An optimizer works on the
+ * storage layout of each parameter. */
 #ifndef ADDEND_OPTIM_H
 #define ADDEND_OPTIM_H
 #include "addend/parameter.h"
@@ -21,39 +21,54 @@ typedef struct ad_schedule {
  * step or a number of the schedule is below 0, or if a number is not finite. */
 AD_API AD_CHECKED ad_status ad_schedule_at(const ad_schedule *schedule, int64_t step, double *out);
 
-/* AdamW, after Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019. Zero fields mean the defaults: beta1
- * 0.9, beta2 0.95, epsilon 1e-8, weight_decay 0. beta1 and beta2 lie in [0, 1). Write AD_BETA_ZERO for a beta of 0,
- * with which a moment depends on the last gradient alone. */
+/* The optimizers, and their states of a parameter in the order of ad_optimizer_state:
+ * - AD_ADAMW, after Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019: first_moment, second_moment. With
+ *   the bias-corrected moments m and v of the gradient:
+ *     param -= lr * (m / (sqrt(v) + epsilon) + decay * param)
+ * - AD_SGD, as torch.optim.SGD with dampening 0: momentum, which is not kept if the option `momentum` is 0. With
+ *   g = gradient + decay * param:
+ *     buffer = momentum * buffer + g
+ *     param -= lr * buffer, or with nesterov lr * (g + momentum * buffer)
+ * `decay` is the option weight_decay, or 0 for parameters that do not decay. */
+typedef enum ad_optimizer_kind { AD_ADAMW, AD_SGD, AD_OPTIMIZER_COUNT } ad_optimizer_kind;
+enum { AD_OPTIMIZER_STATES_MAX = 2 }; /* no optimizer keeps more states of a parameter */
+/* Zero fields mean the defaults. Options of another optimizer than `kind` are not read. Write AD_BETA_ZERO for a beta of
+ * 0, with which a moment depends on the last gradient alone. */
 #define AD_BETA_ZERO (-1.0)
-typedef struct ad_adamw_options {
-  size_t size; /* sizeof(ad_adamw_options) */
-  double beta1, beta2, epsilon, weight_decay;
-} ad_adamw_options;
-typedef struct ad_adamw ad_adamw;
-/* Creates the state of each parameter: first and second moment, both zero, in the parameter's dtype and layout, and
- * without data if the parameter has none on this rank. Weight decay applies to parameter i if specs[i].decays is not 0,
- * and to all parameters if `specs` is NULL. `specs` is not needed after this call. Borrows the meshes. AD_INVALID and
- * AD_TYPE name the parameter that is wrong; AD_MEMORY. */
-AD_API AD_CHECKED ad_status ad_adamw_create(const ad_array *const *params, const ad_param_spec *specs, size_t count,
-                                            const ad_adamw_options *options, ad_adamw **out);
-AD_API void ad_adamw_destroy(ad_adamw *optimizer);
-/* Updates all parameters in one pass:
- *   params[i] -= lr * (m / (sqrt(v) + epsilon) + decay * params[i])
- * m and v are the bias-corrected moments of factor * grads[i]; `factor` is the one of gradient clipping
- * (ad_clip_factor). Layouts, scales and shapes must agree (law 6, like adds to like). A gradient of another floating
- * dtype is first converted to the parameter's dtype. A NULL gradient counts as zero. AD_TYPE and AD_INVALID name the
- * first parameter that is wrong; AD_INVALID also if the rate or the factor is not finite. On failure nothing is
- * updated. */
-#define ad_adamw_step(...) ad_adamw_step_at(__VA_ARGS__, AD_HERE)
-AD_API AD_CHECKED ad_status ad_adamw_step_at(ad_adamw *optimizer, ad_array *const *params, const ad_array *const *grads,
-                                             double lr, double factor, const char *site);
-AD_API int64_t ad_adamw_steps(const ad_adamw *optimizer);
-/* Sets the number of steps taken, on which the bias correction depends: call it after the optimizer's state was loaded.
- * AD_INVALID, with nothing changed, if the number is below 0. */
-AD_API AD_CHECKED ad_status ad_adamw_set_steps(ad_adamw *optimizer, int64_t steps);
-typedef enum ad_moment { AD_FIRST_MOMENT, AD_SECOND_MOMENT } ad_moment;
-/* One moment of one parameter. Owned by the optimizer. */
-AD_API ad_array *ad_adamw_state(ad_adamw *optimizer, size_t param, ad_moment moment);
+typedef struct ad_optimizer_options {
+  size_t size; /* sizeof(ad_optimizer_options) */
+  ad_optimizer_kind kind;
+  double weight_decay;          /* of every optimizer: at least 0, default 0 */
+  double beta1, beta2, epsilon; /* of AdamW: betas in [0, 1), defaults 0.9 and 0.95; epsilon above 0, default 1e-8 */
+  double momentum;              /* of SGD: in [0, 1), default 0 */
+  int nesterov;                 /* of SGD, with a momentum above 0: 1 or, the default, 0 */
+} ad_optimizer_options;
+typedef struct ad_optimizer ad_optimizer;
+/* Creates the states of each parameter, all zero, in the parameter's dtype and layout, and without data if the parameter
+ * has none on this rank. Weight decay applies to parameter i if specs[i].decays is not 0, and to all parameters if
+ * `specs` is NULL. `specs` is not needed after this call. Borrows the meshes. AD_INVALID and AD_TYPE name the option or
+ * the parameter that is wrong; AD_MEMORY. */
+AD_API AD_CHECKED ad_status ad_optimizer_create(const ad_array *const *params, const ad_param_spec *specs, size_t count,
+                                                const ad_optimizer_options *options, ad_optimizer **out);
+AD_API void ad_optimizer_destroy(ad_optimizer *optimizer);
+/* Updates all parameters in one pass by the formula of the optimizer, where the gradient is factor * grads[i]; `factor`
+ * is the one of gradient clipping (ad_clip_factor). Layouts, scales and shapes must agree (law 6, like adds to like). A
+ * gradient of another floating dtype is first converted to the parameter's dtype. A NULL gradient counts as zero.
+ * AD_TYPE and AD_INVALID name the first parameter that is wrong; AD_INVALID also if the rate or the factor is not
+ * finite. On failure nothing is updated. */
+#define ad_optimizer_step(...) ad_optimizer_step_at(__VA_ARGS__, AD_HERE)
+AD_API AD_CHECKED ad_status ad_optimizer_step_at(ad_optimizer *optimizer, ad_array *const *params,
+                                                 const ad_array *const *grads, double lr, double factor,
+                                                 const char *site);
+AD_API int64_t ad_optimizer_steps(const ad_optimizer *optimizer);
+/* Sets the number of steps taken, on which AdamW's bias correction depends: call it after the optimizer's states were
+ * loaded. AD_INVALID, with nothing changed, if the number is below 0. */
+AD_API AD_CHECKED ad_status ad_optimizer_set_steps(ad_optimizer *optimizer, int64_t steps);
+/* One state of one parameter, by its number; NULL if the optimizer keeps no such state of the parameter. Owned by the
+ * optimizer. A checkpoint has all states of numbers below AD_OPTIMIZER_STATES_MAX. */
+AD_API ad_array *ad_optimizer_state(ad_optimizer *optimizer, size_t param, size_t state);
+/* The name of a state, such as "first_moment"; NULL if optimizers of this kind have no state with that number. */
+AD_API const char *ad_optimizer_state_name(ad_optimizer_kind kind, size_t state);
 
 /* The dynamic loss scale for f16 gradients. The loss is multiplied by 2^exponent before backward, and the update
  * divides the gradients by 2^exponent. A step whose gradient norm is not finite is skipped on all ranks (the norm is

@@ -104,6 +104,7 @@ ad_status bench_shards_run(bench_shards *shards, int updates) {
   AD_TRY(pass(shards, 1));
   AD_TRY(ad_reducer_end_microbatch(reducer));
   AD_TRY(ad_reducer_finish(reducer));
-  if (updates) AD_TRY(ad_adamw_step(ad_module_optimizer(module_of(shards)), shards->masters, shards->reduced, 1e-4, 1));
+  if (updates)
+    AD_TRY(ad_optimizer_step(ad_module_optimizer(module_of(shards)), shards->masters, shards->reduced, 1e-4, 1));
   return ad_run_refresh(shards->run, AD_MASTERS_WRITTEN);
 }

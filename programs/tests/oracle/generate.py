@@ -386,7 +386,7 @@ def learning_rate(train, step):
 
 
 def optimizer_of(program, w):
-    """Make torch's AdamW, which is lr * (m / (sqrt(v) + epsilon) + decay * p) as ad_adamw_step states it."""
+    """Make torch's AdamW, which is lr * (m / (sqrt(v) + epsilon) + decay * p) as ad_optimizer_step states it."""
     train = program.train
     decays = [p for name, p in w.items() if program.decays(name, p)]
     others = [p for name, p in w.items() if not program.decays(name, p)]

@@ -60,12 +60,14 @@ typedef struct ad_recipe {
   } shard;
   struct {
     int64_t global_batch, microbatches, steps;
-    double lr, final_lr_fraction, clip, beta1, beta2, epsilon, weight_decay;
+    double lr, final_lr_fraction, clip;
     int64_t warmup;
     int64_t seed;
     ad_sync *sync; /* which sums are made after each microbatch: one for each microbatch */
     size_t sync_count;
   } train;
+  /* Keys of `train` and of `optimizer`. Each number is exact: 0 is 0, not the default. `size` is not set. */
+  ad_optimizer_options optimizer;
   struct {
     /* samples: number of samples in the validation set; every: steps between evaluations, 0: about ten evaluations in a
      * run */

@@ -37,7 +37,7 @@ static ad_check_result *check(const ad_recipe *recipe, const ad_recipe *odd) {
 /* Weight decay changes neither gradients nor moments; so little of it changes only the last digits of an f32 update. */
 static void a_master_that_differs_below_its_values_digits_is_noticed(void **state) {
   ad_recipe *recipe = sharded_recipe(), *odd = sharded_recipe();
-  odd->train.weight_decay += 2e-5;
+  odd->optimizer.weight_decay += 2e-5;
   ad_check_result *sound = check(recipe, NULL), *mutated = check(recipe, odd);
   assert_true(ad_check_result_passes(sound, 0));
   assert_true(sound->updates_equal);

@@ -50,7 +50,7 @@ static void what_is_left_out_has_its_default(void **state) {
   assert_true(r->shard.bucket_mib == 25);
   assert_int_equal(r->shard.window, 0);
   assert_int_equal(r->train.microbatches, 1);
-  assert_true(r->train.beta2 == 0.95);
+  assert_true(r->optimizer.beta2 == 0.95);
   assert_int_equal(r->train.seed, 1);
   assert_int_equal(r->train.sync_count, 1);
   assert_int_equal(r->train.sync[0], AD_SYNC_ALL);
@@ -108,7 +108,7 @@ static void a_beta_of_zero_is_a_beta(void **state) {
   const char *const sets[] = {"train.beta1=0", "train.beta2=0"};
   ad_recipe *r;
   assert_int_equal(ad_recipe_parse(GOOD, "r.yaml", sets, 2, &r), AD_OK);
-  assert_true(r->train.beta1 == 0 && r->train.beta2 == 0);
+  assert_true(r->optimizer.beta1 == 0 && r->optimizer.beta2 == 0);
   ad_recipe_destroy(r);
 }
 

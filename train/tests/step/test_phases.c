@@ -56,7 +56,7 @@ static ad_status take_one(job *j, ad_run *run, int step) {
   if (!status) status = ad_run_step(run, step, &report);
   if (!status && !rank) s->report[step] = report;
   if (!status) status = keep(run, AD_PART_GRADIENT, s->gradient[rank][step]);
-  if (!status) status = keep(run, AD_PART_FIRST_MOMENT, memory);
+  if (!status) status = keep(run, AD_PART_STATE, memory);
   if (!status && !rank) memcpy(s->moment[step], memory, sizeof memory);
   if (!status) status = keep(run, AD_PART_MASTER, memory);
   if (!status && !rank) memcpy(s->after[step], memory, sizeof memory);
@@ -316,7 +316,7 @@ static int store_on_rank(ad_comm *comm, void *context) {
   RANK_MUST(comm, ad_run_create(comm, s->recipe, &options, &run));
   ad_status status = s->saves ? save(run, s->folder, weights) : load(run, s->folder, weights);
   if (!status) status = keep(run, AD_PART_VALUE, values);
-  if (!status) status = keep(run, AD_PART_SECOND_MOMENT, moments);
+  if (!status) status = keep(run, AD_PART_STATE + 1, moments);
   if (!ad_comm_rank(comm)) {
     if (status) snprintf(s->message, sizeof s->message, "%s", ad_last_error());
     memcpy(s->values, values, sizeof values);

@@ -537,7 +537,7 @@ static void an_absent_module_is_described_without_an_element(void **state) {
     assert_true(ad_shape_equal(&array->shape, &(ad_shape){2, {MID, OUT}}));
   }
   assert_non_null(ad_run_part(run, U, AD_PART_GRADIENT));
-  assert_non_null(ad_run_part(run, U, AD_PART_SECOND_MOMENT));
+  assert_non_null(ad_run_part(run, U, AD_PART_STATE + 1));
   assert_ptr_equal(ad_run_part(run, U, AD_PART_MASTER), ad_run_part(run, U, AD_PART_VALUE));
   const ad_array *marks = ad_run_state(run, 1, 0);
   assert_int_equal(ad_array_numel(marks), 0);
@@ -573,7 +573,7 @@ static ad_status look(ad_run *run, stored *s) {
   double values[ELEMENTS_MAX] = {0}, moments[ELEMENTS_MAX] = {0}, marks[MID] = {0};
   ad_array full = {.data = marks};
   ad_status status = keep(run, AD_PART_VALUE, values);
-  if (!status) status = keep(run, AD_PART_SECOND_MOMENT, moments);
+  if (!status) status = keep(run, AD_PART_STATE + 1, moments);
   if (!status) status = ad_run_full(run, ad_run_state(run, 1, 0), &full);
   if (status || ad_comm_rank(ad_run_comm(run))) return status;
   memcpy(s->values, values, sizeof values);

@@ -69,11 +69,11 @@ static ad_status keep_all(ad_run *run, seen *to) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     const ad_array *value = ad_run_part(run, i, AD_PART_VALUE), *master = ad_run_part(run, i, AD_PART_MASTER);
     AD_TRY(keep_array(run, value, to));
-    AD_TRY(keep_array(run, ad_run_part(run, i, AD_PART_FIRST_MOMENT), to));
-    AD_TRY(keep_array(run, ad_run_part(run, i, AD_PART_SECOND_MOMENT), to));
+    AD_TRY(keep_array(run, ad_run_part(run, i, AD_PART_STATE), to));
+    AD_TRY(keep_array(run, ad_run_part(run, i, AD_PART_STATE + 1), to));
     if (master != value) AD_TRY(keep_array(run, master, to));
   }
-  to->optimizer_steps = ad_adamw_steps(ad_module_optimizer(ad_run_module(run, 0)));
+  to->optimizer_steps = ad_optimizer_steps(ad_module_optimizer(ad_run_module(run, 0)));
   to->loss_scale = *ad_run_loss_scale(run);
   return AD_OK;
 }
@@ -424,8 +424,8 @@ static ad_status named_create(const void *options, ad_program *to, void **own) {
 static int others(ad_run *run, int sets) {
   int count = 0;
   for (size_t i = 0; i < NAMES; i++) {
-    const ad_array *arrays[] = {ad_run_part(run, i, AD_PART_VALUE), ad_run_part(run, i, AD_PART_FIRST_MOMENT),
-                                ad_run_part(run, i, AD_PART_SECOND_MOMENT), ad_run_state(run, 1, i)};
+    const ad_array *arrays[] = {ad_run_part(run, i, AD_PART_VALUE), ad_run_part(run, i, AD_PART_STATE),
+                                ad_run_part(run, i, AD_PART_STATE + 1), ad_run_state(run, 1, i)};
     for (size_t a = 0; a < 4; a++) {
       for (size_t k = 0; k < 3; k++) {
         double wanted = (double)(1 + i + 10 * a + 100 * k);

@@ -12,7 +12,7 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "addend/random.h"
-#include "optim/adamw.h"
+#include "optim/record.h"
 #include "says.h"
 
 enum { NUMEL = 1031, STEPS = 5 };  // NUMEL is odd, and longer than one block of zeros
@@ -49,15 +49,15 @@ static void reference_step(reference *r, double grad, int t, double lr, double d
   r->param -= lr * (first / (sqrt(second) + 1e-8) + decay * r->param);
 }
 
-static ad_adamw *optimizer_of(const ad_array *param, double decay) {
-  ad_adamw *optimizer;
-  ad_adamw_options options = {.size = sizeof options, .weight_decay = decay};
-  assert_int_equal(ad_adamw_create(&param, NULL, 1, &options, &optimizer), AD_OK);
+static ad_optimizer *optimizer_of(const ad_array *param, double decay) {
+  ad_optimizer *optimizer;
+  ad_optimizer_options options = {.size = sizeof options, .weight_decay = decay};
+  assert_int_equal(ad_optimizer_create(&param, NULL, 1, &options, &optimizer), AD_OK);
   return optimizer;
 }
 
-static void step_of(ad_adamw *optimizer, ad_array *param, const ad_array *grad, double lr, double factor) {
-  assert_int_equal(ad_adamw_step_at(optimizer, &param, &grad, lr, factor, "test.c:1"), AD_OK);
+static void step_of(ad_optimizer *optimizer, ad_array *param, const ad_array *grad, double lr, double factor) {
+  assert_int_equal(ad_optimizer_step_at(optimizer, &param, &grad, lr, factor, "test.c:1"), AD_OK);
 }
 
 static void the_update_follows_the_formula(void **state) {
@@ -68,16 +68,16 @@ static void the_update_follows_the_formula(void **state) {
   memset(expected, 0, sizeof expected);
   for (int i = 0; i < NUMEL; i++) expected[i].param = values[i];
   ad_array param = array_of(&w, AD_F64, values, NUMEL), grad = array_of(&w, AD_F64, grads, NUMEL);
-  ad_adamw *optimizer = optimizer_of(&param, 0.1);
+  ad_optimizer *optimizer = optimizer_of(&param, 0.1);
   for (int t = 1; t <= STEPS; t++) {
     fill(grads, NUMEL, t % 2 ? "odd" : "even");
     step_of(optimizer, &param, &grad, 0.01, 0.5);
     for (int i = 0; i < NUMEL; i++) reference_step(&expected[i], 0.5 * grads[i], t, 0.01, 0.1);
   }
   for (int i = 0; i < NUMEL; i++) assert_true(fabs(values[i] - expected[i].param) < 1e-13);
-  assert_int_equal(ad_adamw_steps(optimizer), STEPS);
-  assert_int_equal(ad_adamw_bytes(optimizer), 2 * NUMEL * sizeof(double));
-  ad_adamw_destroy(optimizer);
+  assert_int_equal(ad_optimizer_steps(optimizer), STEPS);
+  assert_int_equal(ad_optimizer_bytes(optimizer), 2 * NUMEL * sizeof(double));
+  ad_optimizer_destroy(optimizer);
   ad_mesh_destroy(w.mesh);
 }
 
@@ -90,10 +90,10 @@ static void a_beta_of_zero_is_zero(void **state) {
     double value = 1, grad, first = 0, second = 0, expected = 1;
     ad_array param = array_of(&w, AD_F64, &value, 1), gradient = array_of(&w, AD_F64, &grad, 1);
     const ad_array *params[] = {&param};
-    ad_adamw *optimizer;
-    ad_adamw_options options = {.size = sizeof options};
+    ad_optimizer *optimizer;
+    ad_optimizer_options options = {.size = sizeof options};
     *(which == 1 ? &options.beta1 : &options.beta2) = AD_BETA_ZERO;
-    assert_int_equal(ad_adamw_create(params, NULL, 1, &options, &optimizer), AD_OK);
+    assert_int_equal(ad_optimizer_create(params, NULL, 1, &options, &optimizer), AD_OK);
     for (int t = 1; t <= 3; t++) {
       grad = grads[t - 1];
       step_of(optimizer, &param, &gradient, 0.01, 1);
@@ -103,7 +103,7 @@ static void a_beta_of_zero_is_zero(void **state) {
       expected -= 0.01 * m / (sqrt(v) + 1e-8);
       assert_true(fabs(value - expected) < 1e-14);
     }
-    ad_adamw_destroy(optimizer);
+    ad_optimizer_destroy(optimizer);
   }
   ad_mesh_destroy(w.mesh);
 }
@@ -118,14 +118,14 @@ static void f32_follows_f64_within_its_rounding(void **state) {
   ad_cast(narrow_grads, AD_F32, wide_grads, AD_F64, NUMEL);
   ad_array a = array_of(&w, AD_F64, wide, NUMEL), b = array_of(&w, AD_F32, narrow, NUMEL);
   ad_array a_grad = array_of(&w, AD_F64, wide_grads, NUMEL), b_grad = array_of(&w, AD_F32, narrow_grads, NUMEL);
-  ad_adamw *one = optimizer_of(&a, 0.1), *other = optimizer_of(&b, 0.1);
+  ad_optimizer *one = optimizer_of(&a, 0.1), *other = optimizer_of(&b, 0.1);
   for (int t = 0; t < STEPS; t++) {
     step_of(one, &a, &a_grad, 0.01, 1);
     step_of(other, &b, &b_grad, 0.01, 1);
   }
   for (int i = 0; i < NUMEL; i++) assert_true(fabs(wide[i] - narrow[i]) < 1e-6 * (1 + fabs(wide[i])));
-  ad_adamw_destroy(one);
-  ad_adamw_destroy(other);
+  ad_optimizer_destroy(one);
+  ad_optimizer_destroy(other);
   ad_mesh_destroy(w.mesh);
 }
 
@@ -141,10 +141,10 @@ static void run_variant(const world *w, ad_variant variant, ad_dtype dtype, size
   ad_array param = array_of(w, dtype, (char *)values + offset * size, numel);
   ad_array grad = array_of(w, dtype, (char *)grads + offset * size, numel);
   ad_kernels_choose(variant);
-  ad_adamw *optimizer = optimizer_of(&param, 0.1);
+  ad_optimizer *optimizer = optimizer_of(&param, 0.1);
   for (int t = 0; t < STEPS; t++) step_of(optimizer, &param, &grad, 0.01, 0.7);
   memcpy(out, values, NUMEL * size);
-  ad_adamw_destroy(optimizer);
+  ad_optimizer_destroy(optimizer);
 }
 
 static void every_variant_gives_the_same_bits(void **state) {
@@ -173,14 +173,14 @@ static void a_missing_gradient_counts_as_zero(void **state) {
   for (int i = 0; i < NUMEL; i++) values[i] = same[i] = ones[i] = (float)(i + 1);
   ad_array a = array_of(&w, AD_F32, values, NUMEL), b = array_of(&w, AD_F32, same, NUMEL);
   ad_array zero = array_of(&w, AD_F32, zeros, NUMEL), one = array_of(&w, AD_F32, ones, NUMEL);
-  ad_adamw *with = optimizer_of(&a, 0.1), *without = optimizer_of(&b, 0.1);
+  ad_optimizer *with = optimizer_of(&a, 0.1), *without = optimizer_of(&b, 0.1);
   step_of(with, &a, &one, 0.1, 1);
   step_of(without, &b, &one, 0.1, 1);
   step_of(with, &a, &zero, 0.1, 1);
   step_of(without, &b, NULL, 0.1, 1);
   assert_memory_equal(values, same, sizeof values);
-  ad_adamw_destroy(with);
-  ad_adamw_destroy(without);
+  ad_optimizer_destroy(with);
+  ad_optimizer_destroy(without);
   ad_mesh_destroy(w.mesh);
 }
 
@@ -192,13 +192,13 @@ static void a_gradient_of_another_dtype_is_converted_first(void **state) {
   ad_cast(grads, AD_F32, wide, AD_F64, NUMEL);
   ad_array a = array_of(&w, AD_F32, values, NUMEL), b = array_of(&w, AD_F32, same, NUMEL);
   ad_array narrow = array_of(&w, AD_F32, grads, NUMEL), wider = array_of(&w, AD_F64, wide, NUMEL);
-  ad_adamw *one = optimizer_of(&a, 0), *other = optimizer_of(&b, 0);
+  ad_optimizer *one = optimizer_of(&a, 0), *other = optimizer_of(&b, 0);
   step_of(one, &a, &narrow, 0.1, 0.5);
   step_of(other, &b, &wider, 0.1, 0.5);
   assert_memory_equal(values, same, sizeof values);
   assert_true(values[NUMEL - 1] != 0);
-  ad_adamw_destroy(one);
-  ad_adamw_destroy(other);
+  ad_optimizer_destroy(one);
+  ad_optimizer_destroy(other);
   ad_mesh_destroy(w.mesh);
 }
 
@@ -208,14 +208,14 @@ static void decay_applies_only_where_it_is_wanted(void **state) {
   ad_array a = array_of(&w, AD_F64, decayed, 1), b = array_of(&w, AD_F64, kept, 1);
   const ad_array *borrowed[] = {&a, &b}, *grads[] = {NULL, NULL};
   ad_array *params[] = {&a, &b};
-  ad_adamw_options options = {.size = sizeof options, .weight_decay = 0.5};
-  ad_adamw *optimizer;
+  ad_optimizer_options options = {.size = sizeof options, .weight_decay = 0.5};
+  ad_optimizer *optimizer;
   const ad_param_spec specs[] = {{.size = sizeof *specs, .decays = 1}, {.size = sizeof *specs, .decays = 0}};
-  assert_int_equal(ad_adamw_create(borrowed, specs, 2, &options, &optimizer), AD_OK);
-  assert_int_equal(ad_adamw_step_at(optimizer, params, grads, 0.1, 1, "test.c:1"), AD_OK);
+  assert_int_equal(ad_optimizer_create(borrowed, specs, 2, &options, &optimizer), AD_OK);
+  assert_int_equal(ad_optimizer_step_at(optimizer, params, grads, 0.1, 1, "test.c:1"), AD_OK);
   assert_true(decayed[0] == 2 - 0.1 * (0.5 * 2));
   assert_true(kept[0] == 2);
-  ad_adamw_destroy(optimizer);
+  ad_optimizer_destroy(optimizer);
   ad_mesh_destroy(w.mesh);
 }
 
@@ -223,19 +223,19 @@ static void an_empty_shard_is_a_shard(void **state) {
   world w = open_world("dp_shard=1", AD_R);
   float nothing[1] = {0};
   ad_array param = array_of(&w, AD_F32, nothing, 0);
-  ad_adamw *optimizer = optimizer_of(&param, 0);
+  ad_optimizer *optimizer = optimizer_of(&param, 0);
   step_of(optimizer, &param, &param, 0.1, 1);
   step_of(optimizer, &param, NULL, 0.1, 1);
-  assert_int_equal(ad_adamw_steps(optimizer), 2);
-  ad_adamw_destroy(optimizer);
+  assert_int_equal(ad_optimizer_steps(optimizer), 2);
+  ad_optimizer_destroy(optimizer);
   ad_mesh_destroy(w.mesh);
 }
 
-static void is_refused(ad_adamw *optimizer, ad_array *param, const ad_array *grad, ad_status status) {
+static void is_refused(ad_optimizer *optimizer, ad_array *param, const ad_array *grad, ad_status status) {
   float before = *(float *)param->data;
-  assert_int_equal(ad_adamw_step_at(optimizer, &param, &grad, 0.1, 1, "train.c:7"), status);
+  assert_int_equal(ad_optimizer_step_at(optimizer, &param, &grad, 0.1, 1, "train.c:7"), status);
   assert_true(*(float *)param->data == before);
-  assert_int_equal(ad_adamw_steps(optimizer), 0);
+  assert_int_equal(ad_optimizer_steps(optimizer), 0);
 }
 #define refused(optimizer, param, grad, status, ...) \
   (is_refused((optimizer), (param), (grad), (status)), assert_says(__VA_ARGS__))
@@ -244,7 +244,7 @@ static void what_does_not_fit_updates_nothing(void **state) {
   world w = open_world("dp_replicate=2", AD_R);
   float values[4] = {1, 2, 3, 4}, grads[4] = {1, 1, 1, 1};
   ad_array param = array_of(&w, AD_F32, values, 4), grad = array_of(&w, AD_F32, grads, 4);
-  ad_adamw *optimizer = optimizer_of(&param, 0);
+  ad_optimizer *optimizer = optimizer_of(&param, 0);
   ad_array partial = grad, scaled = grad, short_one = array_of(&w, AD_F32, grads, 3);
   ad_array whole_numbers = grad, wide = param;
   partial.layout = ad_layout_all(w.mesh, AD_P);
@@ -261,10 +261,10 @@ static void what_does_not_fit_updates_nothing(void **state) {
   refused(optimizer, &param, &whole_numbers, AD_TYPE, "train.c:7", "AdamW", "gradient 0", "i32");
   refused(optimizer, &wide, &grad, AD_TYPE, "train.c:7", "AdamW", "parameter 0", "f64", "f32");
   assert_int_equal(
-      ad_adamw_step_at(optimizer, (ad_array *[]){&param}, (const ad_array *[]){&partial}, 0.1, 1, "train.c:7"),
+      ad_optimizer_step_at(optimizer, (ad_array *[]){&param}, (const ad_array *[]){&partial}, 0.1, 1, "train.c:7"),
       AD_TYPE);
   assert_says("train.c:7", "AdamW", "gradient 0", "dp_replicate=P", "dp_replicate=R");
-  ad_adamw_destroy(optimizer);
+  ad_optimizer_destroy(optimizer);
   ad_mesh_destroy(w.mesh);
 }
 
@@ -273,10 +273,10 @@ static void options_that_mean_nothing_are_refused(void **state) {
   float value = 1;
   ad_array param = array_of(&w, AD_F32, &value, 1), half = array_of(&w, AD_F16, &value, 1), times = param;
   const ad_array *params[] = {&param};
-  ad_adamw *optimizer;
+  ad_optimizer *optimizer;
   times.scale = 3;
   static const struct {
-    ad_adamw_options is;
+    ad_optimizer_options is;
     const char *facts[5];
   } wrong[] = {{{.beta1 = 1}, {"beta1", "beta2", "1", "0.95"}},
                {{.beta1 = -0.1}, {"beta1", "beta2", "-0.1", "0.95"}},
@@ -288,18 +288,18 @@ static void options_that_mean_nothing_are_refused(void **state) {
                {{.weight_decay = INFINITY}, {"weight_decay", "0"}},
                {{.weight_decay = NAN}, {"weight_decay", "0"}}};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-    ad_adamw_options options = wrong[i].is;
+    ad_optimizer_options options = wrong[i].is;
     options.size = sizeof options;
-    assert_int_equal(ad_adamw_create(params, NULL, 1, &options, &optimizer), AD_INVALID);
+    assert_int_equal(ad_optimizer_create(params, NULL, 1, &options, &optimizer), AD_INVALID);
     assert_says_all(wrong[i].facts);
   }
-  ad_adamw_options right = {.size = sizeof right, .beta1 = 0.999, .beta2 = 0.999, .epsilon = 1e-30};
-  assert_int_equal(ad_adamw_create(params, NULL, 1, &right, &optimizer), AD_OK);
-  ad_adamw_destroy(optimizer);
+  ad_optimizer_options right = {.size = sizeof right, .beta1 = 0.999, .beta2 = 0.999, .epsilon = 1e-30};
+  assert_int_equal(ad_optimizer_create(params, NULL, 1, &right, &optimizer), AD_OK);
+  ad_optimizer_destroy(optimizer);
   const ad_array *halves[] = {&param, &half}, *scaled[] = {&param, &times};
-  assert_int_equal(ad_adamw_create(halves, NULL, 2, NULL, &optimizer), AD_INVALID);
+  assert_int_equal(ad_optimizer_create(halves, NULL, 2, NULL, &optimizer), AD_INVALID);
   assert_says("AdamW", "parameter 1", "f16", "f32", "f64");
-  assert_int_equal(ad_adamw_create(scaled, NULL, 2, NULL, &optimizer), AD_TYPE);
+  assert_int_equal(ad_optimizer_create(scaled, NULL, 2, NULL, &optimizer), AD_TYPE);
   assert_says("AdamW", "parameter 1", "2^-3");
   ad_mesh_destroy(w.mesh);
 }
@@ -309,16 +309,16 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
   float value[2] = {1, 2};
   ad_array param = array_of(&w, AD_F32, value, 2);
   const ad_array *params[] = {&param, &param};
-  ad_adamw *optimizer = NULL;
+  ad_optimizer *optimizer = NULL;
   ad_status status = AD_MEMORY;
   for (long n = 1; status == AD_MEMORY; n++) {
     ad_memory_fail_at(n);
-    status = ad_adamw_create(params, NULL, 2, NULL, &optimizer);
+    status = ad_optimizer_create(params, NULL, 2, NULL, &optimizer);
     assert_true(reports_allocation(n, status));
     if (status) assert_null(optimizer);
     assert_true(n < 100);
   }
-  ad_adamw_destroy(optimizer);
+  ad_optimizer_destroy(optimizer);
   ad_mesh_destroy(w.mesh);
 }
 
@@ -422,16 +422,16 @@ static void a_parameter_without_data_has_state_without_data(void **state) {
   double data[NUMEL] = {0}, grads[NUMEL] = {1};
   ad_array param = array_of(&w, AD_F64, NULL, NUMEL), grad = array_of(&w, AD_F64, NULL, NUMEL);
   ad_array real = array_of(&w, AD_F64, data, NUMEL), real_grad = array_of(&w, AD_F64, grads, NUMEL);
-  ad_adamw *dry = optimizer_of(&param, 0), *held = optimizer_of(&real, 0);
-  assert_null(ad_adamw_state(dry, 0, AD_FIRST_MOMENT)->data);
-  assert_null(ad_adamw_state(dry, 0, AD_SECOND_MOMENT)->data);
-  assert_int_equal(ad_adamw_bytes(dry), ad_adamw_bytes(held));
+  ad_optimizer *dry = optimizer_of(&param, 0), *held = optimizer_of(&real, 0);
+  assert_null(ad_optimizer_state(dry, 0, 0)->data);
+  assert_null(ad_optimizer_state(dry, 0, 1)->data);
+  assert_int_equal(ad_optimizer_bytes(dry), ad_optimizer_bytes(held));
   step_of(dry, &param, &grad, 0.1, 1);
   ad_array *late = &real;
   const ad_array *late_grad = &real_grad;
-  assert_int_equal(ad_adamw_step_at(dry, &late, &late_grad, 0.1, 1, "test.c:1"), AD_INVALID);
-  ad_adamw_destroy(dry);
-  ad_adamw_destroy(held);
+  assert_int_equal(ad_optimizer_step_at(dry, &late, &late_grad, 0.1, 1, "test.c:1"), AD_INVALID);
+  ad_optimizer_destroy(dry);
+  ad_optimizer_destroy(held);
   ad_mesh_destroy(w.mesh);
 }
 
@@ -477,22 +477,22 @@ static void a_step_by_a_number_that_is_not_finite_updates_nothing(void **state) 
   float value[2] = {1, 2}, gradient[2] = {3, 4};
   ad_array param = array_of(&w, AD_F32, value, 2), grad = array_of(&w, AD_F32, gradient, 2), *params[] = {&param};
   const ad_array *read[] = {&param}, *grads[] = {&grad};
-  ad_adamw *optimizer;
-  assert_int_equal(ad_adamw_create(read, NULL, 1, NULL, &optimizer), AD_OK);
+  ad_optimizer *optimizer;
+  assert_int_equal(ad_optimizer_create(read, NULL, 1, NULL, &optimizer), AD_OK);
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-    assert_int_equal(ad_adamw_step(optimizer, params, grads, wrong[i], 1), AD_INVALID);
-    assert_int_equal(ad_adamw_step(optimizer, params, grads, 1, wrong[i]), AD_INVALID);
-    const ad_adamw_options options[] = {{.size = sizeof *options, .beta1 = wrong[i]},
-                                        {.size = sizeof *options, .beta2 = wrong[i]},
-                                        {.size = sizeof *options, .epsilon = wrong[i]},
-                                        {.size = sizeof *options, .weight_decay = wrong[i]}};
-    ad_adamw *none = NULL;
+    assert_int_equal(ad_optimizer_step(optimizer, params, grads, wrong[i], 1), AD_INVALID);
+    assert_int_equal(ad_optimizer_step(optimizer, params, grads, 1, wrong[i]), AD_INVALID);
+    const ad_optimizer_options options[] = {{.size = sizeof *options, .beta1 = wrong[i]},
+                                            {.size = sizeof *options, .beta2 = wrong[i]},
+                                            {.size = sizeof *options, .epsilon = wrong[i]},
+                                            {.size = sizeof *options, .weight_decay = wrong[i]}};
+    ad_optimizer *none = NULL;
     for (size_t k = 0; k < sizeof options / sizeof *options; k++)
-      assert_int_equal(ad_adamw_create(read, NULL, 1, &options[k], &none), AD_INVALID);
+      assert_int_equal(ad_optimizer_create(read, NULL, 1, &options[k], &none), AD_INVALID);
     assert_null(none);
   }
-  assert_true(value[0] == 1 && value[1] == 2 && ad_adamw_steps(optimizer) == 0);
-  ad_adamw_destroy(optimizer);
+  assert_true(value[0] == 1 && value[1] == 2 && ad_optimizer_steps(optimizer) == 0);
+  ad_optimizer_destroy(optimizer);
   ad_mesh_destroy(w.mesh);
 }
 

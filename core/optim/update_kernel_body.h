@@ -1,0 +1,29 @@
+/* The loops of the optimizers, compiled once for each instruction set under the name KERNELS. Each element is a fixed
+ * sequence of IEEE operations, so any vector width gives the same bits. */
+#include <math.h>
+#include "optim/record.h"
+
+/* AdamW: algorithm 2 of Loshchilov and Hutter 2019. The constants are converted to the type once, before the loop. */
+#define ADAMW(name, type, root)                                                                                   \
+  static void name(const ad_update *update, type *restrict param, void *const *states, const type *restrict grad, \
+                   size_t n) {                                                                                    \
+    const ad_optimizer_options *options = update->options;                                                        \
+    type *restrict first = states[0], *restrict second = states[1];                                               \
+    const type factor = (type)update->factor, decay = (type)update->decay, lr = (type)update->lr;                 \
+    const type beta1 = (type)options->beta1, rest1 = (type)(1 - options->beta1);                                  \
+    const type beta2 = (type)options->beta2, rest2 = (type)(1 - options->beta2);                                  \
+    const type correction1 = (type)update->derived[0], correction2 = (type)update->derived[1];                    \
+    const type epsilon = (type)options->epsilon;                                                                  \
+    for (size_t i = 0; i < n; i++) {                                                                              \
+      type g = factor * grad[i];                                                                                  \
+      type m = beta1 * first[i] + rest1 * g;                                                                      \
+      type v = beta2 * second[i] + rest2 * (g * g);                                                               \
+      first[i] = m;                                                                                               \
+      second[i] = v;                                                                                              \
+      param[i] -= lr * (m * correction1 / (root(v * correction2) + epsilon) + decay * param[i]);                  \
+    }                                                                                                             \
+  }
+ADAMW(adamw_f32, float, sqrtf)
+ADAMW(adamw_f64, double, sqrt)
+
+const ad_update_kernels KERNELS[] = {[AD_ADAMW] = {adamw_f32, adamw_f64}};
