@@ -92,6 +92,7 @@ KNOWN = {
         r'not summed over',
         '',
     ),
+    'decay-missing': ({'unknown'}, UPDATE, ''),
     'divided-at-each-stage': ({'averaged', 'unknown'}, rf'number of microbatches|{BACKWARD}', ''),
     'divided-behind-backward': ({'unknown', 'doubled'}, rf'{BACKWARD}|not divided|loss scale', ''),
     'divided-by-microbatches-too': ({'averaged', 'unknown'}, rf'number of microbatches|{BACKWARD}|{FORWARD}', ''),
@@ -104,6 +105,7 @@ KNOWN = {
     'last-microbatch-only': ({'missing'}, r'only the last microbatch', ''),
     'master-in-bf16': ({'unknown', 'replicas_differ'}, UPDATE, ''),
     'mean-of-microbatch-means': ({'averaged', 'unknown'}, rf'each divided by its own count|{FORWARD}', ''),
+    'momentum-forgotten': ({'unknown'}, UPDATE, ''),
     'narrow-accumulate': ({'rounding'}, NARROW, ''),
     'norm-of-each-stage': ({'missing'}, NORM, 'pp'),
     'norm-over-other-mesh': ({'unknown', 'doubled', 'partial', 'missing'}, NORM, ''),
@@ -120,6 +122,7 @@ KNOWN = {
     'slot-filled-again': ({'missing'}, r'only the last microbatch|or computed from other data', ''),
     'sources-summed-over-samples': ({'unknown'}, rf'{FORWARD}|{BACKWARD}', ''),
     'statistics-in-bf16': ({'rounding'}, NARROW, ''),
+    'update-applied-twice': ({'unknown'}, UPDATE, ''),
 }
 COMPUTED = ({'unknown', 'doubled', 'averaged'}, rf'{FORWARD}|{BACKWARD}', '')  # all others change what is computed
 

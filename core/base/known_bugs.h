@@ -49,6 +49,8 @@
   X(TIED_STAGES, "no stage computes with the embedding of another")                                       \
   X(NARROW_PRODUCTS, "no product reads bf16 (precision.compute)")                                         \
   X(WIDE_STREAM, "no residual stream is wider than the products (precision.residual)")                    \
+  X(STATES, "the optimizer keeps no state from step to step")                                             \
+  X(DECAY, "no parameter decays (train.weight_decay)")                                                    \
   X(FULL_FORMULAS, "formulas are sharded (tp, cp, ep), and each sharding rounds differently")
 typedef enum ad_need_number {
 #define AD_NEED_NUMBER(code, sentence) AD_NEED_NUMBER_##code,

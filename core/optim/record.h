@@ -54,13 +54,13 @@ typedef struct ad_optimizer_record {
 } ad_optimizer_record;
 
 /* Returns the optimizer's record, or NULL if there is no such optimizer. */
-const ad_optimizer_record *ad_optimizer_record_of(ad_optimizer_kind kind);
+AD_INTERNAL const ad_optimizer_record *ad_optimizer_record_of(ad_optimizer_kind kind);
 
 /* Returns the record's option whose field is at this offset, or NULL if the optimizer does not read that field. */
-const ad_option_record *ad_optimizer_option_at(const ad_optimizer_record *record, size_t offset);
+AD_INTERNAL const ad_option_record *ad_optimizer_option_at(const ad_optimizer_record *record, size_t offset);
 /* Returns 1 if something needs the option at this offset (0: none) and the option is 0. */
-int ad_optimizer_option_is_missing(const ad_optimizer_record *record, size_t offset,
-                                   const ad_optimizer_options *options);
+AD_INTERNAL int ad_optimizer_option_is_missing(const ad_optimizer_record *record, size_t offset,
+                                               const ad_optimizer_options *options);
 /* Writes AD_BETA_ZERO to each option of 0 that may be 0, so that it is 0 and not the default. */
 AD_INTERNAL void ad_optimizer_options_exactly(ad_optimizer_options *options);
 AD_INTERNAL size_t ad_optimizer_bytes(const ad_optimizer *optimizer); /* bytes of all states on this rank */

@@ -36,6 +36,12 @@ static void prepare_adamw(ad_update *update) {
   update->derived[1] = 1 / (1 - pow(update->options->beta2, t));
 }
 
+static ad_status check_sgd(const ad_optimizer_options *options) {
+  if (!(options->momentum >= 0 && options->momentum < 1))
+    return ad_fail(AD_INVALID, "SGD: `momentum` must be at least 0 and less than 1, but is %g", options->momentum);
+  return check_decay("SGD", options->weight_decay);
+}
+
 static const ad_optimizer_record records[] = {
     [AD_ADAMW] = {.name = "AdamW",
                   .options = {OPTION(beta1, .fallback = 0.9, .may_be_zero = 1),
@@ -45,6 +51,12 @@ static const ad_optimizer_record records[] = {
                   .check = check_adamw,
                   .prepare = prepare_adamw,
                   .kernels = KERNELS_OF(AD_ADAMW)},
+    [AD_SGD] = {.name = "SGD",
+                .options = {OPTION(momentum), OPTION(nesterov, .is_flag = 1, .needs = AT(momentum)),
+                            OPTION(weight_decay)},
+                .states = {{.name = "momentum", .needs = AT(momentum)}},
+                .check = check_sgd,
+                .kernels = KERNELS_OF(AD_SGD)},
 };
 
 const ad_optimizer_record *ad_optimizer_record_of(ad_optimizer_kind kind) {

@@ -26,4 +26,27 @@
 ADAMW(adamw_f32, float, sqrtf)
 ADAMW(adamw_f64, double, sqrt)
 
-const ad_update_kernels KERNELS[] = {[AD_ADAMW] = {adamw_f32, adamw_f64}};
+/* SGD as torch.optim.SGD computes it with dampening 0, where the first step's buffer is the gradient: here it is
+ * momentum * 0 + g. */
+#define SGD(name, type)                                                                                           \
+  static void name(const ad_update *update, type *restrict param, void *const *states, const type *restrict grad, \
+                   size_t n) {                                                                                    \
+    const type factor = (type)update->factor, decay = (type)update->decay, lr = (type)update->lr;                 \
+    const type momentum = (type)update->options->momentum;                                                        \
+    const int nesterov = update->options->nesterov;                                                               \
+    type *restrict buffer = states[0];                                                                            \
+    if (!buffer) {                                                                                                \
+      for (size_t i = 0; i < n; i++) param[i] -= lr * (factor * grad[i] + decay * param[i]);                      \
+      return;                                                                                                     \
+    }                                                                                                             \
+    for (size_t i = 0; i < n; i++) {                                                                              \
+      type g = factor * grad[i] + decay * param[i];                                                               \
+      type b = momentum * buffer[i] + g;                                                                          \
+      buffer[i] = b;                                                                                              \
+      param[i] -= lr * (nesterov ? g + momentum * b : b);                                                         \
+    }                                                                                                             \
+  }
+SGD(sgd_f32, float)
+SGD(sgd_f64, double)
+
+const ad_update_kernels KERNELS[] = {[AD_ADAMW] = {adamw_f32, adamw_f64}, [AD_SGD] = {sgd_f32, sgd_f64}};

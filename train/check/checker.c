@@ -206,12 +206,12 @@ static ad_status gather_gradients(ad_checker *checker) {
   return AD_OK;
 }
 
-/* Compares the replicas of every array of each parameter: gradient, value, master and moments. */
+/* Compares the replicas of every array of each parameter: gradient, value, master and optimizer states. */
 static ad_status compare_replicas(ad_checker *checker) {
   for (int part = 0; part < AD_PART_COUNT; part++) {
     for (size_t i = 0; i < checker->param_count; i++) {
       const ad_array *own = ad_run_part(checker->run, i, (ad_param_part)part);
-      /* a mirror (a module without optimizer) has no moments */
+      /* a mirror (a module without optimizer) has none of its states, and some optimizers have fewer than others */
       checker->parts[i] = own ? own : ad_run_part(checker->run, i, AD_PART_VALUE);
     }
     AD_TRY(ad_replicas_compare(checker->comm, &checker->everyone, checker->parts, checker->param_count,

@@ -7,6 +7,7 @@
 #include "base/roundoff.h"
 #include "check/mutants.h"
 #include "module/module.h"
+#include "optim/known_bugs.h"
 #include "program/known_bugs.h"
 #include "program/program.h"
 #include "recipe/recipe.h"
@@ -33,8 +34,8 @@ static size_t append(const ad_known_bug *bugs, size_t count, ad_mutant *list) {
 
 size_t ad_known_list(ad_mutant *list) {
   static const ad_known_bug *(*const lists[])(size_t * count) = {
-      ad_reduce_known_bugs, ad_bridge_known_bugs, ad_tensor_known_bugs,  ad_program_known_bugs,
-      ad_train_known_bugs,  ad_pool_known_bugs,   ad_pipeline_known_bugs};
+      ad_reduce_known_bugs,  ad_bridge_known_bugs, ad_optim_known_bugs, ad_tensor_known_bugs,
+      ad_program_known_bugs, ad_train_known_bugs,  ad_pool_known_bugs,  ad_pipeline_known_bugs};
   size_t count = 0;
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
     size_t own;
@@ -102,6 +103,15 @@ static int64_t counted_in(const ad_run *run, size_t count, size_t m) {
   return ad_run_count(run, count) ? ad_count_of(ad_run_count(run, count), m) : 0;
 }
 
+/* Returns the facts about how a parameter is updated. */
+static ad_needs facts_of_update(const ad_run *run, size_t param) {
+  ad_needs facts =
+      ad_run_param_at(run, param).spec->decays && run->recipe->optimizer.weight_decay > 0 ? AD_NEED_DECAY : 0;
+  for (int part = AD_PART_STATE; part < AD_PART_GRADIENT; part++)
+    if (ad_run_part(run, param, (ad_param_part)part)) facts |= AD_NEED_STATES;
+  return facts;
+}
+
 static int some_are_counted(const ad_run *run, size_t m) {
   int some = 0;
   for (size_t i = 0; i < ad_program_count_count(run->program); i++) some |= counted_in(run, i, m) > 0;
@@ -152,7 +162,7 @@ ad_needs ad_known_facts(const ad_run *run, int shards_formulas) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     ad_run_param at = ad_run_param_at(run, i);
     char name[AD_PROGRAM_NAME_SIZE];
-    facts |= facts_of_path(at.spec);
+    facts |= facts_of_path(at.spec) | facts_of_update(run, i);
     facts |= facts_of_policy(run->recipe, ad_program_param_name(run->program, at.module, at.param, name, sizeof name));
   }
   return facts;

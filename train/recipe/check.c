@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "optim/record.h"
 #include "program/keys.h"
 #include "program/program.h"
 #include "recipe/precision_policy.h"
@@ -99,6 +100,66 @@ static void check_warmup(ad_reading *r) {
           "set train.warmup to at most %lld, or train.steps to at least %lld",
           steps, warmup, steps, warmup);
 }
+
+/* ---- the optimizer ---- */
+
+/* Returns where in ad_optimizer_options a key's value is, or 0 if it is not an option of an optimizer. */
+static size_t option_of(const ad_schema_entry *entry) {
+  size_t first = offsetof(ad_recipe, optimizer), offset = entry->key.offset;
+  return entry->home == AD_HOME_RECIPE && offset > first && offset < first + sizeof(ad_optimizer_options)
+             ? offset - first
+             : 0;
+}
+
+static const ad_schema_entry *entry_of_option(const ad_reading *r, size_t option) {
+  size_t i = 0;
+  while (option_of(&r->schema.entries[i]) != option) i++;
+  return &r->schema.entries[i];
+}
+
+/* Returns the word for the first optimizer that reads an option. */
+static const char *optimizer_with(const ad_key *kind, size_t option) {
+  int number = 0;
+  while (!ad_optimizer_option_at(ad_optimizer_record_of((ad_optimizer_kind)number), option)) number++;
+  return ad_key_word_of(kind, number);
+}
+
+/* Refuses an option that the recipe's optimizer does not read, or that means nothing without another one. An option
+ * with its default is not refused, because a printed recipe has every key. */
+static ad_status check_option(ad_reading *r, const ad_schema_entry *entry) {
+  const ad_optimizer_options *options = &r->recipe->optimizer;
+  const ad_optimizer_record *record = ad_optimizer_record_of(options->kind);
+  const ad_option_record *option = ad_optimizer_option_at(record, option_of(entry));
+  const ad_key *kind = &ad_schema_find(&r->schema, "optimizer.kind")->key;
+  char *value;
+  AD_TRY(ad_recipe_print_key(r->recipe, &r->schema, entry, &value));
+  int is_default = ad_key_is_default(&entry->key, value);
+  ad_release(value);
+  if (is_default) return AD_OK;
+  if (!option)
+    WRONG(r, entry->key.path,
+          "is set, but optimizer.kind is '%s', which does not read it; leave this key out, or set "
+          "optimizer.kind to '%s'",
+          ad_key_word_of(kind, (int)options->kind), optimizer_with(kind, option_of(entry)));
+  else if (ad_optimizer_option_is_missing(record, option->needs, options)) {
+    const char *needed = entry_of_option(r, option->needs)->key.path;
+    WRONG(r, entry->key.path, "is set, but has no effect where %s is 0; set %s above 0, or leave this key out", needed,
+          needed);
+  }
+  return AD_OK;
+}
+
+static ad_status check_optimizer(ad_reading *r) {
+  if (!ARE_READ(r, "optimizer")) return AD_OK;
+  for (size_t i = 0; i < r->schema.count; i++) {
+    const ad_schema_entry *entry = &r->schema.entries[i];
+    if (option_of(entry) && option_of(entry) != offsetof(ad_optimizer_options, kind) && !r->wrong[i] && r->nodes[i])
+      AD_TRY(check_option(r, entry));
+  }
+  return AD_OK;
+}
+
+/* ---- precision ---- */
 
 /* Returns the path of the key that most likely made a precision policy invalid. */
 static const char *policy_path(const ad_reading *r) {
@@ -348,6 +409,7 @@ ad_status ad_reading_check(ad_reading *r) {
   check_warmup(r);
   check_compute(r);
   check_policies(r);
+  AD_TRY(check_optimizer(r));
   return check_meshes(r);
 }
 

@@ -17,6 +17,7 @@
 #define ACTIVATIONS (SUMS | AD_DTYPE_BIT(AD_BF16))
 #define WHOLE 9007199254740992.0 /* 2^53: doubles have all whole numbers up to here */
 
+static const char *const optimizers[] = {[AD_ADAMW] = "adamw", [AD_SGD] = "sgd", NULL};
 const char *const ad_sync_names[] = {[AD_SYNC_NONE] = "none", [AD_SYNC_SHARD] = "shard", [AD_SYNC_ALL] = "all"};
 
 /* Indices of the common keys that are treated in a special way. */
@@ -111,6 +112,13 @@ static const ad_key common[] = {
     {"train.sync", AD_KEY_SYNC, .list = 1, .offset = AT(train.sync), .second = AT(train.sync_count), .fallback = "",
      .help = "for each microbatch none, shard or all, for the last one all; left out: none before the last, or shard "
              "with shard.zero 2 or 3"},
+
+    {"optimizer.kind", AD_KEY_BOOLEAN, .offset = AT(optimizer.kind), .words = optimizers, .fallback = "adamw",
+     .help = "what updates parameters: adamw, or sgd as PyTorch computes it, with decay added to the gradient"},
+    {"optimizer.momentum", AD_KEY_NUMBER, .offset = AT(optimizer.momentum), .least = 0, .most = 1, .open_most = 1,
+     .fallback = "0", .help = "memory of SGD's buffer of gradients; 0: there is no buffer"},
+    {"optimizer.nesterov", AD_KEY_BOOLEAN, .offset = AT(optimizer.nesterov), .fallback = "false",
+     .help = "SGD updates by the buffer as the next step would have it from the same gradient (Nesterov)"},
 
     {"evaluate.samples", AD_KEY_INTEGER, .offset = AT(evaluate.samples), .least = 0, .most = 1 << 20, .fallback = "256",
      .help =

@@ -2,8 +2,8 @@
 
 This program is written from the documents alone: train/include/addend/data.h (the text, its validation part, draws,
 samples, what counts, the rows of a microbatch), model.h (ad_decoder_options: formulas, names, shapes, what decays;
-ad_gpt_options: the default width), optim.h (schedule, AdamW, the clip), and the manual page's defaults. Initial
-weights are made here and given to both. Gradients are by autograd, the update by torch.optim.AdamW. Two runs give the
+ad_gpt_options: the default width), optim.h (schedule, AdamW, SGD, the clip), and the manual page's defaults. Initial
+weights are made here and given to both. Gradients are by autograd, the update by torch.optim.AdamW or SGD. Two runs give the
 same bytes. Arguments name the cases whose fixtures are made; without arguments all are. README.md says how to start
 it.
 """
@@ -97,6 +97,25 @@ CASES = {
         "data": {"text": [TEXT], "seq": 12, "valid": [0.5, 1]},
         "train": {"global_batch": 3, "microbatches": 2, "steps": STEPS, "lr": 1e-2, "clip": 0.5, "seed": 35},
     },
+    # Plain SGD, whose decay is a part of the gradient and is not clipped; then with momentum, and as Nesterov has it.
+    "gpt-sgd": {
+        "model": {"kind": "gpt", "layers": 1, "d_model": 8, "heads": 2, "d_hidden": 11},
+        "data": {"text": [TEXT], "seq": 11, "valid": [1, 0.5]},
+        "train": {"global_batch": 4, "microbatches": 2, "steps": STEPS, "lr": 0.25, "weight_decay": 0.1, "clip": 0.5, "seed": 51},
+        "optimizer": {"kind": "sgd"},
+    },
+    "gpt-momentum": {
+        "model": {"kind": "gpt", "layers": 1, "d_model": 8, "heads": 2, "d_hidden": 11, "tied": False},
+        "data": {"text": [TEXT], "seq": 11},
+        "train": {"global_batch": 5, "microbatches": 2, "steps": STEPS, "lr": 0.05, "warmup": 4, "weight_decay": 0.2, "seed": 52},
+        "optimizer": {"kind": "sgd", "momentum": 0.9},
+    },
+    "gpt-nesterov": {
+        "model": {"kind": "gpt", "layers": 1, "d_model": 8, "heads": 2, "d_hidden": 11},
+        "data": {"text": [TEXT], "seq": 11, "valid": [0.25, 1, 0, 0.7]},
+        "train": {"global_batch": 6, "microbatches": 3, "steps": STEPS, "lr": 0.1, "weight_decay": 0.1, "clip": 0.3, "seed": 53},
+        "optimizer": {"kind": "sgd", "momentum": 0.75, "nesterov": True},
+    },
     "gpt-mlp-bias": {
         "model": {"kind": "gpt", "layers": 1, "d_model": 9, "heads": 2, "head_dim": 4, "d_hidden": 7, "bias": "mlp"},
         "data": {"text": [TEXT], "seq": 12},
@@ -110,11 +129,12 @@ DEFAULTS = {  # the manual page's defaults
     "data": {"valid": [], "validation": 0},
     "train": {"microbatches": 1, "warmup": 0, "final_lr_fraction": 0.1, "clip": 1, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8,
               "weight_decay": 0, "seed": 1},
+    "optimizer": {"kind": "adamw", "momentum": 0, "nesterov": False},
 }
 
 
 def section(recipe, name):
-    return DEFAULTS[name] | recipe[name]
+    return DEFAULTS[name] | recipe.get(name, {})
 
 
 # ---- samples ----
@@ -327,8 +347,10 @@ class Gpt:
     parameters.
     """
     mesh = '"dp=1"'
+    optimizer = DEFAULTS["optimizer"]
 
     def __init__(self, recipe):
+        self.optimizer = section(recipe, "optimizer")
         self.model, self.data, self.train = (section(recipe, name) for name in ("model", "data", "train"))
         self.texts = dict(zip((b"data", b"data held out"), texts_of(self.data)))
 
@@ -386,11 +408,14 @@ def learning_rate(train, step):
 
 
 def optimizer_of(program, w):
-    """Make torch's AdamW, which is lr * (m / (sqrt(v) + epsilon) + decay * p) as ad_optimizer_step states it."""
+    """Make torch's AdamW, which is lr * (m / (sqrt(v) + epsilon) + decay * p) as optim.h states it, or torch's SGD."""
     train = program.train
     decays = [p for name, p in w.items() if program.decays(name, p)]
     others = [p for name, p in w.items() if not program.decays(name, p)]
     groups = [{"params": decays, "weight_decay": float(train["weight_decay"])}, {"params": others, "weight_decay": 0.0}]
+    if program.optimizer["kind"] == "sgd":
+        return torch.optim.SGD(groups, lr=0.0, momentum=program.optimizer["momentum"], nesterov=program.optimizer["nesterov"],
+                               foreach=False)
     return torch.optim.AdamW(groups, lr=0.0, betas=(train["beta1"], train["beta2"]), eps=train["epsilon"], foreach=False)
 
 

@@ -57,9 +57,10 @@ static const world over_stages[] = {
     {0},
 };
 
-static const char *const names[] = {"gpt-tied",       "gpt-untied",       "gpt-masks",   "gpt-schedule",
-                                    "gpt-everything", "gpt-grouped",      "gpt-one-key", "gpt-head-norms",
-                                    "gpt-wide-heads", "gpt-narrow-heads", "gpt-mlp-bias"};
+static const char *const names[] = {"gpt-tied",       "gpt-untied",       "gpt-masks",    "gpt-schedule",
+                                    "gpt-everything", "gpt-grouped",      "gpt-one-key",  "gpt-head-norms",
+                                    "gpt-wide-heads", "gpt-narrow-heads", "gpt-mlp-bias", "gpt-sgd",
+                                    "gpt-momentum",   "gpt-nesterov"};
 
 static void samples_are_those_that_the_documented_rule_draws(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) with_fixture(names[i], &over_data[0], use_samples);
@@ -128,6 +129,13 @@ static void biases_of_the_mlp_alone_train_as_in_pytorch(void **state) {
   train_on("gpt-mlp-bias", over_data);
   train_on("gpt-mlp-bias", over_two_parts);
 }
+static void sgd_trains_as_in_pytorch(void **state) {
+  static const char *const of_sgd[] = {"gpt-sgd", "gpt-momentum", "gpt-nesterov"};
+  for (size_t i = 0; i < sizeof of_sgd / sizeof *of_sgd; i++) {
+    train_on(of_sgd[i], over_data);
+    train_on(of_sgd[i], over_two_parts);
+  }
+}
 
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -143,6 +151,7 @@ int main(void) {
       cmocka_unit_test(heads_wider_than_the_stream_train_as_in_pytorch),
       cmocka_unit_test(heads_narrower_than_the_stream_train_as_in_pytorch),
       cmocka_unit_test(biases_of_the_mlp_alone_train_as_in_pytorch),
+      cmocka_unit_test(sgd_trains_as_in_pytorch),
   };
   if (chdir(AD_TEST_SOURCE)) return 1;  // recipes name their files relative to this folder
   return cmocka_run_group_tests(tests, NULL, NULL);

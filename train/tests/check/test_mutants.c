@@ -9,8 +9,7 @@
 #include "tensor/ring.h"
 
 /* The verdicts of all known bugs and of one derived mutant. */
-static ad_mutants *list(const char *mesh, const char *data, const char *train) {
-  ad_recipe *recipe = small_recipe(mesh, data, train);
+static ad_mutants *list_of(ad_recipe *recipe) {
   ad_check_options options = {.size = sizeof options, .mutate = 1};
   ad_mutants *tried;
   ad_check_result *result;
@@ -20,6 +19,10 @@ static ad_mutants *list(const char *mesh, const char *data, const char *train) {
   ad_check_result_destroy(result);
   ad_recipe_destroy(recipe);
   return tried;
+}
+
+static ad_mutants *list(const char *mesh, const char *data, const char *train) {
+  return list_of(small_recipe(mesh, data, train));
 }
 
 static const ad_mutant *find(const ad_mutants *p, const char *name) {
@@ -94,12 +97,37 @@ static void the_reason_names_what_is_missing(void **state) {
 
 static void on_one_rank_only_microbatches_and_groups_of_one_can_go_wrong(void **state) {
   ad_mutants *p = list("dp_replicate=1 dp_shard=1", UNEQUAL, ", microbatches: 1");
-  assert_int_equal(count_tried(p), 6);
+  assert_int_equal(count_tried(p), 9);
   assert_true(has(p, "add-to-itself-in-group-of-one") && has(p, "narrow-accumulate") && has(p, "master-in-bf16"));
   ad_mutants_destroy(p);
   p = list("dp_replicate=1 dp_shard=1", UNEQUAL, ", microbatches: 2");
-  assert_int_equal(count_tried(p), 8);
+  assert_int_equal(count_tried(p), 11);
   assert_true(has(p, "mean-of-microbatch-means") && has(p, "last-microbatch-only"));
+  ad_mutants_destroy(p);
+}
+
+/* By number: the update is judged by its bits. */
+static void bugs_of_updates_are_killed_with_every_optimizer(void **state) {
+  static const char *const optimizers[] = {"kind: adamw", "kind: sgd", "kind: sgd, momentum: 0.9",
+                                           "kind: sgd, momentum: 0.9, nesterov: true"};
+  static const char *const names[] = {"update-applied-twice", "momentum-forgotten", "decay-missing"};
+  for (size_t i = 0; i < sizeof optimizers / sizeof *optimizers; i++) {
+    char train[128];
+    snprintf(train, sizeof train, ", microbatches: 2}\nshard: {zero: 1}\noptimizer: {%s", optimizers[i]);
+    ad_mutants *p = list("dp_shard=3", UNEQUAL, train);
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+      int has_none = i == 1 && n == 1;
+      if (find(p, names[n])->killed_by != (has_none ? AD_KILLED_BY_NOT_APPLICABLE : AD_KILLED_BY_NUMBER))
+        fail_msg("%s with %s: %s", names[n], optimizers[i], why(p, names[n]));
+    }
+    assert_int_equal(ad_mutants_survivors(p), 0);
+    ad_mutants_destroy(p);
+  }
+  ad_recipe *recipe = small_recipe("dp_replicate=2", "", "}\noptimizer: {kind: sgd");
+  recipe->optimizer.weight_decay = 0;
+  ad_mutants *p = list_of(recipe);
+  EXPECT_WHY(p, "nothing decays", "decay-missing", "train.weight_decay");
+  EXPECT_WHY(p, "no state", "momentum-forgotten", NULL);
   ad_mutants_destroy(p);
 }
 
@@ -341,6 +369,7 @@ int main(void) {
       cmocka_unit_test(every_mutant_is_killed_or_the_reason_is_given),
       cmocka_unit_test(the_reason_names_what_is_missing),
       cmocka_unit_test(on_one_rank_only_microbatches_and_groups_of_one_can_go_wrong),
+      cmocka_unit_test(bugs_of_updates_are_killed_with_every_optimizer),
       cmocka_unit_test(equal_counts_hide_a_mean_of_means),
       cmocka_unit_test(one_microbatch_is_the_last),
       cmocka_unit_test(an_axis_of_size_1_is_left_alone),

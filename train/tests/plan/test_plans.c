@@ -405,6 +405,26 @@ static void every_cut_decides_what_a_rank_holds(void **state) {
   json_decref(plan);
 }
 
+/* SGD keeps one state of each element where it has momentum, and none without; a checkpoint has the value and that. */
+static void an_optimizer_takes_the_bytes_of_its_states(void **state) {
+  static const struct {
+    const char *optimizer;
+    int states;
+  } cases[] = {{"", 2},
+               {"optimizer: {kind: sgd}\n", 0},
+               {"optimizer: {kind: sgd, momentum: 0.9}\n", 1},
+               {"optimizer: {kind: sgd, momentum: 0.9, nesterov: true}\n", 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char more[128];
+    snprintf(more, sizeof more, "%scheckpoint: {every: 1}\n", cases[i].optimizer);
+    json_t *plan = plan_columns("dp_replicate=2 tp=3", 4, more);
+    const json_t *first = json_array_get(ranks_of(plan), 0);
+    assert_int_equal(number(first, "optimizer"), cases[i].states * number(first, "params"));
+    assert_int_equal(number(first, "checkpoint"), (1 + cases[i].states) * number(first, "params"));
+    json_decref(plan);
+  }
+}
+
 static void only_the_first_of_the_replicas_writes_checkpoints(void **state) {
   json_t *plan = plan_columns("dp_replicate=5000 dp_shard=3", 4, "checkpoint: {every: 1}\n");
   json_int_t writers = 0, ranks = 0;
@@ -1041,6 +1061,7 @@ int main(void) {
       cmocka_unit_test(the_table_reports_each_policy),
       cmocka_unit_test(a_gather_counts_what_the_rank_computes_with),
       cmocka_unit_test(every_cut_decides_what_a_rank_holds),
+      cmocka_unit_test(an_optimizer_takes_the_bytes_of_its_states),
       cmocka_unit_test(only_the_first_of_the_replicas_writes_checkpoints),
       cmocka_unit_test(a_world_of_a_hundred_million_ranks_is_planned),
       cmocka_unit_test(the_largest_mesh_is_planned),

@@ -211,6 +211,7 @@ static void the_keys_of_a_program_are_among_those_of_every_recipe(void **state) 
       "train:\n  global_batch: 6\n  microbatches: 1\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
       "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
       "  weight_decay: 0\n  seed: 1\n  sync: [all]\n  balance: 1\n"
+      "optimizer:\n  kind: adamw\n  momentum: 0\n  nesterov: false\n"
       "evaluate:\n  samples: 256\n  every: 0\n"
       "checkpoint:\n  every: 0\n  keep: 2\n");
   ad_recipe *again = READ(text, NULL);
@@ -527,7 +528,7 @@ static void a_number_has_its_range_in_every_kind(void **state) {
       {"[0, 1]",
        " data.valid train.final_lr_fraction model.balance_rate data.noise "
        "losses.sparsity.anneal_from losses.sparsity.anneal_to ascent.lr "},
-      {"[0, 1)", " data.validation train.beta1 train.beta2 "},
+      {"[0, 1)", " data.validation train.beta1 train.beta2 optimizer.momentum "},
       {"[-24, 24]", " precision.loss_scale "},
       {"[0, 3]", " shard.zero "},
       {"(0, 65536]", " shard.bucket_mib "},

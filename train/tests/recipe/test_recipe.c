@@ -14,10 +14,12 @@
 #include "gpt/gpt.h"
 #include "addend/recipe.h"
 #include "base/memory.h"
+#include "optim/record.h"
 #include "program/program.h"
 #include "parsing.h"
 #include "recipe/changes.h"
 #include "recipe/recipe.h"
+#include "recipe/schema.h"
 #include "says.h"
 
 #define MODEL "model: {kind: gpt, layers: 2, d_model: 32, heads: 4}\n"
@@ -198,6 +200,48 @@ static void the_text_must_be_named(void **state) {
   SET_SAYS(("--set data.text", "data.tokens", ".npy"), GOOD, "data.text=[]");
   SET_SAYS(("--set data.text"), GOOD, "data.text={a: b}");
   SET_SAYS(("--set data.text"), GOOD, "data.text=[a, ]", "data.text=");
+}
+
+static void an_optimizer_has_its_own_options(void **state) {
+  ad_recipe *r = READ(GOOD, "optimizer.kind=sgd", "optimizer.momentum=0.9", "optimizer.nesterov=true",
+                      "train.weight_decay=0.5", "train.beta1=0.9");
+  assert_int_equal(r->optimizer.kind, AD_SGD);
+  assert_true(r->optimizer.momentum == 0.9 && r->optimizer.nesterov && r->optimizer.weight_decay == 0.5);
+  ad_recipe_destroy(r);
+  r = READ(GOOD, NULL);
+  assert_int_equal(r->optimizer.kind, AD_ADAMW);
+  ad_recipe_destroy(r);
+  SET_SAYS(("--set optimizer.kind"), GOOD, "optimizer.kind=adam");
+  SET_SAYS(("--set train.beta1", "optimizer.kind", "sgd", "adamw"), GOOD, "optimizer.kind=sgd", "train.beta1=0.8");
+  SET_SAYS(("--set train.beta2", "optimizer.kind", "sgd", "adamw"), GOOD, "optimizer.kind=sgd", "train.beta2=0.9");
+  SET_SAYS(("--set train.epsilon", "optimizer.kind", "sgd", "adamw"), GOOD, "optimizer.kind=sgd", "train.epsilon=1e-6");
+  SET_SAYS(("--set optimizer.momentum", "optimizer.kind", "adamw", "sgd"), GOOD, "optimizer.momentum=0.9");
+  SET_SAYS(("--set optimizer.nesterov", "optimizer.kind", "adamw", "sgd"), GOOD, "optimizer.nesterov=true");
+  SET_SAYS(("--set optimizer.nesterov", "optimizer.momentum", "0"), GOOD, "optimizer.kind=sgd",
+           "optimizer.nesterov=true");
+  SET_SAYS(("--set optimizer.momentum"), GOOD, "optimizer.kind=sgd", "optimizer.momentum=1", "optimizer.nesterov=true");
+}
+
+/* Every option of every optimizer has a key, and every optimizer has its word. */
+static void every_optimizer_can_be_written_in_a_recipe(void **state) {
+  ad_schema schema;
+  assert_int_equal(ad_schema_create(NULL, &schema), AD_OK);
+  const ad_key *kind = &ad_schema_find(&schema, "optimizer.kind")->key;
+  size_t words = 0;
+  while (kind->words[words]) words++;
+  assert_int_equal(words, AD_OPTIMIZER_COUNT);
+  for (int k = 0; k < AD_OPTIMIZER_COUNT; k++) {
+    const ad_optimizer_record *record = ad_optimizer_record_of((ad_optimizer_kind)k);
+    for (const ad_option_record *option = record->options; option->name; option++) {
+      int found = 0;
+      for (size_t i = 0; i < schema.count; i++)
+        found += schema.entries[i].home == AD_HOME_RECIPE &&
+                 schema.entries[i].key.offset == offsetof(ad_recipe, optimizer) + option->offset &&
+                 !strcmp(ad_key_name(&schema.entries[i].key), option->name);
+      if (found != 1) fail_msg("%s of %s has %d keys", option->name, record->name, found);
+    }
+  }
+  ad_schema_release(&schema);
 }
 
 /* Both bounds of a number are allowed, and nothing beyond them. */
@@ -697,6 +741,7 @@ static void every_key_is_printed(void **state) {
       "train:\n  global_batch: 6\n  microbatches: 1\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
       "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
       "  weight_decay: 0\n  seed: 1\n  sync: [all]\n"
+      "optimizer:\n  kind: adamw\n  momentum: 0\n  nesterov: false\n"
       "evaluate:\n  samples: 256\n  every: 0\n  prompts: []\n  prompt_tokens: 40\n"
       "checkpoint:\n  every: 0\n  keep: 2\n");
   free(text);
@@ -917,6 +962,8 @@ int main(void) {
       cmocka_unit_test(wrong_types_are_reported_with_what_was_written),
       cmocka_unit_test(a_model_that_is_named_in_a_text_is_not_looked_for),
       cmocka_unit_test(the_text_must_be_named),
+      cmocka_unit_test(an_optimizer_has_its_own_options),
+      cmocka_unit_test(every_optimizer_can_be_written_in_a_recipe),
       cmocka_unit_test(a_number_is_taken_up_to_its_bounds),
       cmocka_unit_test(prompts_are_taken_up_to_their_bounds),
       cmocka_unit_test(numbers_are_printed_with_the_digits_that_they_need),

@@ -69,8 +69,9 @@ static ad_status keep_all(ad_run *run, seen *to) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     const ad_array *value = ad_run_part(run, i, AD_PART_VALUE), *master = ad_run_part(run, i, AD_PART_MASTER);
     AD_TRY(keep_array(run, value, to));
-    AD_TRY(keep_array(run, ad_run_part(run, i, AD_PART_STATE), to));
-    AD_TRY(keep_array(run, ad_run_part(run, i, AD_PART_STATE + 1), to));
+    for (int part = AD_PART_STATE; part < AD_PART_GRADIENT; part++)
+      if (ad_run_part(run, i, (ad_param_part)part))
+        AD_TRY(keep_array(run, ad_run_part(run, i, (ad_param_part)part), to));
     if (master != value) AD_TRY(keep_array(run, master, to));
   }
   to->optimizer_steps = ad_optimizer_steps(ad_module_optimizer(ad_run_module(run, 0)));
@@ -178,25 +179,67 @@ static const char *storage_of(int zero, int policy) {
   return text;
 }
 
-static void goes_on_bit_for_bit(int zero, int policy) {
-  const char *mesh = "dp_replicate=2 dp_shard=2", *storage = storage_of(zero, policy);
+/* Returns how many steps were skipped before the stop. */
+static int64_t goes_on_bit_for_bit(const char *storage) {
+  const char *mesh = "dp_replicate=2 dp_shard=2";
   seen *unbroken = run_stored(mesh, 4, storage, (job){.last = STEPS});
   seen *stopped = run_stored(mesh, 4, storage, (job){.last = STOP, .saves = 1});
   seen *resumed = run_stored(mesh, 4, storage, (job){.last = STEPS, .loads = 1});
   same(unbroken, resumed);
   assert_true(unbroken->loss == resumed->loss);
   assert_int_equal(unbroken->skipped, stopped->skipped + resumed->skipped);
-  if (policies[policy].overflows) assert_in_range(stopped->skipped, 1, STOP - 1);
+  int64_t skipped = stopped->skipped;
   assert_memory_not_equal(stopped->elements, resumed->elements, stopped->numel * sizeof *stopped->elements);
   forget(unbroken);
   forget(stopped);
   forget(resumed);
   must(ad_folder_remove(in_folder("step-3")));
+  return skipped;
 }
 
 static void every_policy_and_sharding_resumes_bit_for_bit(void **state) {
   for (int policy = 0; policy < POLICIES; policy++)
-    for (int zero = 1; zero <= 3; zero++) goes_on_bit_for_bit(zero, policy);
+    for (int zero = 1; zero <= 3; zero++) {
+      int64_t skipped = goes_on_bit_for_bit(storage_of(zero, policy));
+      if (policies[policy].overflows) assert_in_range(skipped, 1, STOP - 1);
+    }
+}
+
+/* ---- optimizers ---- */
+
+static void every_optimizer_resumes_bit_for_bit(void **state) {
+  goes_on_bit_for_bit("optimizer: {kind: sgd, momentum: 0.9, nesterov: true}\nshard: {zero: 3, bucket_mib: 0.01}\n");
+  goes_on_bit_for_bit("optimizer: {kind: sgd, momentum: 0.9}\nprecision: {param: bf16}\n");
+  goes_on_bit_for_bit("optimizer: {kind: sgd}\n");
+}
+
+static int loads_on_rank(ad_comm *comm, void *context) {
+  const job *j = context;
+  ad_run *run;
+  int64_t steps;
+  RANK_MUST(comm, ad_run_create(comm, j->recipe, NULL, &run));
+  ad_status status = ad_run_load(run, folder, &steps);
+  if (status && ad_comm_rank(comm) == 0) snprintf(j->seen->message, sizeof j->seen->message, "%s", ad_last_error());
+  ad_run_destroy(run);
+  return 0;
+}
+
+/* A checkpoint has the states of the optimizer that wrote it. */
+static void a_checkpoint_of_another_optimizer_is_of_another_run(void **state) {
+  static const char *const others[][2] = {{"kind: adamw", "optimizer.kind"},
+                                          {"kind: sgd, momentum: 0.8", "optimizer.momentum"},
+                                          {"kind: sgd, momentum: 0.9, nesterov: true", "optimizer.nesterov"}};
+  run_stored("dp=1", 1, "optimizer: {kind: sgd, momentum: 0.9}\n", (job){.last = STOP, .saves = 1});
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    char training[512];
+    snprintf(training, sizeof training, TRAINING "}\noptimizer: {%s", others[i][0]);
+    ad_launch_result result = {.size = sizeof result};
+    job j = {.recipe = tiny_recipe("dp=1", "", training), .seen = shared_memory(sizeof(seen))};
+    must(launch(1, loads_on_rank, &j, &result));
+    assert_facts(j.seen->message, others[i][1], "--force");
+    ad_recipe_destroy((ad_recipe *)j.recipe);
+    forget(j.seen);
+  }
 }
 
 static void loads_elsewhere(int policy) {
@@ -468,6 +511,8 @@ int main(void) {
                                       remove_folder),
       cmocka_unit_test_setup_teardown(every_other_mesh_loads_the_same_values, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(every_policy_and_sharding_resumes_bit_for_bit, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(every_optimizer_resumes_bit_for_bit, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(a_checkpoint_of_another_optimizer_is_of_another_run, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(every_policy_loads_under_another_sharding, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(weights_written_on_one_mesh_are_read_on_another, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(training_leaves_checkpoints_and_resumes_from_them, make_folder, remove_folder),
