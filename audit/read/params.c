@@ -8,6 +8,7 @@
 #include "base/dtypes.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "layout/type.h"
 
 /* ---- collecting the names of all parameters ---- */
 

@@ -4,6 +4,7 @@
 #include <math.h>
 #include "base/text.h"
 #include "files/json.h"
+#include "layout/type.h"
 
 json_t *ad_diff_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
 

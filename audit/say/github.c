@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "say/report_rows.h"
 #include "files/printed.h"
+#include "base/verdict.h"
 
 /* Prints text, with each character of `special` as %XX, which a runner decodes. '%' and line ends must be escaped; in a
  * title, ':' and ',' too. */

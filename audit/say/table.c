@@ -10,6 +10,7 @@
 #include "say/cause.h"
 #include "say/report_rows.h"
 #include "files/printed.h"
+#include "base/verdict.h"
 
 /* Returns 1 if the verdict on a parameter, or on the whole dump, is `verdict`: "right", "wrong" or "cannot_tell". */
 static int is_judged(const json_t *object, const char *verdict) {

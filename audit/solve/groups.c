@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/memory.h"
 #include "solve/hypotheses.h"
+#include "layout/type.h"
 
 typedef enum ad_place { TAKEN, OTHER_SIZE, OTHER_ELEMENTS } ad_place;
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "addend/helpers.h"
 
 /* Returns 1 if the reader of standard output has closed the pipe. (If a library did the write, its errno is lost by
  * then.) */

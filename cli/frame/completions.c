@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "addend/diff.h"
+#include "addend/schedule.h"
 #include "cli/command.h"
 
 /* What follows an option, or a command's name, so that a shell can complete it. */

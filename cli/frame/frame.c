@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "addend/helpers.h"
 
 enum { STACK_KIB = 1024 };
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cli/command.h"
+#include "addend/helpers.h"
 
 enum { KEY_HELP = 0x1000, KEY_USAGE };
 

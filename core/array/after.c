@@ -4,6 +4,7 @@
 #include "array/packed.h"
 #include "base/error.h"
 #include "layout/nest.h"
+#include "mesh/mesh.h"
 
 static int64_t ranks_sharding(const ad_layout *layout, ad_axes axes, int dim) {
   return ad_mesh_ranks_over(layout->mesh, axes & ad_layout_axes_sharding(layout, dim));

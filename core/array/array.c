@@ -9,6 +9,7 @@
 #include "kernels/kernels.h"
 #include "layout/shown.h"
 #include "layout/type.h"
+#include "mesh/mesh.h"
 
 ad_array ad_array_describe(const ad_comm *comm, ad_dtype dtype, const ad_shape *shape, const ad_layout *layout) {
   ad_array array = {.dtype = dtype, .shape = *shape, .layout = *layout};

@@ -7,6 +7,7 @@
 #include "kernels/kernels.h"
 #include "comm/scratch.h"
 #include "layout/nest.h"
+#include "mesh/mesh.h"
 
 static size_t sum_of(const size_t *rows, int64_t members) {
   size_t sum = 0;

@@ -1,9 +1,13 @@
-/* Gathers the full value on every rank. Meant for checks and checkpoints, where memory and time do not matter. */
+/* Gathers the full value on every rank, and takes a rank's part of it. Meant for checks, files and initial values, where
+ * memory and time do not matter. */
+#include <string.h>
 #include "array/array.h"
 #include "array/packed.h"
 #include "array/part.h"
 #include "base/error.h"
 #include "kernels/kernels.h"
+#include "layout/type.h"
+#include "mesh/mesh.h"
 
 /* Refuses V values, packed arrays, and a result without memory. */
 static ad_status check_full(const ad_comm *comm, const ad_array *in, const ad_array *out, const char *site) {
@@ -92,6 +96,53 @@ ad_status ad_array_full_at(ad_comm *comm, const ad_array *in, ad_array *out, con
     if (status) return status;
   }
   *out = full;
+  return AD_OK;
+}
+
+/* ---- a rank's part of the full value ---- */
+
+/* Refuses a part that no full value has (V, packed), and a full value that is none or another one. */
+static ad_status check_from_full(const ad_comm *comm, const ad_array *full, const ad_array *to, const char *site) {
+  char have[96], need[96];
+  AD_TRY(ad_array_check(comm, to, "from_full", site));
+  ad_axes varying = ad_layout_axes_of(&to->layout, AD_V) & ad_mesh_large(to->layout.mesh);
+  if (varying)
+    return ad_fail(
+        AD_TYPE,
+        "%s: `from_full` cannot fill an array that is V on `%s`, where each rank has a value of its own; use "
+        "S(d) or P",
+        site, ad_axis_name((ad_axis)__builtin_ctz(varying)));
+  if (ad_array_is_packed(to))
+    return ad_fail(AD_INVALID,
+                   "%s: `from_full` cannot fill an array that packs several values; fill each value's array", site);
+  if (!ad_shape_equal(&full->local, &to->shape))
+    return ad_fail(AD_INVALID, "%s: `from_full` got a full value with %s on this rank, but needs all of %s", site,
+                   ad_shape_print(&full->local, have, sizeof have), ad_shape_print(&to->shape, need, sizeof need));
+  if (full->dtype != to->dtype || full->scale != to->scale)
+    return ad_fail(AD_INVALID,
+                   "%s: `from_full` got a full value of %s with scale %d, but the array has %s with scale %d", site,
+                   ad_dtype_name(full->dtype), full->scale, ad_dtype_name(to->dtype), to->scale);
+  if (!full->data && to->data && ad_array_numel(to))
+    return ad_fail(AD_INVALID, "%s: `from_full` got a full value without memory; set its `data`", site);
+  return AD_OK;
+}
+
+ad_status ad_array_from_full_at(const ad_comm *comm, const ad_array *full, ad_array *to, const char *site) {
+  if (!site) site = AD_NO_SITE;
+  AD_NEED(comm, full, to);
+  AD_NEED(to->layout.mesh);
+  AD_TRY(check_from_full(comm, full, to, site));
+  if (!to->data || !ad_array_numel(to)) return AD_OK;
+  ad_group addends = ad_array_group(comm, to, ad_layout_axes_of(&to->layout, AD_P));
+  if (ad_group_index(&addends, ad_comm_rank(comm))) {
+    memset(to->data, 0, ad_array_bytes(to));
+    return AD_OK;
+  }
+  ad_layout uncut = ad_layout_all(to->layout.mesh, AD_R);
+  ad_part from, part;
+  ad_part_of(&uncut, &to->shape, ad_comm_rank(comm), &from);
+  ad_part_of(&to->layout, &to->shape, ad_comm_rank(comm), &part);
+  ad_part_copy(to->data, &part, full->data, &from, &part, ad_dtype_size(to->dtype));
   return AD_OK;
 }
 

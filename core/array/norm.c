@@ -6,6 +6,9 @@
 #include "base/dtypes.h"
 #include "base/error.h"
 #include "kernels/kernels.h"
+#include "layout/type.h"
+#include "mesh/group.h"
+#include "mesh/mesh.h"
 
 /* Returns the sum of squares of the elements that this rank stores. */
 static double local_square_sum(const ad_array *array) {

@@ -7,6 +7,7 @@
 #include "kernels/kernels.h"
 #include "comm/scratch.h"
 #include "layout/nest.h"
+#include "mesh/mesh.h"
 
 /* How a layout shards rows for one rank, outermost axis first: on the i-th of these axes the rank is member index[i] of
  * members[i] members. */

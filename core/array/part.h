@@ -26,8 +26,8 @@ AD_INTERNAL void ad_part_copy(void *dst, const ad_part *dst_part, const void *sr
                               const ad_part *region, size_t element_bytes);
 /* Calls `visit` for every run of elements, in the order of the buffer. A run is contiguous both in the buffer and in
  * the flattened full value: `count` elements, from element number `first` of the full value on. */
-void ad_part_visit(const ad_part *part, const ad_shape *shape,
-                   void (*visit)(void *context, int64_t first, int64_t count), void *context);
+AD_INTERNAL void ad_part_visit(const ad_part *part, const ad_shape *shape,
+                               void (*visit)(void *context, int64_t first, int64_t count), void *context);
 /* Returns 1 if `part` stores the elements of `region` contiguously, beginning at element `offset` of its buffer, or if
  * `region` is empty; else 0. */
 int ad_part_is_run(const ad_part *part, const ad_part *region, size_t offset);

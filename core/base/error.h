@@ -9,7 +9,7 @@
  * (which file, which parameter). */
 AD_INTERNAL ad_status ad_fail_in(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
 /* Like ad_fail, for failures that happen on every rank with the same message, so that a report names no rank. */
-AD_INTERNAL ad_status ad_fail_on_all_ranks(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
+ad_status ad_fail_on_all_ranks(ad_status status, const char *format, ...) AD_PRINTF(2, 3);
 /* Returns 1 if ad_last_error() was recorded by ad_fail_on_all_ranks, with or without a prefix added later; else 0. */
 int ad_last_error_is_on_all_ranks(void);
 /* Returns 1 for an error that other ranks do not know of until this rank calls ad_comm_fail (`known` is 0 in

@@ -1,9 +1,9 @@
-/* Allocation for addend's own objects, in addition to addend/memory.h. Every allocation of the library uses these
+/* Allocation for addend's own objects, in addition to addend/helpers.h. Every allocation of the library uses these
  * functions, so that a test can make the n-th allocation fail. */
 #ifndef BASE_MEMORY_H
 #define BASE_MEMORY_H
 #include <stddef.h>
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "base/internal.h"
 
 /* Grows *array, which may be NULL, to `count` elements of `size` bytes; the new bytes are zero. On failure *array is
@@ -12,7 +12,7 @@ AD_INTERNAL AD_CHECKED ad_status ad_grow_bytes(void **array, size_t old_count, s
 #define ad_grow(array, old_count, count) ad_grow_bytes((void **)(array), (old_count), (count), sizeof **(array))
 /* Makes sure that *memory, which has *held bytes, has at least `bytes` bytes. If it has fewer, replaces it by new,
  * zeroed memory; the old contents are lost. On failure *memory is NULL and *held is 0. */
-AD_INTERNAL AD_CHECKED ad_status ad_make_room(char **memory, size_t *held, size_t bytes);
+AD_CHECKED ad_status ad_make_room(char **memory, size_t *held, size_t bytes);
 AD_INTERNAL AD_CHECKED ad_status ad_copy_string(const char *text, char **out);
 
 /* Tests whether the process can allocate this many MiB now, and frees them immediately. For libraries that cannot

@@ -1,5 +1,6 @@
 /* Finds the known name that is most similar to an unknown one. */
 #include "base/nearest.h"
+#include "addend/helpers.h"
 
 #include <string.h>
 

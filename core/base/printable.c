@@ -2,6 +2,7 @@
  * some terminals take for control characters; and characters that change the direction of writing, with which a name
  * could be shown as another name. */
 #include "base/printable.h"
+#include "addend/helpers.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Random numbers as a function of (seed, stream, index); there is no generator state. */
-#include "addend/random.h"
+#include "base/random.h"
 
 #include <Random123/philox.h>
 #include <math.h>

@@ -1,5 +1,6 @@
 /* The table of verdicts, by number. */
 #include "addend/verdict.h"
+#include "base/verdict.h"
 
 static const struct {
   const char *words;

@@ -15,6 +15,7 @@
 #include "bridge/route.h"
 #include "layout/sentences.h"
 #include "mesh/blocks.h"
+#include "mesh/mesh.h"
 
 /* ---- checking the layouts of both sides ---- */
 

@@ -7,6 +7,7 @@
 #include "array/array.h"
 #include "base/error.h"
 #include "base/injection.h"
+#include "mesh/mesh.h"
 
 /* ---- which sides a bridge between identical meshes may join ---- */
 

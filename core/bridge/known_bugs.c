@@ -4,6 +4,7 @@
 #include <string.h>
 #include "array/array.h"
 #include "bridge/route.h"
+#include "mesh/mesh.h"
 
 static void fire(void *context) { ((ad_known_bug_scene *)context)->fired = 1; }
 

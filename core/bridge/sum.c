@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "bridge/bridge.h"
 #include "layout/sentences.h"
+#include "mesh/mesh.h"
 
 /* Returns the axes over which the gradient must be summed. An axis of size 1 counts only if the mesh names it. */
 static ad_axes summed_axes(const ad_layout *gradient) {

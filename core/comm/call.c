@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "comm/ranks.h"
 #include "mesh/group.h"
+#include "mesh/mesh.h"
 
 const char *ad_reduction_name(ad_reduction reduction) {
   static const char *const names[] = {"sum", "max", "min", "product", "bit_and", "bit_or", "bit_xor"};

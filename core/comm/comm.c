@@ -20,6 +20,7 @@
 #include "comm/recorder.h"
 #include "comm/scratch.h"
 #include "mesh/group.h"
+#include "comm/shared.h"
 
 enum { CALLS = 64 };  // most collectives in flight at a time
 

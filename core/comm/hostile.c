@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include "base/error.h"
 #include "base/memory.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "comm/backend.h"
 #include "mesh/group.h"
 

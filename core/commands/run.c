@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "cli/command.h"
+#include "addend/helpers.h"
 
 static const struct argp_option options[] = {
     {"ranks", 'n', "N", 0, "How many ranks to start", 0},

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "cli/command.h"
+#include "addend/helpers.h"
+#include "addend/schedule.h"
 
 enum {
   KEY_STAGES = 's',

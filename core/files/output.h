@@ -27,6 +27,6 @@ AD_INTERNAL void ad_output_close(ad_output *output);
 
 /* Reads the file once and compares it with its expected size and checksum. AD_IO names the path and what is wrong: the
  * file is missing, or has another size or another checksum. */
-AD_INTERNAL AD_CHECKED ad_status ad_file_verify(const char *path, const ad_file_sum *expected);
+AD_CHECKED ad_status ad_file_verify(const char *path, const ad_file_sum *expected);
 
 #endif

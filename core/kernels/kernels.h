@@ -63,7 +63,7 @@ void ad_reduce(void *const *out, size_t out_count, const void *const *sources, s
 AD_INTERNAL void ad_round_to_bf16(void *values, ad_dtype dtype, size_t numel);
 /* ad_copy and ad_copy_past copy memory; dst and src must not overlap. ad_copy_past writes past the caches; ad_copy does
  * that only if the copy is large. */
-AD_INTERNAL void ad_copy(void *dst, const void *src, size_t bytes);
+void ad_copy(void *dst, const void *src, size_t bytes);
 void ad_copy_past(void *dst, const void *src, size_t bytes);
 /* Copies to memory that another core has read and will read next; writes past the caches if this is faster. On AMD's
  * processors ordinary stores would first have to fetch the lines from the other core's cache, one after another

@@ -2,6 +2,7 @@
  * here. */
 #include "layout/nest.h"
 #include "layout/type.h"
+#include "mesh/mesh.h"
 
 /* The most spans of a rank's part along a dimension: each axis that shards the dimension adds at most two. */
 enum { SPANS_MAX = 2 * AD_AXIS_COUNT + 2 };
@@ -175,4 +176,11 @@ int ad_layout_is_sharded_once(const ad_layout *layout, int64_t n, ad_axes axes, 
   if (find_nest(layout, n, axes, rank, &nest) && nest.rows == rows) return holders_agree(&nest);
   ad_group group = ad_mesh_group(layout->mesh, axes, rank);
   return members_agree(layout, n, &group, rows);
+}
+
+ad_span ad_batch_rows(const ad_layout *layout, int64_t rank, int64_t global_batch, int64_t microbatches, int64_t m) {
+  ad_span microbatch = ad_cut(global_batch, m, microbatches);
+  ad_span own = {0, 0};
+  if (ad_mesh_has_rank(layout->mesh, rank)) ad_layout_spans(layout, 0, microbatch.count, rank, &own, 1);
+  return (ad_span){microbatch.first + own.first, own.count};
 }

@@ -3,6 +3,7 @@
 #include "layout/nest.h"
 #include "layout/type.h"
 #include "mesh/object.h"
+#include "mesh/mesh.h"
 
 ad_layout ad_layout_all(const ad_mesh *mesh, ad_type type) {
   ad_layout layout = {.mesh = mesh};

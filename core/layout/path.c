@@ -5,6 +5,7 @@
 #include "layout/nest.h"
 #include "layout/type.h"
 #include "mesh/object.h"
+#include "mesh/mesh.h"
 
 /* Returns the move that changes a gradient's type `from` to `to`; AD_MOVE_COUNT if there is none. */
 static ad_move move_between(ad_type from, ad_type to) {

@@ -6,6 +6,7 @@
 #include "layout/sentences.h"
 #include "layout/type.h"
 #include "mesh/object.h"
+#include "mesh/mesh.h"
 
 /* The arguments of ad_layout_propagate. */
 typedef struct operation {

@@ -5,6 +5,7 @@
 #include "layout/type.h"
 #include "mesh/object.h"
 #include "mesh/words.h"
+#include "mesh/mesh.h"
 
 /* Reads a type such as "R", "S0" or "S1z". Returns 0 if the word is not a type. */
 static int read_type(ad_word word, ad_type *out) {

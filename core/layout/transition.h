@@ -1,9 +1,13 @@
-/* Ways: transitions of the table that lead from one type to another, one after the other. Messages suggest them as
+/* Rows of the table of transitions, and ways: transitions of the table that lead from one type to another, one after the other. Messages suggest them as
  * repairs. */
 #ifndef LAYOUT_TRANSITION_H
 #define LAYOUT_TRANSITION_H
 #include "addend/layout.h"
 #include "base/internal.h"
+
+/* Finds the row for a move and two types; the dimension of S(d) is ignored. Returns NULL if law 2's table has no such
+ * row. */
+AD_INTERNAL const ad_transition *ad_transition_find(ad_move move, ad_type from, ad_type to);
 
 enum { AD_WAY_MAX = 2, AD_WAY_TEXT_MAX = 96 };
 

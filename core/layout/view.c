@@ -5,6 +5,7 @@
 #include "layout/transition.h"
 #include "layout/type.h"
 #include "mesh/object.h"
+#include "mesh/mesh.h"
 
 /* Returns the type that all axes of a set should get if they need one type, for messages. Transitions without loss lead
  * to it from every type on these axes. */

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "mesh/group.h"
 #include "mesh/object.h"
+#include "mesh/mesh.h"
 
 enum { SHOWN_MEMBERS_MAX = 16 };
 

@@ -1,4 +1,4 @@
-/* Groups of ranks in a form that is independent of the names of axes. */
+/* Groups of ranks in a form that is independent of the names of axes, and in words. */
 #ifndef MESH_GROUP_H
 #define MESH_GROUP_H
 #include "addend/mesh.h"
@@ -21,5 +21,7 @@ typedef struct ad_group_shape {
 } ad_group_shape;
 /* Returns the shape of a mesh's group. */
 AD_INTERNAL ad_group_shape ad_group_canonical(const ad_group *group);
+/* Prints a group for messages: "dp_replicate,dp_shard {0,2,4}"; long lists are truncated with "...". Returns buffer. */
+const char *ad_group_print(const ad_group *group, char *buffer, size_t size);
 
 #endif

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "mesh/blocks.h"
 #include "mesh/object.h"
+#include "mesh/mesh.h"
 
 ad_status ad_mesh_create(const char *text, ad_mesh **out) {
   AD_NEED(text, out);

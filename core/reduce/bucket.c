@@ -6,6 +6,8 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "reduce/reducer.h"
+#include "comm/shared.h"
+#include "layout/type.h"
 
 /* ---- which parameters share a bucket ---- */
 

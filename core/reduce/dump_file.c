@@ -11,6 +11,7 @@
 #include "files/file.h"
 #include "layout/type.h"
 #include "reduce/dump.h"
+#include "mesh/mesh.h"
 
 /* ---- boxes: which part of a parameter this rank holds ---- */
 

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "reduce/dump.h"
+#include "mesh/mesh.h"
 
 static const ad_mesh *mesh_of(const ad_reducer *reducer, size_t param) { return reducer->params[param].layout.mesh; }
 

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "kernels/kernels.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 
 enum { DRAWN_AT_ONCE = 512 };
 

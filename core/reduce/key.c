@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "layout/nest.h"
 #include "reduce/reducer.h"
+#include "mesh/mesh.h"
 
 static ad_status refuse_step(const ad_reduced_param *param, ad_path_step step, const char *why) {
   char axes[96], layout[160], storage[160];

@@ -10,6 +10,7 @@
 #include "kernels/kernels.h"
 #include "reduce/count.h"
 #include "reduce/reducer.h"
+#include "mesh/mesh.h"
 
 static void multiply(const ad_array *array, double factor) {
   if (array->data) ad_cast_scaled(array->data, array->dtype, array->data, array->dtype, factor, ad_array_numel(array));

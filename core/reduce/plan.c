@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
+#include "mesh/mesh.h"
 
 static ad_reduction_plan describe_reduction(const ad_reducer *reducer, size_t index, int number) {
   const ad_bucket *bucket = &reducer->buckets[index];

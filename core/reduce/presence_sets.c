@@ -5,9 +5,10 @@
 #include "array/array.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "base/text.h"
 #include "reduce/reducer.h"
+#include "mesh/mesh.h"
 
 /* WORDS: one all-reduce with MAX compares two numbers on all ranks. It reduces each number and the number's complement;
  * the maximum of the complements is the complement of the minimum. A number is equal on all ranks if minimum and

@@ -13,6 +13,9 @@
 #include "layout/nest.h"
 #include "reduce/precision_policy.h"
 #include "reduce/plan.h"
+#include "comm/shared.h"
+#include "layout/type.h"
+#include "mesh/mesh.h"
 
 /* ---- checking and storing one parameter ---- */
 

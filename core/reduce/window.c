@@ -11,6 +11,7 @@
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "reduce/store.h"
+#include "comm/shared.h"
 
 enum { NO_UNIT = -1, POISON = 0xff };  // NaN in every floating dtype
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "addend/helpers.h"
 
 /* ---- trimming and printing cells ---- */
 

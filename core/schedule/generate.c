@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "addend/helpers.h"
 
 /* The stages that a schedule requires: one on each rank, the same number on each rank, or all on one rank. */
 typedef enum schedule_fit { ONE_EACH, MULTIPLE, ONE_RANK } schedule_fit;

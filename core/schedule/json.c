@@ -6,6 +6,7 @@
 #include "files/json.h"
 #include "schedule/cell.h"
 #include "schedule/files.h"
+#include "addend/helpers.h"
 
 enum { FORMAT = 1 };
 

@@ -3,7 +3,7 @@
 
 #include <math.h>
 #include <stdio.h>
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "addend/layers.h"
 #include "decoder/options.h"
 #include "decoder/stages.h"

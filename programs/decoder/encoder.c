@@ -3,7 +3,7 @@
 
 #include <math.h>
 #include <stdio.h>
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "addend/layers.h"
 
 static const ad_parallel plain = {0};

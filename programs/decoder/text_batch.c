@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "addend/data.h"
 #include "decoder/text_keys.h"
 

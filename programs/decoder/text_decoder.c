@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "decoder/options.h"
 
 static const char table_name[] = "embedding";

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 #include <string.h>
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "decompose/keys.h"
 #include "decompose/showing.h"
 #include "decompose/model.h"

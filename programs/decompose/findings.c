@@ -2,7 +2,7 @@
 #include "decompose/findings.h"
 
 #include <string.h>
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "addend/products.h"
 #include "decompose/random_components.h"
 #include "decompose/rows.h"
@@ -140,7 +140,7 @@ static ad_status masked_logits(search *s, int pass, const ad_adversary *with, co
   ad_tensor *all = ad_to_dtype(s->tape, ad_constant(s->tape, &mask), importances->dtype);
   ad_tensor *rest = ad_constant(s->tape, &remains);
   for (size_t site = 0, first = 0; site < d->site_count; first += (size_t)d->sites[site++].components) {
-    ad_tensor *own = ad_slice(s->tape, all, (int64_t)first, d->sites[site].components);
+    ad_tensor *own = ad_slice(s->tape, all, -1, (int64_t)first, d->sites[site].components);
     masks[site] = (ad_mask){with->v[site], with->u[site], own, rest};
   }
   *out = ad_decompose_logits(d, s->part, s->tape, with->tokens, masks);

@@ -3,7 +3,7 @@
 
 #include <fnmatch.h>
 #include <string.h>
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "gpt/keys.h"
 #include "decompose/model.h"
 

@@ -3,7 +3,7 @@
  * masked components. Gradients take the same ways in reverse. No formula contains a number of ranks. */
 #include <stdio.h>
 #include <string.h>
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "decompose/components.h"
 #include "decompose/decompose.h"
 #include "decompose/model.h"
@@ -124,12 +124,12 @@ ad_status ad_decompose_give_importances(void *own, ad_phase_run *at) {
   ad_tape *t = ad_phase_tape(at);
   inputs seen = {0};
   ad_target_logits(&part_of(d, at)->target, t, ad_constant(t, &microbatch_of(d, at)->tokens), see_input, &seen);
-  ad_tensor *x = ad_encoder_forward(&d->importance, at, ad_concat(t, seen.of_site, d->site_count));
+  ad_tensor *x = ad_encoder_forward(&d->importance, at, ad_concat(t, seen.of_site, d->site_count, -1));
   ad_tensor *lower = ad_lower(t, x, d->options->plain_clamp ? AD_SLOPE_PLAIN : AD_SLOPE_RETURNS);
   for (size_t b = 0, first = 0; b < d->block_count; b++) {
     ad_span own_sites = ad_sites_of_block(d, b);
     int64_t count = ad_components_in(d, (size_t)own_sites.first, (size_t)own_sites.count);
-    ad_phase_give(at, d->importances[b], ad_slice(t, lower, (int64_t)first, count));
+    ad_phase_give(at, d->importances[b], ad_slice(t, lower, -1, (int64_t)first, count));
     first += (size_t)count;
   }
   ad_phase_loss(at, AD_LOSS_SPARSITY, sparsity(d, t, x));
@@ -165,7 +165,7 @@ static ad_tensor *stochastic(ad_decomposition *d, ad_phase_run *at, ad_mask *mas
     int64_t components = d->sites[site].components;
     masked_pass pass = {d, site, 1, &masks[i]};
     ad_tensor *drawn = ad_to_dtype(t, uniform(d, at, site, components), ad_tape_dtype(t));
-    masks[i].mask = ad_mix(t, ad_slice(t, importances, first, components), drawn);
+    masks[i].mask = ad_mix(t, ad_slice(t, importances, -1, first, components), drawn);
     masks[i].remains = uniform(d, at, site, 0);
     ad_tensor *error = run_masked(&pass, block, t, tokens, wanted);
     sum = sum ? ad_add(t, sum, error) : error;
@@ -200,7 +200,7 @@ static ad_adversary adversary_of(ad_decomposition *d, ad_phase_run *at) {
   ad_tensor *of_blocks[AD_BLOCKS_MAX];
   with.wanted = ad_target_logits(&own->target, t, with.tokens, NULL, NULL);
   for (size_t b = 0; b < d->block_count; b++) of_blocks[b] = ad_phase_need(at, d->importances[b]);
-  with.importances = ad_concat(t, of_blocks, d->block_count);
+  with.importances = ad_concat(t, of_blocks, d->block_count, -1);
   for (size_t s = 0; s < d->site_count; s++) {
     with.v[s] = ad_phase_need(at, d->v[s]);
     with.u[s] = ad_phase_need(at, d->u[s]);
@@ -234,7 +234,7 @@ static ad_tensor *masked_by_sources(ad_decomposition *d, ad_phase_run *at, ad_ta
     sources[i] = ad_sources_input(&d->sources, at, t, i, with->tokens, &leaves[i]);
   ad_tensor *mixed = ad_mix(t, with->importances, ad_to_dtype(t, sources[0], ad_tape_dtype(t)));
   for (size_t s = 0; s < d->site_count; s++) {
-    masks[s] = (ad_mask){with->v[s], with->u[s], ad_slice(t, mixed, first, d->sites[s].components), sources[1 + s]};
+    masks[s] = (ad_mask){with->v[s], with->u[s], ad_slice(t, mixed, -1, first, d->sites[s].components), sources[1 + s]};
     first += d->sites[s].components;
   }
   return divergence(d, t, ad_decompose_logits(d, part_of(d, at), t, with->tokens, masks), with->wanted);

@@ -5,9 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "addend/products.h"
-#include "addend/random.h"
 #include "decompose/rows.h"
 
 /* ---- the least-squares fit ---- */

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "decompose/model.h"
 #include "decompose/pieces.h"
 #include "decoder/text_batch.h"

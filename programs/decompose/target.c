@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "addend/data.h"
 #include "gpt/keys.h"
 #include "gpt/gpt.h"

@@ -1,6 +1,6 @@
 /* The program gpt: a decoder whose second branch is an MLP. keys.c has its recipe keys. */
 #include "gpt/gpt.h"
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "gpt/keys.h"
 #include "decoder/mlp_branch.h"
 #include "decoder/text_decoder.h"

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "moe/moe.h"
 #include "decoder/text_batch.h"
 

@@ -3,7 +3,7 @@
 #ifndef MOE_LOAD_H
 #define MOE_LOAD_H
 #include "moe/moe.h"
-#include "addend/tensor.h"
+#include "addend/routing.h"
 
 typedef struct ad_moe_load {
   ad_comm *comm;

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 #include "moe/moe.h"
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "addend/experts.h"
 #include "moe/keys.h"
 #include "moe/load.h"

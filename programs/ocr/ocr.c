@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include "ocr/ocr.h"
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "addend/data.h"
 #include "decoder/encoder.h"
 #include "decoder/mlp_branch.h"

@@ -4,7 +4,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "addend/data.h"
 #include "ocr/ocr.h"
 #include "ocr/keys.h"

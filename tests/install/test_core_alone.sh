@@ -37,13 +37,13 @@ for library in $needed; do
 done
 python3 "$source/script/check-layers" --symbols "$work/build" >"$work/log" 2>&1 || fail "its symbols"
 foreign=$(nm -D --defined-only "$work/build/libaddend.so" | awk '{print $3}' |
-  grep -E '^ad_(tape|tensor|gemm|recipe|run|program|plan|check|train|report|checkpoint)(_|@|$)' || true)
+  grep -E '^ad_(tape|tensor|gemm|recipe|run|program|plan|check|train|report)(_|@|$)' || true)
 [ -z "$foreign" ] || fail "libaddend.so holds of the trainer: $foreign"
 
 # The core's tests: one of each folder; and the program.
-cmake --build "$work/build" --target test_mesh_strings test_layout_strings test_array_packed test_say_parts test_reduce_reducer \
+cmake --build "$work/build" --target test_mesh_strings test_layout_strings test_array_packed test_checkpoint_checkpoint test_say_parts test_reduce_reducer \
   >"$work/log" 2>&1 || fail "its tests do not build"
-ctest --test-dir "$work/build" -R '^(mesh/strings|layout/strings|array/packed|say/parts|reduce/reducer|examples/built|cli/core|cli/diff)$' \
+ctest --test-dir "$work/build" -R '^(mesh/strings|layout/strings|array/packed|checkpoint/checkpoint|say/parts|reduce/reducer|examples/built|cli/core|cli/diff)$' \
   --output-on-failure --no-tests=error >"$work/log" 2>&1 || fail "its tests"
 grep -E 'tests passed' "$work/log"
 echo "the core alone: all hold; it needs $needed"

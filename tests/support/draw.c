@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "addend/random.h"
+#include "base/random.h"
 
 static const char variable[] = "ADDEND_TEST_SEED";
 

@@ -20,6 +20,7 @@
 #include "reduce/plan.h"
 #include "says.h"
 #include "step/run.h"
+#include "comm/shared.h"
 
 #define must(call)                                        \
   do {                                                    \

@@ -23,6 +23,9 @@
 #include "reduce/count.h"
 #include "says.h"
 #include "step/run.h"
+#include "addend/helpers.h"
+#include "data/weights.h"
+#include "tensor/tape.h"
 
 /* A message about an argument names the function that was called, as the header has it, and none inside the library. */
 static void names_the_call(const char *call, int line) {
@@ -194,6 +197,10 @@ static void arrays(void **state) {
   refused(ad_array_full_at(NULL, &array, &out, NULL), "comm", "NULL");
   refused(ad_array_full_at(comm, NULL, &out, NULL), "in", "NULL");
   refused(ad_array_full_at(comm, &array, NULL, NULL), "out", "NULL");
+  refused(ad_array_from_full_at(NULL, &out, &array, NULL), "comm", "NULL");
+  refused(ad_array_from_full_at(comm, NULL, &array, NULL), "full", "NULL");
+  refused(ad_array_from_full_at(comm, &out, NULL, NULL), "to", "NULL");
+  refused(ad_array_from_full_at(comm, &out, &lost, NULL), "to->layout.mesh", "NULL");
   refused(ad_array_full_for_at(NULL, &group, mesh, &array, &out, NULL), "comm", "NULL");
   refused(ad_array_full_for_at(comm, NULL, mesh, &array, &out, NULL), "all", "NULL");
   refused(ad_array_full_for_at(comm, &group, NULL, &array, &out, NULL), "mesh", "NULL");
@@ -362,6 +369,9 @@ static void tensors(void **state) {
   assert_null(ad_parameter_at(NULL, &(ad_parameters){.size = sizeof(ad_parameters)}, 0, NULL));
   assert_null(ad_view(NULL, NULL, mesh));
   assert_null(ad_divide(NULL, NULL, NULL));
+  assert_null(ad_scale_by(NULL, NULL, NULL));
+  assert_null(ad_norm_over(NULL, NULL, 0));
+  assert_null(ad_binary_cross_entropy(NULL, NULL, NULL));
   assert_null(ad_tape_fail(NULL, AD_IO));
   assert_null(ad_tape_comm(NULL));
   assert_null(ad_tape_mesh(NULL));

@@ -13,7 +13,7 @@
 #include "addend/mesh.h"
 #include "base/error.h"
 #include "kernels/kernels.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 
 enum { THREADS = 4, ROUNDS = 200, NUMEL = 67 };
 

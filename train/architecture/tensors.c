@@ -7,6 +7,7 @@
 #include "architecture/transpose.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "data/weights.h"
 
 /* ---- finding a parameter's tensors ---- */
 

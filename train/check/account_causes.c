@@ -9,6 +9,7 @@
 #include "say/cause.h"
 #include "module/module.h"
 #include "step/run.h"
+#include "mesh/mesh.h"
 
 /* Returns the axes of mesh `own` that span the same ranks as `axes` of `view`, another view of the same ranks; 0 if
  * none do. */

@@ -4,6 +4,7 @@
 #include "check/account.h"
 #include "program/program.h"
 #include "step/run.h"
+#include "mesh/mesh.h"
 
 /* Returns this rank's total of a count over all microbatches; 0 if it has no such count. */
 static int64_t total_of(const ad_run *run, size_t count) {

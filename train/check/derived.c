@@ -11,6 +11,7 @@
 #include "nn/experts.h"
 #include "recipe/paper.h"
 #include "recipe/recipe.h"
+#include "mesh/mesh.h"
 
 /* ---- the table: transitions, and ways to do them wrongly ---- */
 

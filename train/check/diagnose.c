@@ -5,6 +5,7 @@
 
 #include "check/result.h"
 #include "program/program.h"
+#include "mesh/mesh.h"
 
 /* More than the largest error of a sum in bf16 or f16. */
 static const double coarse_rounding = 0x1p-5;

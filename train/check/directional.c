@@ -9,10 +9,11 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/injection.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "module/module.h"
 #include "tensor/tape.h"
 #include "step/run.h"
+#include "layout/type.h"
 
 enum { DIRECTION_SEED = 7 };
 

@@ -6,6 +6,7 @@
 #include "check/lifted_injections.h"
 #include "comm/dry.h"
 #include "tensor/tape.h"
+#include "mesh/mesh.h"
 
 static int mesh_shards(const ad_run *run) {
   ad_axes sharded = 0;

@@ -17,6 +17,8 @@
 #include "tensor/ring.h"
 #include "step/known_bugs.h"
 #include "step/run.h"
+#include "layout/type.h"
+#include "mesh/mesh.h"
 
 static size_t append(const ad_known_bug *bugs, size_t count, ad_mutant *list) {
   for (size_t i = 0; i < count && list; i++) {

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "addend/random.h"
+#include "base/random.h"
 
 const char *ad_killed_by_name(ad_killed_by killed_by) {
   static const char *const names[] = {"none", "type",      "number",         "protocol",

@@ -15,6 +15,8 @@
 #include "base/memory.h"
 #include "check/lifted_injections.h"
 #include "tensor/tape.h"
+#include "layout/type.h"
+#include "mesh/mesh.h"
 
 static const char *const operator_names[] = {
 #define OPERATOR_NAME(code, name) name,

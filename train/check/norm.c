@@ -9,6 +9,8 @@
 #include "program/program.h"
 #include "recipe/recipe.h"
 #include "step/run.h"
+#include "layout/type.h"
+#include "mesh/mesh.h"
 
 /* How one parameter is counted in the gradient norm; on the first rank. */
 typedef struct part {

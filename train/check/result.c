@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "program/program.h"
 #include "recipe/paper.h"
+#include "mesh/mesh.h"
 
 static size_t result_bytes(size_t param_count) {
   return sizeof(ad_check_result) + param_count * sizeof(ad_check_param);

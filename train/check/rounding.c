@@ -6,6 +6,7 @@
 
 #include "base/roundoff.h"
 #include "check/result.h"
+#include "mesh/mesh.h"
 
 /* Returns the largest error of rounding a value below the dtype's normal range: half of the dtype's smallest number.
  * Half of f64's smallest number cannot be represented, so for f64 it is the smallest number itself. */

@@ -5,6 +5,7 @@
 #include <math.h>
 #include "array/part.h"
 #include "base/memory.h"
+#include "mesh/mesh.h"
 
 typedef struct search {
   const ad_layout *layout;

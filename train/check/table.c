@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "check/table.h"
 #include "say/cause.h"
+#include "base/verdict.h"
 
 static int is_true(const json_t *object, const char *key) { return json_is_true(json_object_get(object, key)); }
 

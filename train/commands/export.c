@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "trainer.h"
+#include "addend/helpers.h"
 
 enum { KEY_DTYPE = 'd', KEY_OVERWRITE = 'o', KEY_JSON = 'j', TEXT_SIZE = 8192 };
 

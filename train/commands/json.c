@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "trainer.h"
+#include "addend/helpers.h"
 
 /* Returns the number of bytes of the character at `text` if it has two or three bytes or is DEL, else 0. Sets *code to
  * its code point. */

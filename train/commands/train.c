@@ -8,6 +8,7 @@
 
 #include "encoding.h"
 #include "trainer.h"
+#include "addend/helpers.h"
 
 enum {
   KEY_RESUME = 'r',

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "trainer.h"
+#include "addend/helpers.h"
 
 int ad_cli_write(const char *what, const char *text, const char *path) {
   if (!ad_write_text(text, path)) return CLI_HOLDS;

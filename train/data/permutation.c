@@ -4,7 +4,7 @@
 #include "data/permutation.h"
 
 #include <math.h>
-#include "addend/random.h"
+#include "base/random.h"
 
 enum { ROUNDS = 8 };
 

@@ -138,10 +138,3 @@ ad_status ad_text_data_rows(const ad_text_data *text, const ad_batch_options *gi
   if (text->bytes || text->files) fill_nothing(count * positions.width, tokens, targets);
   return AD_OK;
 }
-
-ad_span ad_batch_rows(const ad_layout *layout, int64_t rank, int64_t global_batch, int64_t microbatches, int64_t m) {
-  ad_span microbatch = ad_cut(global_batch, m, microbatches);
-  ad_span own = {0, 0};
-  if (ad_mesh_has_rank(layout->mesh, rank)) ad_layout_spans(layout, 0, microbatch.count, rank, &own, 1);
-  return (ad_span){microbatch.first + own.first, own.count};
-}

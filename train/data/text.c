@@ -4,7 +4,7 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "files/file.h"
 
 static ad_status check_part(const char *what, int64_t size, int64_t seq) {

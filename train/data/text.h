@@ -71,5 +71,7 @@ int64_t ad_validation_size(int64_t size, double validation);
 /* Returns AD_INVALID if the length of a sample or the validation fraction is out of its range. */
 ad_status ad_text_check_numbers(int64_t seq, double validation) AD_CHECKED;
 void ad_token_files_close(ad_text_data *text);
+/* Returns the bytes of a part; owned by the text. NULL: the text was not read, or consists of tokens. */
+const uint8_t *ad_text_data_part(const ad_text_data *text, ad_data_part of, int64_t *size);
 
 #endif

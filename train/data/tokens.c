@@ -2,7 +2,7 @@
  * order their windows are read. */
 #include <stdio.h>
 #include <string.h>
-#include "addend/random.h"
+#include "base/random.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"

@@ -1,4 +1,4 @@
-/* Reads the index of weights that consist of several files (addend/data.h). */
+/* Weights that consist of one file or several (addend/data.h): the index of several, and the path. */
 #ifndef DATA_WEIGHTS_H
 #define DATA_WEIGHTS_H
 #include <jansson.h>
@@ -10,5 +10,7 @@ enum { AD_WEIGHTS_FILES_MAX = 4096 }; /* the most files that an index may have *
  * tensor in the message, for other content and for a file name that could lead out of the folder. Release with
  * json_decref. */
 AD_CHECKED ad_status ad_weights_map_parse(const char *text, size_t size, const char *path, json_t **out);
+/* Returns the path as it was given to ad_weights_open, for messages; "" for NULL. */
+const char *ad_weights_path(const ad_weights *weights);
 
 #endif

@@ -4,7 +4,7 @@
  * This example shows, for three kinds of layer, that addend refuses the bug, and the repair. */
 #include <math.h>
 #include <stdio.h>
-#include "addend/tensor.h"
+#include "addend/routing.h"
 
 enum { RANKS = 4, TOKENS = 10, WIDTH = 3, EXPERTS = 4, HIDDEN = 5, TOP_K = 2, LAYERS = 3, GATE = WIDTH * EXPERTS };
 

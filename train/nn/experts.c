@@ -1,14 +1,14 @@
 /* The layer of experts (MoE): a router chooses experts for each token; the tokens' rows go to the ranks of these
  * experts and come back. If the router is I on tp, the router or its scores pass a conversion whose backward sums the
  * gradient over tp; if the router is R, the reducer sums its gradient. */
-#include "addend/experts.h"
+#include "nn/experts.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include "base/error.h"
 #include "base/options.h"
-#include "nn/experts.h"
 #include "tensor/routing.h"
+#include "nn/parallel.h"
 
 /* ---- declaring the experts' parameters ---- */
 

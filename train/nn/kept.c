@@ -2,7 +2,7 @@
 #include "nn/kept.h"
 
 #include <string.h>
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "tensor/tape.h"
 
 static ad_status make_room(ad_kept_rows *rows, size_t bytes) {

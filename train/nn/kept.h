@@ -14,6 +14,10 @@ struct ad_kept_keys {
   ad_kept_rows k, v;
 };
 
+AD_CHECKED ad_status ad_kept_keys_create(ad_kept_keys **out);
+void ad_kept_keys_destroy(ad_kept_keys *kept); /* NULL allowed */
+void ad_kept_keys_forget(ad_kept_keys *kept);  /* empties the cache for another sequence; keeps the memory */
+
 /* Appends the rows of x and returns all kept rows as a constant. */
 ad_tensor *ad_kept_rows_add(ad_tape *t, ad_kept_rows *rows, ad_tensor *x);
 

@@ -1,7 +1,7 @@
 /* The linear layer, and the standard deviation of the initial values of matrices. */
 #include <math.h>
 #include <stdio.h>
-#include "addend/layers.h"
+#include "nn/parallel.h"
 
 double ad_deviation_keeping_size(int64_t in) { return 1 / sqrt((double)in); }
 

@@ -1,5 +1,5 @@
 /* The SwiGLU multilayer perceptron: gate and up sharded by columns over tp, down by rows. */
-#include "addend/layers.h"
+#include "nn/parallel.h"
 
 ad_mlp_layer ad_mlp_declare(ad_declarations *to, const char *path, const ad_mlp_shape *shape) {
   ad_linear_shape in = {.in = shape->d_model,

@@ -2,7 +2,7 @@
  * input is sharded along the sequence, each rank's rows leave an addend of the weight's gradient. Then either the
  * weight is R and the reducer sums (law 4), or the weight is I, and each use converts it I->R with a backward that
  * sums. */
-#include "addend/layers.h"
+#include "nn/parallel.h"
 
 ad_norm_layer ad_norm_declare(ad_declarations *to, const char *path, const char *name, int64_t d_model,
                               ad_parallel parallel) {

@@ -1,6 +1,6 @@
 /* Entering and leaving tensor parallelism: the four conjugate operations of Megatron-LM (Shoeybi et al. 2019;
  * Korthikanti et al. 2022) as entries of law 2's table. */
-#include "addend/layers.h"
+#include "nn/parallel.h"
 
 int ad_tp_is_named(const ad_tensor *x) {
   const ad_array *array = ad_tensor_array(x);

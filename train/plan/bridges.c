@@ -8,6 +8,7 @@
 #include "plan/pools.h"
 #include "program/program.h"
 #include "step/run.h"
+#include "mesh/mesh.h"
 
 /* If a side of a bridge has more than RANKS_MAX ranks, only the routes of its first rank are listed. */
 enum { RANKS_MAX = 64, ROUTES_MAX = 64 };

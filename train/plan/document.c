@@ -10,6 +10,7 @@
 #include "program/program.h"
 #include "reduce/plan.h"
 #include "step/run.h"
+#include "mesh/mesh.h"
 
 /* One collective in a step: a reduction of gradients, or a gather of parameters. */
 typedef struct ad_planned {

@@ -13,6 +13,7 @@
 #include "files/json.h"
 #include "plan/plan.h"
 #include "plan/schedule.h"
+#include "mesh/mesh.h"
 
 enum {
   CARDS_IN_ROW = 3,

@@ -5,10 +5,11 @@
 #include <stdlib.h>
 #include "base/error.h"
 #include "base/memory.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "layout/nest.h"
 #include "layout/type.h"
 #include "plan/regions.h"
+#include "mesh/mesh.h"
 
 /* ---- the key of one rank: ranks with equal keys are of one kind ---- */
 

@@ -9,6 +9,7 @@
 #include "files/json.h"
 #include "program/program.h"
 #include "step/run.h"
+#include "recipe/schedule.h"
 
 static int is_pipeline(const ad_run *run) { return ad_program_stage_count(ad_run_program(run)) > 1; }
 

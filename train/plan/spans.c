@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include "base/error.h"
 #include "base/memory.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "layout/nest.h"
 
 static const int64_t RUNS_MAX = 1 << 23; /* takes 200 MB of memory */

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "tensor/ring.h"
+#include "mesh/mesh.h"
 
 /* ---- listing collectives and transfers as they are executed ---- */
 

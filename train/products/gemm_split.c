@@ -3,7 +3,7 @@
 
 #include "kernels/kernels.h"
 #include "base/memory.h"
-#include "addend/random.h"
+#include "base/random.h"
 
 gemm_operand ad_gemm_from_term(gemm_operand of, ad_dtype values, int64_t at, int in_rows) {
   int64_t first = of.transposed == in_rows ? at : at * of.stride;

@@ -3,6 +3,7 @@
 #include "program/known_bugs.h"
 
 #include "array/array.h"
+#include "mesh/mesh.h"
 
 /* Returns 1 if several ranks divide the samples evenly. */
 static int is_shared_out(const ad_array *gradient) {

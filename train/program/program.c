@@ -11,6 +11,7 @@
 #include "base/options.h"
 #include "base/text.h"
 #include "program/keys.h"
+#include "mesh/mesh.h"
 
 /* ---- queries about a program ---- */
 

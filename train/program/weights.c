@@ -11,6 +11,7 @@
 #include "base/options.h"
 #include "base/text.h"
 #include "program/program.h"
+#include "data/weights.h"
 
 enum { NAME_SIZE = AD_PROGRAM_NAME_SIZE, WORDS = 1024 };
 

@@ -16,6 +16,7 @@
 #include "recipe/recipe.h"
 #include "recipe/schedule.h"
 #include "recipe/weights.h"
+#include "mesh/mesh.h"
 
 enum { PATH_SIZE = 256 };
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "addend/schedule.h"
 #include "program/program.h"
+#include "mesh/mesh.h"
 
 /* The schedules that training can execute. */
 static const char *const kinds[] = {"gpipe", "1f1b", "interleaved", "zb"};

@@ -2,13 +2,13 @@
 #include "sample/sampler.h"
 
 #include <math.h>
-#include "addend/memory.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "addend/store.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "program/program.h"
 #include "tensor/tape.h"
+#include "nn/kept.h"
 
 int64_t ad_sampler_vocabulary(const ad_sampler *sampler) { return sampler ? sampler->vocabulary : 0; }
 

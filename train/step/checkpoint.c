@@ -1,4 +1,4 @@
-/* What a checkpoint stores of a run. train/checkpoint writes and reads the files. */
+/* What a checkpoint stores of a run. core/checkpoint writes and reads the files. */
 #include <stdio.h>
 #include "base/error.h"
 #include "base/memory.h"

@@ -1,4 +1,4 @@
-/* Makes a run's fingerprint, and compares that of a checkpoint with it. train/checkpoint stores fingerprints. */
+/* Makes a run's fingerprint, and compares that of a checkpoint with it. core/checkpoint stores fingerprints. */
 #include "step/fingerprint.h"
 
 #include <fnmatch.h>

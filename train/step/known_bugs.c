@@ -8,6 +8,8 @@
 #include "module/module.h"
 #include "program/program.h"
 #include "step/run.h"
+#include "layout/type.h"
+#include "mesh/mesh.h"
 
 enum { SPOILED_RANK = 1 }; /* the rank that has the bug */
 

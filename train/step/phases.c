@@ -6,6 +6,7 @@
 #include "module/module.h"
 #include "program/program.h"
 #include "step/execute.h"
+#include "tensor/tape.h"
 
 static size_t losses(const ad_run *run) { return ad_program_loss_count(run->program); }
 static size_t phases(const ad_run *run) { return ad_program_phase_count(run->program); }

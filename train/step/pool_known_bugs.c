@@ -12,6 +12,7 @@
 #include "tensor/operation.h"
 #include "step/known_bugs.h"
 #include "step/run.h"
+#include "mesh/mesh.h"
 
 static void fire(void *context) { ((ad_known_bug_scene *)context)->fired = 1; }
 

@@ -7,6 +7,7 @@
 #include "base/options.h"
 #include "program/program.h"
 #include "recipe/recipe.h"
+#include "recipe/schedule.h"
 
 /* ---- checking that the recipe fits the number of ranks ---- */
 

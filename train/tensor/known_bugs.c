@@ -11,6 +11,7 @@
 #include "tensor/ring.h"
 #include "tensor/routing.h"
 #include "tensor/tape.h"
+#include "mesh/mesh.h"
 
 /* Records that the bug took effect. */
 static void fire(void *context) { ((ad_known_bug_scene *)context)->fired = 1; }

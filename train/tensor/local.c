@@ -6,6 +6,7 @@
 #include "layout/sentences.h"
 #include "layout/transition.h"
 #include "tensor/tape.h"
+#include "layout/type.h"
 
 /* Returns the transition from one type to another that moves no bytes and leaves each rank its part: a conversion or a
  * declaration. Returns AD_MOVE_COUNT if there is none. */

@@ -10,6 +10,7 @@
 #include "tensor/heads.h"
 #include "tensor/ring.h"
 #include "tensor/tape.h"
+#include "mesh/mesh.h"
 
 typedef struct attention_numbers {
   int64_t head_dim; /* number of elements of one head */

@@ -141,20 +141,18 @@ static const ad_operation concat = {.name = "concat",
                                     .forward = concat_forward,
                                     .backward = concat_backward};
 
-static ad_tensor *concat_along(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site);
-
 /* Concatenates more values than an operation can have operands: first the values of each group, then the groups. */
 static ad_tensor *concat_groups(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site) {
   ad_tensor *groups[AD_OPERANDS_MAX];
   size_t count = 0;
   for (size_t first = 0; first < n; first += AD_OPERANDS_MAX) {
     size_t some = n - first < AD_OPERANDS_MAX ? n - first : AD_OPERANDS_MAX;
-    groups[count++] = concat_along(tape, parts + first, some, dim, site);
+    groups[count++] = ad_concat_at(tape, parts + first, some, dim, site);
   }
-  return concat_along(tape, groups, count, dim, site);
+  return ad_concat_at(tape, groups, count, dim, site);
 }
 
-static ad_tensor *concat_along(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site) {
+ad_tensor *ad_concat_at(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site) {
   enum { PARTS_MAX = AD_OPERANDS_MAX * AD_OPERANDS_MAX };
   if (!site) site = AD_NO_SITE;
   if (!tape) return ad_tape_missing(site, concat.name);
@@ -163,14 +161,6 @@ static ad_tensor *concat_along(ad_tape *tape, ad_tensor *const *parts, size_t n,
         tape, ad_fail(AD_INVALID, "%s: `concat` got %zu operands, but takes 1 to %d", site, parts ? n : 0, PARTS_MAX));
   if (n > AD_OPERANDS_MAX) return concat_groups(tape, parts, n, dim, site);
   return ad_tape_apply(tape, &concat, parts, (int)n, &(concat_numbers){dim}, site);
-}
-
-ad_tensor *ad_concat_at(ad_tape *tape, ad_tensor *const *parts, size_t n, const char *site) {
-  return concat_along(tape, parts, n, LAST, site);
-}
-
-ad_tensor *ad_concat_along_at(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site) {
-  return concat_along(tape, parts, n, dim == LAST ? INT32_MIN : dim, site);
 }
 
 /* ---- slice: a stretch of a value along a dimension ---- */
@@ -245,10 +235,6 @@ static const ad_operation slice = {.name = "slice",
                                    .forward = slice_forward,
                                    .backward = slice_backward};
 
-ad_tensor *ad_slice_at(ad_tape *tape, ad_tensor *x, int64_t first, int64_t count, const char *site) {
-  return ad_tape_apply(tape, &slice, &x, 1, &(slice_numbers){first, count, LAST}, site);
-}
-
-ad_tensor *ad_slice_along_at(ad_tape *tape, ad_tensor *x, int dim, int64_t first, int64_t count, const char *site) {
-  return ad_tape_apply(tape, &slice, &x, 1, &(slice_numbers){first, count, dim == LAST ? INT32_MIN : dim}, site);
+ad_tensor *ad_slice_at(ad_tape *tape, ad_tensor *x, int dim, int64_t first, int64_t count, const char *site) {
+  return ad_tape_apply(tape, &slice, &x, 1, &(slice_numbers){first, count, dim}, site);
 }

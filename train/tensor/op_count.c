@@ -4,6 +4,7 @@
 #include "base/injection.h"
 #include "reduce/count.h"
 #include "tensor/tape.h"
+#include "mesh/mesh.h"
 
 typedef struct count_numbers {
   double number; /* the divisor or the factor; 0: the result and the gradient are 0 */

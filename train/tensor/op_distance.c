@@ -1,6 +1,6 @@
-/* Distances between two values: the sum of squared differences, and the Kullback-Leibler divergence of two
- * distributions given by rows of logits. Both operations give only the numerator of a loss, as cross-entropy does
- * (op_loss.c). Differences and exponentials have the wide dtype; a gradient is rounded once, after the subtraction. */
+/* Distances between two values: the sum of squared differences, the binary cross-entropy of probabilities given by
+ * logits, and the Kullback-Leibler divergence of two distributions given by rows of logits. These operations give only
+ * the numerator of a loss, as cross-entropy does (op_loss.c). Differences and exponentials have the wide dtype; a gradient is rounded once, after the subtraction. */
 #include <math.h>
 #include "tensor/tape.h"
 
@@ -65,6 +65,57 @@ static const ad_operation squared_error = {.name = "squared_error",
 
 ad_tensor *ad_squared_error_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site) {
   return ad_tape_apply(tape, &squared_error, (ad_tensor *[]){a, b}, 2, NULL, site);
+}
+
+/* ---- operation binary_cross_entropy: of each logit's sigmoid and its target ---- */
+
+/* Reads a piece of an operand as f64. */
+static void read_piece(const ad_tensor *out, int i, size_t at, double to[PIECE]) {
+  ad_cast(to, AD_F64, values(out, i, at), out->operand[i]->array.dtype, piece_at(out, at));
+}
+
+/* Adds up -y log sigmoid(x) - (1 - y) log(1 - sigmoid(x)), written as max(x, 0) - x y + log(1 + exp(-|x|)), in which
+ * nothing overflows or cancels. */
+static ad_status binary_forward(ad_tape *tape, ad_tensor *out) {
+  double x[PIECE], y[PIECE], total = 0;
+  for (size_t at = 0; at < ad_numel(out->operand[0]); at += PIECE) {
+    read_piece(out, 0, at, x);
+    read_piece(out, 1, at, y);
+    for (size_t i = 0; i < piece_at(out, at); i++) total += fmax(x[i], 0) - x[i] * y[i] + log1p(exp(-fabs(x[i])));
+  }
+  ad_set_element(out->array.dtype, out->array.data, 0, total);
+  return AD_OK;
+}
+
+/* Computes the gradient of the logits, (sigmoid(x) - y) times the gradient of the loss. Where x and y are large or
+ * near 1, sigmoid(x) - y is (1 - y) - sigmoid(-x), which does not cancel. */
+static ad_status binary_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  double x[PIECE], y[PIECE], slope = ad_element(out->array.dtype, out->grad.data, 0);
+  for (size_t at = 0; at < ad_numel(out->operand[0]); at += PIECE) {
+    size_t n = piece_at(out, at);
+    read_piece(out, 0, at, x);
+    read_piece(out, 1, at, y);
+    for (size_t i = 0; i < n; i++) {
+      double rare = 1 / (1 + exp(fabs(x[i])));  // the smaller of sigmoid(x) and sigmoid(-x)
+      x[i] = slope * (x[i] > 0 ? (1 - y[i]) - rare : rare - y[i]);
+    }
+    ad_slot_put_all(&slot[0], at, x, AD_F64, n);
+  }
+  return AD_OK;
+}
+
+static const ad_operation binary_cross_entropy = {.name = "binary_cross_entropy",
+                                                  .dims = "...,...->",
+                                                  .linearity = AD_NONLINEAR,
+                                                  .dtypes = AD_IN_ANY_FLOAT,
+                                                  .fills = 1u << 0,
+                                                  .raw = 1u << 0,
+                                                  .result = AD_LIKE_WIDE,
+                                                  .forward = binary_forward,
+                                                  .backward = binary_backward};
+
+ad_tensor *ad_binary_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targets, const char *site) {
+  return ad_tape_apply(tape, &binary_cross_entropy, (ad_tensor *[]){logits, targets}, 2, NULL, site);
 }
 
 /* ---- operation kl_divergence: Kullback-Leibler divergence of softmaxes ---- */

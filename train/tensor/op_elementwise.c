@@ -1,5 +1,5 @@
-/* Operations on each element by itself, and the sum of all elements: to_dtype, add, add_row, multiply, scale, sum,
- * swiglu, gelu. Division by a count is in op_count.c. */
+/* Operations on each element by itself, and the sum of all elements: to_dtype, add, add_row, multiply, scale,
+ * scale_by, sum, swiglu, gelu. Division by a count is in op_count.c. */
 #include <math.h>
 #include <string.h>
 #include "tensor/tape.h"
@@ -182,6 +182,44 @@ ad_tensor *ad_scale_at(ad_tape *tape, ad_tensor *a, double factor, const char *s
   if (!isfinite(factor))
     return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: the factor of `scale` must be finite, but is %g", site, factor));
   return ad_tape_apply(tape, &scale, &a, 1, &(scale_numbers){factor}, site);
+}
+
+/* ---- operation scale_by: multiplies a value by a tensor of one element ---- */
+
+static ad_status scale_by_check(const ad_tape *tape, const ad_tensor *out) {
+  const ad_shape *shape = &out->operand[1]->array.shape;
+  if (shape->dim[0] == 1) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: the factor of `scale_by` has %lld elements, but must have 1", out->site,
+                 (long long)shape->dim[0]);
+}
+
+static ad_status scale_by_forward(ad_tape *tape, ad_tensor *out) {
+  double factor = ad_element(out->operand[1]->array.dtype, value(out, 1), 0);
+  rows_of(out)->put(out->array.data, value(out, 0), factor, ad_numel(out), 0);
+  return AD_OK;
+}
+
+static ad_status scale_by_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  if (slot[1].data) ad_slot_put(&slot[1], 0, rows_of(out)->dot(out->grad.data, value(out, 0), ad_numel(out)));
+  if (slot[0].data) {
+    double factor = ad_element(out->operand[1]->array.dtype, value(out, 1), 0);
+    rows_of(out)->put(slot[0].data, out->grad.data, factor, ad_numel(out), slot[0].adds);
+  }
+  return AD_OK;
+}
+
+static const ad_operation scale_by = {.name = "scale_by",
+                                      .dims = "...,u->...",
+                                      .linearity = AD_MULTILINEAR,
+                                      .full = "u",
+                                      .dtypes = AD_IN_ANY_FLOAT,
+                                      .wide = 1u << 1,
+                                      .check = scale_by_check,
+                                      .forward = scale_by_forward,
+                                      .backward = scale_by_backward};
+
+ad_tensor *ad_scale_by_at(ad_tape *tape, ad_tensor *x, ad_tensor *factor, const char *site) {
+  return ad_tape_apply(tape, &scale_by, (ad_tensor *[]){x, factor}, 2, NULL, site);
 }
 
 /* ---- operation sum: the sum of all elements ---- */

@@ -5,6 +5,7 @@
 #include "array/transit.h"
 #include "tensor/routing.h"
 #include "tensor/tape.h"
+#include "mesh/mesh.h"
 
 typedef struct exchange_numbers {
   ad_axes axes;

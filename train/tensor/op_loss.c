@@ -10,6 +10,7 @@
 #include "base/injection.h"
 #include "layout/nest.h"
 #include "tensor/tape.h"
+#include "mesh/mesh.h"
 
 enum { LARGEST, SUM, TARGET, STATISTICS }; /* the statistics of one row, in one rank's part of the vocabulary */
 

@@ -4,6 +4,9 @@
 #include "base/injection.h"
 #include "layout/sentences.h"
 #include "tensor/tape.h"
+#include "layout/transition.h"
+#include "layout/type.h"
+#include "mesh/mesh.h"
 
 /* A transition over `axes` from type `from` to type `to`. */
 typedef struct move_numbers {

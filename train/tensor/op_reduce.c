@@ -1,4 +1,4 @@
-/* Reductions along one dimension, which disappears: the sum, the mean, or the maximum of its elements. */
+/* Reductions along one dimension, which disappears: the sum, the mean, the maximum, or the L2 norm of its elements. */
 #include <math.h>
 #include <string.h>
 #include "tensor/along.h"
@@ -178,4 +178,55 @@ static const ad_operation max_over = {.name = "max_over",
 
 ad_tensor *ad_max_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *site) {
   return ad_tape_apply(tape, &max_over, &x, 1, &(reduce_numbers){dim, 0}, site);
+}
+
+/* ---- the L2 norm along a dimension ---- */
+
+static ad_status norm_describe(ad_tape *tape, ad_tensor *out) { return describe_reduced(tape, out, 1); }
+
+/* Returns the index, in the operand, of the first of the elements that make element i of the result. */
+static size_t first_element(along of, size_t i) { return i / of.after * of.size * of.after + i % of.after; }
+
+static ad_status norm_forward(ad_tape *tape, ad_tensor *out) {
+  along of = along_of(out);
+  const ad_array *x = operand_of(out);
+  for (size_t i = 0; i < ad_numel(out); i++) {
+    double squares = 0;
+    for (size_t k = 0; k < of.size; k++) {
+      double value = ad_element(x->dtype, x->data, first_element(of, i) + k * of.after);
+      squares += value * value;
+    }
+    ad_set_element(out->array.dtype, out->array.data, i, sqrt(squares));
+  }
+  return AD_OK;
+}
+
+/* The gradient of an element is its share of the norm, x / norm; where the norm is 0 it is 0, the smallest of its
+ * subgradients. */
+static ad_status norm_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
+  along of = along_of(out);
+  const ad_array *x = operand_of(out);
+  for (size_t i = 0; i < ad_numel(out); i++) {
+    double norm = ad_element(out->array.dtype, out->array.data, i);
+    double slope = norm == 0 ? 0 : ad_element(out->grad.dtype, out->grad.data, i) / norm;
+    for (size_t k = 0; k < of.size; k++) {
+      size_t at = first_element(of, i) + k * of.after;
+      ad_slot_put(slot, at, slope * ad_element(x->dtype, x->data, at));
+    }
+  }
+  return AD_OK;
+}
+
+static const ad_operation norm_over = {.name = "norm_over",
+                                       .linearity = AD_NONLINEAR,
+                                       .dtypes = AD_IN_ANY_FLOAT,
+                                       .raw = 1,
+                                       .result = AD_LIKE_WIDE,
+                                       .own_size = sizeof(reduce_numbers),
+                                       .describe = norm_describe,
+                                       .forward = norm_forward,
+                                       .backward = norm_backward};
+
+ad_tensor *ad_norm_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *site) {
+  return ad_tape_apply(tape, &norm_over, &x, 1, &(reduce_numbers){dim, 0}, site);
 }

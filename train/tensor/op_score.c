@@ -6,6 +6,7 @@
 #include "array/array.h"
 #include "tensor/routing.h"
 #include "tensor/tape.h"
+#include "layout/type.h"
 
 /* ---- operation softmax, over the last dimension ---- */
 

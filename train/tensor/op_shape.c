@@ -6,6 +6,7 @@
 #include "layout/type.h"
 #include "tensor/along.h"
 #include "tensor/tape.h"
+#include "mesh/mesh.h"
 
 /* ---- operation transpose: swaps two dimensions ---- */
 

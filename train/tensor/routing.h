@@ -2,6 +2,7 @@
  * operations on rows read it (op_rows.c, op_exchange.c, op_grouped.c). It lives until the tape's reset. */
 #ifndef TENSOR_ROUTING_H
 #define TENSOR_ROUTING_H
+#include "addend/routing.h"
 #include "array/transit.h"
 #include "tensor/operation.h"
 

@@ -11,6 +11,7 @@
 #include "base/injection.h"
 #include "layout/sentences.h"
 #include "products/gemm.h"
+#include "mesh/mesh.h"
 
 /* ---- memory of a tape ---- */
 

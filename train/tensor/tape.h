@@ -148,4 +148,13 @@ ad_tensor *ad_comm_round_at(ad_tape *tape, ad_tensor *x, const transfer_rounding
 
 size_t ad_tape_most_routed(const ad_tape *tape); /* the most tokens that chose experts at the same time (ad_top_k) */
 
+/* Makes the tape's sequences continue earlier sequences of `position` tokens, until the next reset: their first token
+ * has this position in ad_rotary, and ad_attention takes `position` more keys and values than rows, those of the
+ * earlier tokens. */
+void ad_tape_continue(ad_tape *tape, int64_t position);
+/* a times microbatch m's share of the count: ad_count_of(m) / total; 0 if the total is 0. For a loss that is not
+ * linear in its sums: such a loss is defined for each microbatch over all ranks, and weighted like its microbatch. */
+ad_tensor *ad_share_at(ad_tape *tape, ad_tensor *a, const ad_count *count, size_t m, const char *site);
+#define ad_share(...) ad_share_at(__VA_ARGS__, AD_HERE)
+
 #endif

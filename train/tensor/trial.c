@@ -8,7 +8,7 @@
 #include "array/array.h"
 #include "base/memory.h"
 #include "base/options.h"
-#include "addend/random.h"
+#include "base/random.h"
 
 static const char site[] = "ad_check_operation";
 

@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "base/text.h"
 #include "products/gemm.h"
 #include "tensor/trial.h"

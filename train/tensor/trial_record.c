@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include "array/array.h"
 #include "array/part.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 
 static const char site[] = "ad_check_operation";
 enum { ADDENDS = 64 }; /* streams of random numbers for the addends of one value */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "array/array.h"
 #include "array/part.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "base/injection.h"
 #include "layout/shown.h"
 #include "tensor/trial.h"

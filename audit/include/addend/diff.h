@@ -1,5 +1,7 @@
 /* Judges a dump of one step of any training job: how often each rank's addend was counted in the gradient that the
- * optimizer got. audit/docs/dumps.md describes the files. */
+ * optimizer got. audit/docs/dumps.md describes the files.
+ *
+ * For users. Any thread may call these functions at any time; ad_diff may start threads of its own. */
 #ifndef ADDEND_DIFF_H
 #define ADDEND_DIFF_H
 #include <stddef.h>

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/roundoff.h"
 #include "../made_parts.h"
+#include "addend/helpers.h"
 
 /* ---- the bound ---- */
 

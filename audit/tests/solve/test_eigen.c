@@ -10,7 +10,7 @@
 #include <cmocka.h>
 #include "kernels/kernels.h"
 #include "base/memory.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "solve/eigen.h"
 
 enum { LARGEST = 257 };

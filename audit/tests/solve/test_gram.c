@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "kernels/kernels.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "solve/fit_kernel.h"
 
 enum { COLUMNS = 131, ROWS = 1041, STRIDE = ROWS + 6, LONGEST = 67 };

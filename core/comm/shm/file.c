@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include "base/environment.h"
 #include "base/memory.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "comm/shm/envelope.h"
 #include "comm/shm/slot.h"
 

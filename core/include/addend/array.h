@@ -1,5 +1,7 @@
 /* Arrays: plain buffers with a shape, a dtype, a layout and a scale. The core library keeps no tape of operations on
- * them. An ad_array is a plain struct with public fields, so another framework can wrap its own buffers in one. */
+ * them. An ad_array is a plain struct with public fields, so another framework can wrap its own buffers in one.
+ *
+ * For users. Only one thread at a time may use an array, and its comm where a call takes one to communicate. */
 #ifndef ADDEND_ARRAY_H
 #define ADDEND_ARRAY_H
 #include "addend/comm.h"
@@ -87,21 +89,19 @@ AD_API AD_CHECKED ad_status ad_array_add_at(ad_array *to, const ad_array *from, 
  * step needs it. */
 #define ad_array_full(...) ad_array_full_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_full_at(ad_comm *comm, const ad_array *in, ad_array *out, const char *site);
+/* The inverse of ad_array_full: fills this rank's part of `to` with its elements of `full`, which has the same shape,
+ * dtype and scale, all of its elements on this rank. Where `to` is P, the first rank of a group gets the value and the
+ * others zeros, so that their sum is the value. For initial values and files. Local. AD_TYPE if `to` is V on an axis;
+ * AD_INVALID if shapes, dtypes or scales differ, or if `full` is a part. On failure nothing is written. */
+#define ad_array_from_full(...) ad_array_from_full_at(__VA_ARGS__, AD_HERE)
+AD_API AD_CHECKED ad_status ad_array_from_full_at(const ad_comm *comm, const ad_array *full, ad_array *to,
+                                                  const char *site);
 /* Like ad_array_full, but every rank of the group `all` gets the full value. `all` contains all ranks of `mesh`, the
  * array's mesh. Ranks that are not on `mesh` hold no part of the array: they pass NULL or a description without data as
  * `in`. Fills *out with the description of what out->data then holds. */
 #define ad_array_full_for(...) ad_array_full_for_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_full_for_at(ad_comm *comm, const ad_group *all, const ad_mesh *mesh,
                                                  const ad_array *in, ad_array *out, const char *site);
-/* Fills this rank's part of an array [samples, ...], f32 or f64, with random numbers in [0, 1). Each number depends
- * only on the seed, the name, the step, the number of its sample (`first` is the number of the array's first sample)
- * and its index within the sample. Therefore every mesh, every split of a batch into microbatches and both dtypes get
- * the same numbers. Element e of sample i (e counts row by row within the sample) is floor(r / 2^40) / 2^24; r is the
- * first number of the draw (s, i, e), and s the first number of the draw (seed, XXH64(name), step). data.h defines
- * draws (seed, stream, index). AD_TYPE if the array is P or V on an axis. */
-#define ad_array_uniform(...) ad_array_uniform_at(__VA_ARGS__, AD_HERE)
-AD_API AD_CHECKED ad_status ad_array_uniform_at(const ad_comm *comm, uint64_t seed, const char *name, int64_t step,
-                                                int64_t first, ad_array *array, const char *site);
 /* *out: the sum of the squares of all elements of `count` arrays, in f64, with each distinct element counted once: of
  * replicas (R and I axes) only the first rank's counts, and on sharded axes the sums of all ranks' parts are added.
  * Runs one all-reduce over `group`, preceded by one over each mesh that has fewer ranks. Every rank gets the same bits.

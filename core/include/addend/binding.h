@@ -1,5 +1,7 @@
 /* For bindings to other languages: the version of the loaded library, and numbers that otherwise only a C compiler can
- * read from these headers. */
+ * read from these headers.
+ *
+ * For authors of bindings to other languages. Any thread may call these functions at any time. */
 #ifndef ADDEND_BINDING_H
 #define ADDEND_BINDING_H
 #include <stdint.h>

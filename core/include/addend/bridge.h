@@ -1,6 +1,8 @@
 /* Bridges: a bridge moves a value that is sharded along the batch dimension from one mesh to another, and its gradient
  * back. The two meshes have the same ranks or none in common. The dimensions after the batch do not matter. Between
- * identical meshes, such as the stages of a pipeline, a bridge moves any value, however it is sharded. */
+ * identical meshes, such as the stages of a pipeline, a bridge moves any value, however it is sharded.
+ *
+ * For users, and authors of programs. Only one thread at a time may use a bridge and its comm. */
 #ifndef ADDEND_BRIDGE_H
 #define ADDEND_BRIDGE_H
 #include "addend/array.h"

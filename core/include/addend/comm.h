@@ -1,6 +1,9 @@
 /* Ranks, collectives and transfers. One structure describes a collective, which runs on the backend of the world: shm
  * (processes of one machine), mpi (one or more machines) or dry (nothing moves). Every collective carries a signature.
- * If the signatures of a group's ranks differ, every rank of the group gets an error instead of hanging. */
+ * If the signatures of a group's ranks differ, every rank of the group gets an error instead of hanging.
+ *
+ * For users. Only one thread at a time may use a comm, its requests and its groups; ad_comm_missing says what another
+ * thread may ask. */
 #ifndef ADDEND_COMM_H
 #define ADDEND_COMM_H
 #include "addend/dtype.h"
@@ -64,15 +67,6 @@ AD_API int ad_comm_is_dry(const ad_comm *comm); /* 1: backend dry, where values 
  * waits for another. */
 AD_API AD_CHECKED ad_status ad_comm_alloc(ad_comm *comm, size_t bytes, void **out);
 AD_API void ad_comm_free(ad_comm *comm, void *memory);
-
-/* Allocates one zeroed block of memory that all members of `group` share; *out is this member's own address of the
- * block. All members make this call, and each frees the block; its memory is released when the last member has freed
- * it. AD_INVALID unless ad_comm_shares returns 1 for the group. */
-#define ad_comm_alloc_shared(...) ad_comm_alloc_shared_at(__VA_ARGS__, AD_HERE)
-AD_API AD_CHECKED ad_status ad_comm_alloc_shared_at(ad_comm *comm, const ad_group *group, size_t bytes, void **out,
-                                                    const char *site);
-/* Returns 1 if all members of `group` are on one node and can share memory, else 0. Local. */
-AD_API int ad_comm_shares(const ad_comm *comm, const ad_group *group);
 
 typedef enum ad_collective_op {
   AD_ALL_REDUCE,     /* in, out: count elements */

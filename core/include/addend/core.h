@@ -1,17 +1,17 @@
-/* The public API of libaddend, the core library, in the order in which its headers build on each other. */
+/* For authors of frameworks: the public API of libaddend, the core library, in the order in which its headers build on
+ * each other. Not in it are schedule.h (tables of pipelines), diff.h (dumps) and helpers.h, which are included by
+ * themselves. */
 #ifndef ADDEND_CORE_H
 #define ADDEND_CORE_H
 #include "addend/status.h"
 #include "addend/verdict.h"
-#include "addend/memory.h"
-#include "addend/random.h"
 #include "addend/dtype.h"
 #include "addend/mesh.h"
 #include "addend/layout.h"
 #include "addend/comm.h"
 #include "addend/array.h"
 #include "addend/safetensors.h"
-#include "addend/schedule.h"
+#include "addend/checkpoint.h"
 #include "addend/parameter.h"
 #include "addend/reduce.h"
 #include "addend/store.h"

@@ -1,5 +1,7 @@
 /* Element types (dtypes). Conversions between floating types follow IEEE 754: they round to nearest even and keep
- * subnormals, infinities and NaN. */
+ * subnormals, infinities and NaN.
+ *
+ * For users. Any thread may call these functions at any time, on memory of its own. */
 #ifndef ADDEND_DTYPE_H
 #define ADDEND_DTYPE_H
 #include <stddef.h>

@@ -1,5 +1,7 @@
 /* Types and layouts: how the ranks' local values make up one value, axis by axis; which transitions between types
- * exist; how types propagate through local operations. Pure data and arithmetic: nothing here communicates. */
+ * exist; how types propagate through local operations. Pure data and arithmetic: nothing here communicates.
+ *
+ * For users. Any thread may call these functions at any time; a layout is a value, and its mesh is only read. */
 #ifndef ADDEND_LAYOUT_H
 #define ADDEND_LAYOUT_H
 #include "addend/mesh.h"
@@ -23,9 +25,6 @@ enum {
  * and 2g-1-i */
 #define AD_S_ZIGZAG(dim) ((ad_type)(0x20 + (dim)))
 
-AD_API int ad_type_is_sharded(ad_type type);
-AD_API int ad_type_dim(ad_type type);      /* the dimension of S(d); -1 for other types */
-AD_API ad_type ad_type_dual(ad_type type); /* R<->P, I<->I, V<->V, S(d)<->S(d) */
 AD_API const char *ad_type_print(ad_type type, char *buffer, size_t size); /* "R", "S(0)", "S(1z)": for messages */
 
 /* The shape of a full value. */
@@ -57,16 +56,14 @@ AD_API const char *ad_layout_print(const ad_layout *layout, char *buffer, size_t
 /* The two passes of a step: forward makes values, backward makes gradients. */
 typedef enum ad_pass { AD_FORWARD, AD_BACKWARD } ad_pass;
 AD_API ad_layout ad_layout_all(const ad_mesh *mesh, ad_type type); /* `type` (R, I, V or P) on every axis */
-/* Returns 1 if the two layouts have equal meshes (ad_mesh_equal), the same types and the same nesting of shards, else
- * 0. */
+/* Returns 1 if the two layouts have the same axes in the same order on the same ranks, the same types and the same
+ * nesting of shards, else 0. */
 AD_API int ad_layout_equal(const ad_layout *a, const ad_layout *b);
 AD_API ad_layout ad_layout_dual(const ad_layout *layout); /* the layout of the value's gradient */
 AD_API ad_axes ad_layout_axes_of(const ad_layout *layout,
                                  ad_type type); /* the axes on which the layout has exactly this type */
 /* the axes on which the value is sharded, along any dimension */
 AD_API ad_axes ad_layout_sharded_axes(const ad_layout *layout);
-/* The axes on which the value is R or I. Ranks that differ only in their position on these axes hold replicas. */
-AD_API ad_axes ad_layout_same_axes(const ad_layout *layout);
 /* Gives `axes` the type `type`. An axis that becomes sharded is the innermost of its dimension; several new ones are
  * nested in mesh order. */
 AD_API void ad_layout_set(ad_layout *layout, ad_axes axes, ad_type type);
@@ -83,6 +80,11 @@ AD_API ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *s
  * or several if the dimension is sharded zigzag. Empty spans are left out. Writes at most `max` spans and returns how
  * many there are in all. */
 AD_API int ad_layout_spans(const ad_layout *layout, int dim, int64_t n, int64_t rank, ad_span *spans, int max);
+/* A rank's place in a microbatch: the samples that `rank` reads of microbatch m (0 .. microbatches - 1), as indices in
+ * the global batch of a step. `layout` is that of the samples, dimension 0, which is not zigzag (dp=S0 for data
+ * parallelism). A rank outside the layout's mesh reads none. */
+AD_API ad_span ad_batch_rows(const ad_layout *layout, int64_t rank, int64_t global_batch, int64_t microbatches,
+                             int64_t m);
 
 /* The operations that change a type (core/docs/laws.md, law 2). */
 typedef enum ad_move {
@@ -108,9 +110,6 @@ typedef struct ad_transition {
 } ad_transition;
 /* Returns the whole table; *count is its number of rows. */
 AD_API const ad_transition *ad_transition_table(size_t *count);
-/* Finds the row for a move and two types; the dimension of S(d) is ignored. Returns NULL if law 2's table has no such
- * row. */
-AD_API const ad_transition *ad_transition_find(ad_move move, ad_type from, ad_type to);
 /* *out: the layout of a value of `ndim` dimensions after `move` has changed it over `axes` to type `to`. For each of
  * the axes law 2's table must have a row from the axis's present type to `to`. If several axes shard a dimension, a
  * move can gather only the innermost, or several of the innermost together; a newly sharded axis becomes the innermost.

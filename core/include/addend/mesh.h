@@ -1,5 +1,7 @@
 /* Meshes: ranks laid out on named axes. Pure arithmetic: nothing here communicates, and a mesh of a million ranks takes
- * as much time and memory as a mesh of two. A mesh is built from a string, and printed as the same string. */
+ * as much time and memory as a mesh of two. A mesh is built from a string, and printed as the same string.
+ *
+ * For users. Any number of threads may read a mesh at a time; create and destroy it on one. */
 #ifndef ADDEND_MESH_H
 #define ADDEND_MESH_H
 #include <stddef.h>
@@ -58,27 +60,16 @@ AD_API AD_CHECKED ad_status ad_mesh_create_view(const ad_mesh *mesh, const char 
  * ranks start at first_rank. AD_INVALID if `block` has more than one rank and another axis is slower. The new mesh does
  * not need the old one afterwards. */
 AD_API AD_CHECKED ad_status ad_mesh_create_block(const ad_mesh *mesh, int64_t first_rank, ad_mesh **out);
-/* Creates the mesh of one pipeline stage from a mesh whose slowest axis is `pp`: the new mesh has the other axes, and
- * its ranks are those at this position of pp. AD_INVALID if pp has more than one rank and another axis is slower, or if
- * pp has no such position. The new mesh does not need the old one afterwards. */
-AD_API AD_CHECKED ad_status ad_mesh_create_stage(const ad_mesh *mesh, int64_t position, ad_mesh **out);
 AD_API void ad_mesh_destroy(ad_mesh *mesh);
 /* The string from which the mesh was built, normalised ("dp_replicate=2 dp_shard=2"). Owned by the mesh. */
 AD_API const char *ad_mesh_text(const ad_mesh *mesh);
 
 AD_API int64_t ad_mesh_size(const ad_mesh *mesh);       /* number of ranks */
 AD_API int64_t ad_mesh_first_rank(const ad_mesh *mesh); /* first rank of the pool; 0 for a mesh that is no pool */
-AD_API int64_t ad_mesh_last_rank(const ad_mesh *mesh);
 AD_API int64_t ad_mesh_axis_size(const ad_mesh *mesh, ad_axis axis);
-/* The distance in ranks between neighbours on the axis: the product of the sizes of all faster axes. */
-AD_API int64_t ad_mesh_stride(const ad_mesh *mesh, ad_axis axis);
-/* The number of ranks in each group over `axes`: the product of the axes' sizes. */
-AD_API int64_t ad_mesh_ranks_over(const ad_mesh *mesh, ad_axes axes);
-AD_API ad_axes ad_mesh_large(const ad_mesh *mesh); /* the axes with more than one rank */
 AD_API ad_axes ad_mesh_named(const ad_mesh *mesh); /* the axes that the mesh's string names */
 AD_API int ad_mesh_has_rank(const ad_mesh *mesh, int64_t rank);
 AD_API int ad_mesh_same_ranks(const ad_mesh *a, const ad_mesh *b);
-AD_API int ad_mesh_equal(const ad_mesh *a, const ad_mesh *b); /* 1: same axes in the same order on the same ranks */
 /* The position of a rank on one axis: 0 .. size-1. The rank must be in the mesh. */
 AD_API int64_t ad_mesh_position(const ad_mesh *mesh, int64_t rank, ad_axis axis);
 /* Returns the rank at these positions, one position for each axis (0 for an axis of size 1); -1 if a position lies
@@ -99,8 +90,6 @@ AD_API int64_t ad_group_size(const ad_group *group);
 AD_API int64_t ad_group_rank(const ad_group *group, int64_t index); /* the rank of member number `index` */
 /* the index of `rank` in the group; -1 if `rank` is no member */
 AD_API int64_t ad_group_index(const ad_group *group, int64_t rank);
-/* Prints a group for messages: "dp_replicate,dp_shard {0,2,4}"; long lists are truncated with "...". Returns buffer. */
-AD_API const char *ad_group_print(const ad_group *group, char *buffer, size_t size);
 
 /* Finds sets of axes of two views of the same ranks that have the same groups: the set in_a[i] of `a` divides the ranks
  * into the same groups as the set in_b[i] of `b`. Each set is as small as possible. For example "dp_shard=2 tp=2" and

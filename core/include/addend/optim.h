@@ -1,5 +1,7 @@
 /* Optimizers on arrays (AdamW, SGD), learning-rate schedules, and the dynamic loss scale. An optimizer works on the
- * storage layout of each parameter. */
+ * storage layout of each parameter.
+ *
+ * For users. Only one thread at a time may use an optimizer; the other functions may run on any thread. */
 #ifndef ADDEND_OPTIM_H
 #define ADDEND_OPTIM_H
 #include "addend/parameter.h"

@@ -1,5 +1,8 @@
 /* Parameters and states as layers declare them: name, shape, layouts, dtypes, unit and initial values. Memory, storage,
- * reductions and updates follow from these declarations. */
+ * reductions and updates follow from these declarations.
+ *
+ * For users, and authors of programs, whose layers declare parameters. Specs are plain values; ad_param_initialise may
+ * run on any thread, one thread for each array. */
 #ifndef ADDEND_PARAMETER_H
 #define ADDEND_PARAMETER_H
 #include "addend/array.h"

@@ -1,6 +1,8 @@
 /* The gradient reducer: it takes gradients of parameters that have a layout and a precision policy, and returns the
  * summed gradients. It works on arrays and needs no tape, so another framework can call it with its own buffers. The
- * sums that are needed follow from the types (law 4); a caller cannot choose them. */
+ * sums that are needed follow from the types (law 4); a caller cannot choose them.
+ *
+ * For users. Only one thread at a time may use a reducer or counts, and their comm. */
 #ifndef ADDEND_REDUCE_H
 #define ADDEND_REDUCE_H
 #include "addend/parameter.h"

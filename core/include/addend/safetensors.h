@@ -1,6 +1,8 @@
 /* Files in the safetensors format, as the Python package safetensors reads and writes them: header length as u64
  * little-endian, a JSON header, tensors without gaps (https://huggingface.co/docs/safetensors). Files from untrusted
- * sources may be opened: the whole header is checked before it is used. */
+ * sources may be opened: the whole header is checked before it is used.
+ *
+ * For users. Any number of threads may read an open file at a time; only one may use a writer. */
 #ifndef ADDEND_SAFETENSORS_H
 #define ADDEND_SAFETENSORS_H
 #include "addend/layout.h"

@@ -1,6 +1,8 @@
 /* Tables of actions: what each rank of a pipeline does in one step, in order. A table is made by the name of a schedule
  * or action by action, lowered by passes that insert further actions, checked against laws, timed by simulation, drawn,
- * written and read. Nothing here communicates or computes; see core/docs/pipeline.md. */
+ * written and read. Nothing here communicates or computes; see core/docs/pipeline.md.
+ *
+ * For users, and whoever writes tables of pipelines. Only one thread at a time may use a table. */
 #ifndef ADDEND_SCHEDULE_H
 #define ADDEND_SCHEDULE_H
 #include <stddef.h>

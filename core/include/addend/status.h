@@ -1,4 +1,7 @@
-/* Statuses and messages: the result that every fallible call returns, and the message that explains it. */
+/* Statuses and messages: the result that every fallible call returns, and the message that explains it.
+ *
+ * For users. Any thread may call these functions; the last message is the thread's own. Set the log callback before
+ * other threads call the library: the callback runs on the thread that logs. */
 #ifndef ADDEND_STATUS_H
 #define ADDEND_STATUS_H
 #include <stddef.h>
@@ -40,7 +43,7 @@ AD_API const char *ad_status_name(ad_status status);
 /* One general sentence about the status; ad_last_error() says what happened. */
 AD_API const char *ad_status_sentence(ad_status status);
 /* The message of this thread's last failed call, written for the person who must fix the problem; "" if no call failed.
- * Valid until this thread's next failing call. It is printable, like the messages of ad_set_log (see ad_printable).
+ * Valid until this thread's next failing call. It is printable, like the messages of ad_set_log.
  *
  * Functions that return no status and look something up by number (a parameter, an axis, a member of a group) return
  * NULL, 0 for a size, or -1 for a rank or a position if there is no such number, and also set this message. A function
@@ -57,10 +60,6 @@ AD_API ad_status ad_fail(ad_status status, const char *format, ...) AD_PRINTF(2,
 #define ad_fail(status, ...) ((ad_fail)(status, __VA_ARGS__), (status))
 #endif
 enum { AD_MESSAGE_MAX = 2048 };
-/* Makes a text from outside (a path, a name in a file) safe for a terminal: each byte of a control character, of a
- * character that changes the direction of writing, or of a sequence that is not UTF-8, is written as \xHH. Text that
- * does not fit into `buffer` is truncated. Returns buffer. */
-AD_API const char *ad_printable(const char *text, char *buffer, size_t size);
 
 /* The call site of a function as "file.c:88". A public function that names its call site in messages is called ad_x_at
  * and takes the site as its last argument; the macro ad_x passes the line that it is used on. */
@@ -87,10 +86,6 @@ typedef enum ad_text_style {
   AD_PLAIN_TEXT,
   AD_COLOURED_TEXT /* with the escape sequences of terminals */
 } ad_text_style;
-
-/* Returns the one of `count` names that was probably meant by `unknown`, which differs from it by a letter or two; NULL
- * if no name is so similar. */
-AD_API const char *ad_nearest_name(const char *unknown, const char *const *names, size_t count);
 
 #if defined(__cplusplus)
 }

@@ -1,5 +1,7 @@
 /* The store keeps parameters: their storage shards, which the optimizer updates, and the full copies that computation
- * needs. The ranks of a node share one full copy, so in a gather each rank only writes the part that it owns. */
+ * needs. The ranks of a node share one full copy, so in a gather each rank only writes the part that it owns.
+ *
+ * For users. Only one thread at a time may use a store and its comm. */
 #ifndef ADDEND_STORE_H
 #define ADDEND_STORE_H
 #include "addend/reduce.h"

@@ -1,4 +1,6 @@
-/* The verdicts of all commands that judge: the words with which their reports begin and end, and their exit statuses. */
+/* The verdicts of all commands that judge: the words with which their reports begin and end, and their exit statuses.
+ *
+ * For users. Any thread may call these functions at any time. */
 #ifndef ADDEND_VERDICT_H
 #define ADDEND_VERDICT_H
 #include "addend/status.h"
@@ -22,8 +24,6 @@ typedef enum ad_verdict_word {
       AD_VERDICT_WORD_COUNT
 } ad_verdict_word;
 
-/* "matches", "DOES NOT MATCH", ...; "unknown" for a number that is no verdict. */
-AD_API const char *ad_verdict_words(ad_verdict_word verdict);
 /* The exit status that check, diff and torch-check end with; 3, could not finish, for a number that is no verdict. */
 AD_API int ad_verdict_status(ad_verdict_word verdict);
 

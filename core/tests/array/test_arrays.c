@@ -354,7 +354,8 @@ static int sums_of_pools(ad_comm *comm, void *context) {
     all[i] = &arrays[i];
     if (i % 2 != own) continue;
     CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &arrays[i]));
-    CHECK_OK(ad_array_uniform(comm, 7, "squares", i, 0, &arrays[i]));
+    for (size_t e = 0; e < ad_array_numel(&arrays[i]); e++)
+      ad_array_set(&arrays[i], e, ad_random_uniform(7, (uint64_t)rank, (uint64_t)i * 1000 + e));
     here[i / 2] = &arrays[i];
   }
   ad_group everyone = ad_mesh_group(world, AD_AXES_ALL, rank), pool = ad_mesh_group(pools[own], AD_AXES_ALL, rank);
@@ -433,6 +434,71 @@ static int refuse_varying(ad_comm *comm, void *context) {
 }
 
 static void a_varying_value_has_no_full_value(void **state) { run_ranks(2, refuse_varying, NULL); }
+
+/* ---- a full value and its parts ---- */
+
+/* Element i of a value of 7 x 5 elements. */
+static double numbered(size_t i) { return (double)i + 0.5; }
+
+static int full_and_back(ad_comm *comm, void *context) {
+  enum { ROWS = 7, COLUMNS = 5, ELEMENTS = ROWS * COLUMNS };
+  static const char *const layouts[] = {"dp=R tp=I",  "dp=S0 tp=R", "dp=S1z tp=S0", "dp=S0 tp=S0",
+                                        "dp=P tp=S1", "dp=P tp=P",  "dp=S0z tp=P"};
+  ad_mesh *mesh;
+  ad_shape shape = {2, {ROWS, COLUMNS}};
+  double from[ELEMENTS], back[ELEMENTS];
+  for (size_t i = 0; i < ELEMENTS; i++) from[i] = numbered(i);
+  CHECK_OK(ad_mesh_create("dp=3 tp=2", &mesh));
+  ad_layout everywhere = ad_layout_all(mesh, AD_R);
+  ad_array full = ad_array_describe(comm, AD_F64, &shape, &everywhere);
+  full.data = from;
+  for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+    ad_layout layout;
+    ad_array part, again = {.data = back};
+    CHECK_OK(ad_layout_parse(mesh, layouts[i], &layout));
+    CHECK_OK(ad_array_create(comm, AD_F64, &shape, &layout, &part));
+    CHECK_OK(ad_array_from_full(comm, &full, &part));
+    CHECK_OK(ad_array_full(comm, &part, &again));
+    for (size_t k = 0; k < ELEMENTS; k++) CHECK(back[k] == numbered(k));
+    ad_array_destroy(comm, &part);
+  }
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static int refuse_other_full_values(ad_comm *comm, void *context) {
+  ad_mesh *mesh;
+  double numbers[12] = {0}, kept[6] = {7, 7, 7, 7, 7, 7};
+  CHECK_OK(ad_mesh_create("dp=2", &mesh));
+  ad_layout everywhere = ad_layout_all(mesh, AD_R), varying = ad_layout_all(mesh, AD_V), rows = everywhere;
+  ad_layout_set(&rows, AD_AXES_DP, AD_S(0));
+  ad_shape shape = {2, {4, 3}}, other = {2, {3, 4}};
+  ad_array full = ad_array_describe(comm, AD_F64, &shape, &everywhere), part;
+  full.data = numbers;
+  part = ad_array_describe(comm, AD_F64, &shape, &rows);
+  part.data = kept;
+  ad_array wrong = ad_array_describe(comm, AD_F64, &other, &everywhere), half = part, scaled = full;
+  wrong.data = half.data = numbers;
+  scaled.scale = 3;
+  CHECK(ad_array_from_full(comm, &wrong, &part) == AD_INVALID);
+  CHECK_SAYS("[3, 4]", "[4, 3]");
+  CHECK(ad_array_from_full(comm, &half, &part) == AD_INVALID);
+  CHECK_SAYS("[2, 3]", "[4, 3]");
+  CHECK(ad_array_from_full(comm, &scaled, &part) == AD_INVALID);
+  CHECK_SAYS("3", "0");
+  part.layout = varying;
+  part.shape = part.local;
+  CHECK(ad_array_from_full(comm, &full, &part) == AD_TYPE);
+  CHECK_SAYS("V", "dp_shard");
+  for (int i = 0; i < 6; i++) CHECK(kept[i] == 7);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void parts_of_a_full_value_make_it_again(void **state) { run_ranks(6, full_and_back, NULL); }
+static void a_full_value_of_another_shape_or_scale_is_refused(void **state) {
+  run_ranks(2, refuse_other_full_values, NULL);
+}
 
 /* ---- full values for ranks that hold no part ---- */
 
@@ -566,6 +632,8 @@ int main(void) {
       cmocka_unit_test(a_sum_has_the_same_bits_with_other_ranks),
       cmocka_unit_test(a_norm_over_some_axes_counts_the_replicas_on_others_there),
       cmocka_unit_test(a_varying_value_has_no_full_value),
+      cmocka_unit_test(parts_of_a_full_value_make_it_again),
+      cmocka_unit_test(a_full_value_of_another_shape_or_scale_is_refused),
       cmocka_unit_test(ranks_off_a_mesh_get_the_full_value_of_what_lies_on_it),
       cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
       cmocka_unit_test(moves_no_larger_than_earlier_ones_allocate_nothing),

@@ -11,6 +11,7 @@
 #include "array/transit.h"
 #include "ranks.h"
 #include "says.h"
+#include "layout/type.h"
 
 /* Values with uneven parts, with fewer rows than ranks, with one row, without rows, and with empty rows. */
 static const ad_segment segments[] = {{7, 3}, {2, 5}, {1, 1}, {0, 4}, {4, 0}, {12, 2}};

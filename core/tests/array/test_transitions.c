@@ -11,6 +11,8 @@
 #include "values.h"
 #include "ranks.h"
 #include "says.h"
+#include "layout/transition.h"
+#include "layout/type.h"
 
 static const ad_type shardings[] = {AD_S(0), AD_S(1), AD_S(2), AD_S_ZIGZAG(0), AD_S_ZIGZAG(1), AD_S_ZIGZAG(2)};
 enum { SHARDINGS = sizeof shardings / sizeof *shardings };

@@ -4,7 +4,7 @@
 #define TESTS_ARRAY_VALUES_H
 #include <string.h>
 #include "addend/array.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 
 /* Fills an array with random numbers: ranks that hold the same replica draw the same numbers, other ranks others. */
 static inline void fill_value(ad_comm *comm, ad_array *array, uint64_t stream) {

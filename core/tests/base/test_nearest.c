@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <string.h>
 #include "base/nearest.h"
+#include "addend/helpers.h"
 
 static void distances_count_letters(void **state) {
   static const struct {

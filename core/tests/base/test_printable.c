@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "says.h"
+#include "addend/helpers.h"
 
 static void prints(const char *text, const char *printed) {
   char buffer[128];

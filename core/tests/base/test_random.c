@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include <stdlib.h>
-#include "addend/random.h"
+#include "base/random.h"
 
 /* The philox4x32-10 lines of Random123's kat_vectors. Their words: index low, high, stream low, high; seed low, high;
  * then the answer, whose first two words ad_random_bits returns. */

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <string.h>
 #include "addend/verdict.h"
+#include "base/verdict.h"
 
 static void every_verdict_has_words_of_its_own(void **state) {
   for (int i = 0; i < AD_VERDICT_WORD_COUNT; i++) {

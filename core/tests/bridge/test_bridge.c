@@ -13,11 +13,13 @@
 #include <cmocka.h>
 #include "addend/bridge.h"
 #include "array/transit.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "bridge/known_bugs.h"
 #include "bridge/route.h"
 #include "ranks.h"
 #include "says.h"
+#include "layout/type.h"
+#include "mesh/mesh.h"
 
 #define must(call) assert_int_equal((call), AD_OK)
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "addend/bridge.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "bridge/known_bugs.h"
 #include "ranks.h"
 #include "says.h"

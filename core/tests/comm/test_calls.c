@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "ranks.h"
 #include "says.h"
+#include "comm/shared.h"
 
 #define refused(status, ...) (assert_int_equal((status), AD_INVALID), assert_says(__VA_ARGS__))
 

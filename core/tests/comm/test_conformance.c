@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include "addend/mesh.h"
 #include "kernels/kernels.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "comm/hint.h"
 #include "draw.h"
 #include "ranks.h"

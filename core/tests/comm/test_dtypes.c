@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "addend/random.h"
+#include "base/random.h"
 #include "ranks.h"
 #include "tree_order.h"
 

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "addend/comm.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "comm/meet.h"
 #include "ranks.h"
 #include "says.h"

@@ -11,9 +11,10 @@
 #include <string.h>
 #include "addend/layout.h"
 #include "kernels/kernels.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "ranks.h"
 #include "says.h"
+#include "comm/shared.h"
 
 enum { MEMBERS_MAX = 5, OUTPUT = MEMBERS_MAX, SEGMENTS = 6, COUNT_MAX = 220000 };
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "addend/memory.h"
+#include "addend/helpers.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "comm/mpi/join.h"

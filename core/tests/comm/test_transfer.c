@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include "addend/random.h"
+#include "base/random.h"
 #include "ranks.h"
 #include "says.h"
 

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "addend/mesh.h"
 #include "mesh/object.h"
+#include "mesh/mesh.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include "kernels/kernels.h"
 #include "kernels/tree.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "says.h"
 #include "tree_order.h"
 

@@ -180,6 +180,47 @@ static void several_shardings_are_known_to_be_as_one_where_they_are(void **state
   assert_true(once > 500 && not_once > 500);
 }
 
+/* ---- rows of a batch ---- */
+
+/* Ranks hold neighbouring rows in the order of the mesh; over all microbatches every row comes once. */
+static void check_rows(const char *mesh_text, int64_t global_batch, int64_t microbatches) {
+  ad_mesh *mesh;
+  ad_layout layout;
+  assert_int_equal(ad_mesh_create(mesh_text, &mesh), AD_OK);
+  layout = ad_layout_all(mesh, AD_R);
+  ad_layout_set(&layout, AD_AXES(AD_DP_REPLICATE), AD_S(0));
+  ad_layout_set(&layout, AD_AXES(AD_DP_SHARD), AD_S(0));
+  int64_t next = 0;
+  for (int64_t m = 0; m < microbatches; m++) {
+    for (int64_t rank = 0; rank < ad_mesh_size(mesh); rank++) {
+      ad_span rows = ad_batch_rows(&layout, rank, global_batch, microbatches, m);
+      if (rows.count) assert_int_equal(rows.first, next);
+      next += rows.count;
+    }
+    assert_int_equal(next, (m + 1) * global_batch / microbatches);
+  }
+  ad_mesh_destroy(mesh);
+}
+
+static void every_row_is_read_once_however_it_is_cut(void **state) {
+  const char *const meshes[] = {"dp_shard=1", "dp_replicate=3 dp_shard=1", "dp_replicate=2 dp_shard=3", "dp_shard=5"};
+  for (int i = 0; i < 4; i++)
+    for (int64_t global_batch = 1; global_batch < 20; global_batch++)
+      for (int64_t microbatches = 1; microbatches < 8; microbatches++)
+        check_rows(meshes[i], global_batch, microbatches);
+}
+
+static void a_batch_that_is_not_cut_is_whole_on_every_rank(void **state) {
+  ad_mesh *mesh;
+  assert_int_equal(ad_mesh_create("dp_shard=2", &mesh), AD_OK);
+  ad_layout layout = ad_layout_all(mesh, AD_R);
+  ad_span rows = ad_batch_rows(&layout, 1, 8, 2, 1);
+  assert_int_equal(rows.first, 4);
+  assert_int_equal(rows.count, 4);
+  assert_int_equal(ad_batch_rows(&layout, 2, 8, 2, 1).count, 0);  // no rank of the mesh
+  ad_mesh_destroy(mesh);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_cut_parts_its_elements_in_order),
@@ -189,6 +230,8 @@ int main(void) {
       cmocka_unit_test(more_spans_than_asked_for_are_counted_not_written),
       cmocka_unit_test(the_deepest_nest_fits),
       cmocka_unit_test(several_shardings_are_known_to_be_as_one_where_they_are),
+      cmocka_unit_test(every_row_is_read_once_however_it_is_cut),
+      cmocka_unit_test(a_batch_that_is_not_cut_is_whole_on_every_rank),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 #include "addend/layout.h"
 #include "layout/sentences.h"
 #include "says.h"
+#include "layout/type.h"
 
 static ad_mesh *mesh;
 

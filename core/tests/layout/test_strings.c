@@ -9,6 +9,7 @@
 #include "addend/layout.h"
 #include "layout/shown.h"
 #include "says.h"
+#include "layout/type.h"
 
 static ad_mesh *mesh;
 

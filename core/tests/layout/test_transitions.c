@@ -10,6 +10,7 @@
 #include "addend/layout.h"
 #include "layout/transition.h"
 #include "says.h"
+#include "layout/type.h"
 
 static ad_mesh *mesh;
 

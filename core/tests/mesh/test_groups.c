@@ -10,6 +10,7 @@
 #include "mesh/group.h"
 #include "says.h"
 #include "small_meshes.h"
+#include "mesh/mesh.h"
 
 enum { RANKS_MAX = 125, FIRST_RANK = 7 };
 

@@ -9,6 +9,7 @@
 #include "mesh/object.h"
 #include "says.h"
 #include "small_meshes.h"
+#include "mesh/mesh.h"
 
 static void a_mesh_prints_as_the_string_it_was_built_from(void **state) {
   char text[128];

@@ -11,7 +11,7 @@
 #include "addend/optim.h"
 #include "kernels/kernels.h"
 #include "base/memory.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "optim/record.h"
 #include "says.h"
 

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <cmocka.h>
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "optim/known_bugs.h"
 #include "optim/record.h"
 #include "says.h"

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "addend/reduce.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "ranks.h"
 
 enum { PARAMS = 5, MICROBATCHES_MAX = 8 };

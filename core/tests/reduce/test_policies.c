@@ -13,7 +13,7 @@
 #include <string.h>
 #include "addend/reduce.h"
 #include "kernels/kernels.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "reduce/precision_policy.h"
 #include "reduce/plan.h"
 #include "ranks.h"

@@ -14,6 +14,7 @@
 #include "reduce/plan.h"
 #include "ranks.h"
 #include "says.h"
+#include "comm/shared.h"
 
 enum { PARAMS = 7 };
 

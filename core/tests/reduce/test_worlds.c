@@ -10,7 +10,7 @@
 #include <string.h>
 #include "addend/reduce.h"
 #include "kernels/kernels.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "ranks.h"
 
 enum { PARAMS = 6, MICROBATCHES = 3, NUMEL_MAX = 64 };

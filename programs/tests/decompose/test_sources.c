@@ -8,7 +8,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "array/array.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "decompose/sources.h"
 #include "decompose/model.h"
 

@@ -13,7 +13,7 @@
 #include "allocations.h"
 #include "gpt/gpt.h"
 #include "base/memory.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "addend/data.h"
 #include "program/program.h"
 #include "decoder/text_batch.h"

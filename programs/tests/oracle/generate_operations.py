@@ -236,12 +236,13 @@ SMALL = (5, 6, 4)
 
 
 def small_inputs():
-    """Return inputs: `positive` is where logarithms and roots are defined; `x` has a 0, the kink of relu; in `tied` a
+    """Return inputs: `positive` is where logarithms and roots are defined, `share` is between 0 and 1; `x` has a 0, the kink of relu; in `tied` a
     row's largest number occurs more than once.
     """
     inputs = {"x": 3 * drawn("small x", *SMALL), "other": 2 * drawn("small other", *SMALL),
               "positive": 2.5 + 2 * drawn("small positive", *SMALL), "row": 2 * drawn("small row", SMALL[-1]),
-              "bias": 2 * drawn("small bias", SMALL[-1])}
+              "bias": 2 * drawn("small bias", SMALL[-1]), "one": drawn("small one", 1),
+              "share": 0.5 + 0.5 * drawn("small share", *SMALL)}
     inputs["x"][1, 2, 3] = 0
     inputs["tied"] = np.round(2 * inputs["x"]) / 2
     return inputs
@@ -258,6 +259,9 @@ SMALL_OPERATIONS = {
     **{f"sum_over.{d}": (lambda x, d=d: x.sum(d), "x") for d in range(3)},
     **{f"mean_over.{d}": (lambda x, d=d: x.mean(d), "x") for d in range(3)},
     **{f"max_over.{d}": (lambda x, d=d: x.max(d).values, "tied") for d in range(3)},
+    "norm_over.0": (lambda x: x.norm(dim=0), "x"),
+    "norm_over.2": (lambda x: x.norm(dim=2), "x"),
+    "scale_by": (torch.mul, "x", "one"),
     "concat_along.0": (lambda a, b: torch.cat([a, b], 0), "x", "other"),
     "concat_along.1": (lambda a, b: torch.cat([a, b], 1), "x", "other"),
     "concat_along.2": (lambda a, b: torch.cat([a, b], 2), "x", "other"),
@@ -272,12 +276,13 @@ SMALL_OPERATIONS = {
     "reshape.other": (lambda x: x.reshape(3, 8, 5), "x"),
     "layer_norm": (lambda x, weight, bias: F.layer_norm(x, weight.shape, weight, bias, 1e-5), "x", "row", "bias"),
     "dropout": (lambda x: x * torch.tensor(dropped("small dropout", 3, SMALL) >= 0.3) / (1 - 0.3), "x"),
+    "binary_cross_entropy": (lambda x, y: F.binary_cross_entropy_with_logits(x, y.detach(), reduction="sum"), "x", "share"),
     "squared_error": (lambda a, b: F.mse_loss(a, b, reduction="sum"), "x", "other"),
 }
 
 
 def dropped(name, step, shape):
-    """Return the random numbers of dropout, each sample's own (array.h, ad_array_uniform)."""
+    """Return the random numbers of dropout, each sample's own (tensor.h, ad_array_uniform)."""
     of_sample = math.prod(shape[1:])
     return np.array([uniform(7, name, step, sample, of_sample) for sample in range(shape[0])]).reshape(shape)
 
@@ -294,7 +299,7 @@ def small():
         slope = 2 * drawn(f"small {name}", *value.shape) if value.ndim else np.ones(())
         (value * torch.tensor(slope)).sum().backward()
         out |= {f"{name}.out": value.detach().numpy()} | ({f"{name}.slope": slope} if value.ndim else {})
-        out |= {f"{name}.gradient.{key}": x[key].grad.numpy() for key in operands}
+        out |= {f"{name}.gradient.{key}": x[key].grad.numpy() for key in operands if x[key].grad is not None}
     return out
 
 

@@ -80,10 +80,10 @@ static values values_of(const setting *s) {
   v.hidden = ad_gelu(t, ad_linear(t, s->x[X], s->x[W]));
   v.target = ad_linear(t, v.hidden, s->x[W + 1]);
   ad_tensor *both[] = {ad_rms_norm_unweighted(t, s->x[X], 1e-5), ad_rms_norm_unweighted(t, v.hidden, 1e-5)};
-  v.logits = ad_linear(t, ad_concat(t, both, 2), s->x[NETWORK]);
+  v.logits = ad_linear(t, ad_concat(t, both, 2, -1), s->x[NETWORK]);
   ad_tensor *kept = ad_lower(t, v.logits, AD_SLOPE_RETURNS);
-  v.kept[0] = ad_slice(t, kept, 0, components[0]);
-  v.kept[1] = ad_slice(t, kept, components[0], components[1]);
+  v.kept[0] = ad_slice(t, kept, -1, 0, components[0]);
+  v.kept[1] = ad_slice(t, kept, -1, components[0], components[1]);
   return v;
 }
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "bench.h"
+#include "addend/routing.h"
 
 typedef struct example {
   const char *fixture, *mesh;

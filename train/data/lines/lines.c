@@ -6,9 +6,10 @@
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "data/lines/font.h"
 #include "data/lines/typeset.h"
+#include "data/text.h"
 
 /* In FreeType's unit, 1/64 pixel, to which coordinates are rounded. The margin keeps the ink inside the picture. */
 enum { PIXEL = 64, MARGIN = PIXEL / 2 };

@@ -1,6 +1,9 @@
-/* The check compares the distributed gradient with that of one process: in f64 and, if the recipe rounds anywhere,
- * also in the recipe's own dtypes. It has two additions: the directional derivative, which needs no reference; and
- * mutants, mistakes that are made on purpose to show that the check notices them. */
+/* The check compares the distributed gradient with that of one process: in f64 and, if the recipe rounds anywhere, also
+ * in the recipe's own dtypes. It has two additions: the directional derivative, which needs no reference; and mutants,
+ * mistakes that are made on purpose to show that the check notices them.
+ *
+ * For users. Call these functions on one thread at a time. ad_check starts processes, which needs a process without
+ * other threads. */
 #ifndef ADDEND_CHECK_H
 #define ADDEND_CHECK_H
 #include "addend/recipe.h"

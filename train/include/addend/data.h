@@ -1,5 +1,7 @@
 /* Training data: text as bytes or as tokens, and pictures of text lines. The sample at each place of a batch depends
- * only on the place's global index, so every mesh reads the same batch. */
+ * only on the place's global index, so every mesh reads the same batch.
+ *
+ * For authors of programs. Only one thread at a time may use a text, or draw lines. */
 #ifndef ADDEND_DATA_H
 #define ADDEND_DATA_H
 #include "addend/layout.h"
@@ -90,8 +92,6 @@ AD_API uint64_t ad_text_data_mask_checksum(const ad_text_data *text);
 /* Adds to counts[token] how often each token occurs in a part of the text; in files of tokens, in the part's windows
  * (see ad_batch_options). */
 AD_API void ad_text_data_count_values(const ad_text_data *text, ad_data_part of, int64_t *counts);
-/* Returns the bytes of a part; owned by the text. NULL: the text was not read, or consists of tokens. */
-AD_API const uint8_t *ad_text_data_part(const ad_text_data *text, ad_data_part of, int64_t *size);
 
 /* How global batches are drawn. A global batch is the samples that all ranks together read in one step.
  *
@@ -151,10 +151,6 @@ AD_API AD_CHECKED ad_status ad_text_data_rows(const ad_text_data *text, const ad
  * mod w, where p is the first number from 0.618 w on that has no common divisor with w. So a set has up to w samples,
  * none twice, and already its first few are spread evenly over the part. */
 AD_API int64_t ad_text_data_samples(const ad_text_data *text, ad_data_part of);
-/* Returns the rows of the global batch that a rank has in microbatch m of `microbatches`: floor(i*n/g) divides the
- * global batch into microbatches, then the layout shards dimension 0 of the microbatch. */
-AD_API ad_span ad_batch_rows(const ad_layout *layout, int64_t rank, int64_t global_batch, int64_t microbatches,
-                             int64_t m);
 
 /* ---- pictures of a text's lines ---- */
 
@@ -221,8 +217,7 @@ typedef struct ad_weights ad_weights;
  * is wrong in an index: wrong entries, tensors missing from a file, and tensors that it does not list. Only headers are
  * read: ad_safetensors_check_values looks at the values of each file. *out is unchanged on failure. */
 AD_API AD_CHECKED ad_status ad_weights_open(const char *path, ad_weights **out);
-AD_API void ad_weights_close(ad_weights *weights);             /* NULL allowed */
-AD_API const char *ad_weights_path(const ad_weights *weights); /* the path as given, for messages */
+AD_API void ad_weights_close(ad_weights *weights); /* NULL allowed */
 /* Returns file number i, in the order of the files' names; valid until close. No two files have a tensor of the same
  * name. NULL: there are fewer files. */
 AD_API const ad_safetensors *ad_weights_file(const ad_weights *weights, size_t i);

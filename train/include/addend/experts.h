@@ -1,8 +1,11 @@
-/* The mixture-of-experts layer, in the style of layers.h: a router chooses some experts for each token; the token's
- * row goes to these experts' ranks and comes back. Its operations are in tensor.h, "mixtures of experts". */
+/* The mixture-of-experts layer, in the style of layers.h: a router chooses some experts for each token; the token's row
+ * goes to these experts' ranks and comes back. Its operations are in routing.h.
+ *
+ * For authors of programs. As for tensor.h, one thread at a time uses a tape; one makes a list of declarations. */
 #ifndef ADDEND_EXPERTS_H
 #define ADDEND_EXPERTS_H
 #include "addend/layers.h"
+#include "addend/routing.h"
 
 #if defined(__cplusplus)
 extern "C" {

@@ -1,4 +1,6 @@
-/* Writes a run's weights in the form that Hugging Face Transformers reads. */
+/* Writes a run's weights in the form that Hugging Face Transformers reads.
+ *
+ * For users. Any thread may call these functions, one at a time for one folder. */
 #ifndef ADDEND_EXPORT_H
 #define ADDEND_EXPORT_H
 #include <stdint.h>

@@ -1,6 +1,8 @@
 /* Layers as formulas over numbered parameters. A layer is a struct of parameter numbers; its `declare` function adds
- * the parameters to a model's list, and its `forward` function is its formula. `params[i]` is the leaf of parameter
- * i on the tape. x is [batch, seq, d_model]; on `tp` it is I or sharded along the sequence, as ad_parallel says. */
+ * the parameters to a model's list, and its `forward` function is its formula. `params[i]` is the leaf of parameter i
+ * on the tape. x is [batch, seq, d_model]; on `tp` it is I or sharded along the sequence, as ad_parallel says.
+ *
+ * For authors of programs. As for tensor.h, one thread at a time uses a tape; one makes a list of declarations. */
 #ifndef ADDEND_LAYERS_H
 #define ADDEND_LAYERS_H
 #include "addend/parameter.h"
@@ -55,16 +57,9 @@ typedef struct ad_parallel {
  *   leave: P->I by all_reduce (backward convert I->R), or P->S1 by reduce_scatter (backward all_gather S1->R) */
 AD_API ad_tensor *ad_tp_enter_at(ad_tape *t, ad_tensor *x, ad_parallel parallel, const char *site);
 AD_API ad_tensor *ad_tp_leave_at(ad_tape *t, ad_tensor *x, ad_parallel parallel, const char *site);
-/* Converts a weight from I to R on `tp`, for use where the sequence is sharded over `tp`. The backward of the
- * conversion sums the weight's gradient. */
-AD_API ad_tensor *ad_tp_use_at(ad_tape *t, ad_tensor *weight, const char *site);
 AD_API int ad_tp_is_named(const ad_tensor *x); /* returns 1 if the mesh of x names tp */
-/* Prepares an R bias for the addition to a P value: only one rank's replica counts (`once`). */
-AD_API ad_tensor *ad_tp_once_at(ad_tape *t, ad_tensor *bias, const char *site);
 #define ad_tp_enter(t, x, parallel) ad_tp_enter_at((t), (x), (parallel), AD_HERE)
 #define ad_tp_leave(t, x, parallel) ad_tp_leave_at((t), (x), (parallel), AD_HERE)
-#define ad_tp_use(t, weight) ad_tp_use_at((t), (weight), AD_HERE)
-#define ad_tp_once(t, bias) ad_tp_once_at((t), (bias), AD_HERE)
 /* Sets the layout's type on tp to `type`, if the layout's mesh names tp. */
 AD_API void ad_tp_type(ad_layout *layout, ad_type type);
 
@@ -171,13 +166,10 @@ AD_API ad_attention_layer ad_attention_declare(ad_declarations *to, const char *
 AD_API ad_tensor *ad_attention_forward(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer,
                                        ad_tensor *x);
 /* A cache of the keys and values of one sequence's tokens that a layer has read, so that each new token is computed
- * once. */
+ * once. A sampler makes it (ad_continued of program.h). */
 typedef struct ad_kept_keys ad_kept_keys;
-AD_API AD_CHECKED ad_status ad_kept_keys_create(ad_kept_keys **out);
-AD_API void ad_kept_keys_destroy(ad_kept_keys *kept); /* NULL allowed */
-AD_API void ad_kept_keys_forget(ad_kept_keys *kept);  /* empties the cache for another sequence; keeps the memory */
 /* Like ad_attention_forward, for the tokens [1, rows, d_model] that follow those in the cache; their keys and values
- * are added to the cache. The tape must continue at that position (ad_tape_continue). No gradient flows through cached
+ * are added to the cache. The tape must continue at that position, as a sampler's does. No gradient flows through cached
  * keys and values: they are constants. On one rank only. kept NULL: ad_attention_forward. */
 AD_API ad_tensor *ad_attention_continue(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer,
                                         ad_tensor *x, ad_kept_keys *kept);
@@ -197,8 +189,6 @@ typedef struct ad_mlp_shape {
 AD_API ad_mlp_layer ad_mlp_declare(ad_declarations *to, const char *path, const ad_mlp_shape *shape);
 /* Applies the layer to x [batch, seq, d_model], the residual stream; the result has the shape and layout of x. */
 AD_API ad_tensor *ad_mlp_forward(ad_tape *t, ad_tensor *const *params, const ad_mlp_layer *layer, ad_tensor *x);
-/* Returns the products of the MLP without ad_tp_enter and ad_tp_leave: x is R on tp, the result is P on tp. */
-AD_API ad_tensor *ad_mlp_products(ad_tape *t, ad_tensor *const *params, const ad_mlp_layer *layer, ad_tensor *x);
 
 /* Returns the standard deviation of a matrix with `in` rows at which a product with it keeps the size of its input. */
 AD_API double ad_deviation_keeping_size(int64_t in);

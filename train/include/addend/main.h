@@ -1,6 +1,8 @@
 /* Makes a custom program a command: `mine check`, `mine train`, `mine plan` and `mine report`, with everything that
  * `addend` has for its own programs. A program can also be a shared object that `addend --program` loads.
- * train/docs/own-program.md builds one from an empty file. */
+ * train/docs/own-program.md builds one from an empty file.
+ *
+ * For authors of programs. Call ad_main first in main, before any thread is started. */
 #ifndef ADDEND_MAIN_H
 #define ADDEND_MAIN_H
 #include "addend/program.h"

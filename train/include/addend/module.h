@@ -1,6 +1,8 @@
-/* Modules, as a program declares them: parameters that belong together and are on one set of ranks, and states,
- * which no gradient updates. Storage, full copies, reducer and optimizer are created from the declaration.
- * Parameters may be on any view of the module's mesh. */
+/* Modules, as a program declares them: parameters that belong together and are on one set of ranks, and states, which
+ * no gradient updates. Storage, full copies, reducer and optimizer are created from the declaration. Parameters may be
+ * on any view of the module's mesh.
+ *
+ * For authors of programs. A spec is a plain value, which any thread may read. */
 #ifndef ADDEND_MODULE_H
 #define ADDEND_MODULE_H
 #include "addend/optim.h"

@@ -1,5 +1,8 @@
 /* Custom operations. An operation is a record with its rule, its forward and its backward; this header also has the
- * functions that forward and backward may call. addend's own operations are the same kind of record. */
+ * functions that forward and backward may call. addend's own operations are the same kind of record.
+ *
+ * For authors of operations. A record is read by all threads and must not change; its functions run on the thread that
+ * uses the tape. */
 #ifndef ADDEND_OPERATION_H
 #define ADDEND_OPERATION_H
 #include "addend/tensor.h"

@@ -1,5 +1,7 @@
 /* Plans: the reductions of a recipe, their axes, times and bytes, at any world size. Nothing runs and no data moves:
- * one process acts as the ranks on backend dry. */
+ * one process acts as the ranks on backend dry.
+ *
+ * For users. Call these functions on one thread at a time. */
 #ifndef ADDEND_PLAN_H
 #define ADDEND_PLAN_H
 #include "addend/recipe.h"

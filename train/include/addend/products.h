@@ -1,5 +1,7 @@
-/* Matrix products in plain memory, outside a tape, for computations of a program beside its steps. On a tape,
- * ad_linear and similar operations make products together with their gradients. */
+/* Matrix products in plain memory, outside a tape, for computations of a program beside its steps. On a tape, ad_linear
+ * and similar operations make products together with their gradients.
+ *
+ * For authors of operations and programs. Any thread may call these functions at any time, on memory of its own. */
 #ifndef ADDEND_PRODUCTS_H
 #define ADDEND_PRODUCTS_H
 #include <stddef.h>

@@ -1,6 +1,9 @@
 /* Programs. A program is what is trained: its record (ad_program_kind) has its recipe keys, its modules, its data, the
  * phases of a microbatch, its counts and its losses. The step function (train.h) applies the laws and knows no model; a
- * program knows its model. */
+ * program knows its model.
+ *
+ * For authors of programs. A record's functions run on the thread that uses the run. Register and load kinds on one
+ * thread, before recipes are read. */
 #ifndef ADDEND_PROGRAM_H
 #define ADDEND_PROGRAM_H
 #include <stddef.h>

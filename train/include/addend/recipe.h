@@ -1,5 +1,7 @@
 /* Recipes: YAML files that name a model, data, mesh, precision and schedule. A recipe is read and checked as a whole
- * before any rank starts; all its mistakes are reported together, each with its line. */
+ * before any rank starts; all its mistakes are reported together, each with its line.
+ *
+ * For users. Any number of threads may use a recipe at a time; read recipes on one. */
 #ifndef ADDEND_RECIPE_H
 #define ADDEND_RECIPE_H
 #include "addend/program.h"
@@ -82,7 +84,7 @@ typedef struct ad_recipe {
   } checkpoint;
   /* The schedule of a pipeline, only for programs with stages. */
   struct {
-    char *kind;      /* name of a schedule of schedule.h; NULL: see ad_recipe_schedule */
+    char *kind;      /* name of a schedule of schedule.h; NULL: interleaved if a rank has several stages, else 1f1b */
     int64_t stages;  /* 0: as many as the mesh's axis pp */
     int64_t *layers; /* number of layers of each stage; NULL: layers are divided by the cost of their products */
     size_t layer_count;
@@ -119,9 +121,6 @@ AD_API AD_CHECKED ad_status ad_recipe_pretraining(const ad_recipe *recipe, ad_re
 /* Lists all paths that --set accepts, over the recipes of all registered programs: one path a line, each once. Caller
  * frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_recipe_keys(char **out);
-/* Returns the name of the pipeline's schedule: schedule.kind or, if the recipe leaves it out, "interleaved" if a rank
- * has several stages, else "1f1b". */
-AD_API const char *ad_recipe_schedule(const ad_recipe *recipe);
 /* Sets *out to the number of ranks on which the recipe runs. */
 AD_API AD_CHECKED ad_status ad_recipe_world(const ad_recipe *recipe, int64_t *out);
 

@@ -1,4 +1,6 @@
-/* The page that shows how a run went: loss, speed, one step on all ranks, the check, the recipe. */
+/* The page that shows how a run went: loss, speed, one step on all ranks, the check, the recipe.
+ *
+ * For users. Any thread may call these functions, one at a time for one folder or path. */
 #ifndef ADDEND_REPORT_H
 #define ADDEND_REPORT_H
 #include <stddef.h>

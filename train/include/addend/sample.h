@@ -1,5 +1,7 @@
 /* Generates tokens with a trained decoder: one process, one sequence. Keys and values of earlier tokens are kept, so
- * each token is computed once. Only for programs that can continue a text (ad_program_kind.sampling). */
+ * each token is computed once. Only for programs that can continue a text (ad_program_kind.sampling).
+ *
+ * For users. Only one thread at a time may use a sampler. */
 #ifndef ADDEND_SAMPLE_H
 #define ADDEND_SAMPLE_H
 #include <stdint.h>

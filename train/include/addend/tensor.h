@@ -1,6 +1,8 @@
 /* Tensors on a tape: operations carry types forward and gradients of the dual type backward. An operation returns a
- * tensor and never fails in the middle of an expression. The first error sticks to the tape with its call site;
- * later operations return dead tensors, and ad_backward or ad_tape_status reports the error. */
+ * tensor and never fails in the middle of an expression. The first error sticks to the tape with its call site; later
+ * operations return dead tensors, and ad_backward or ad_tape_status reports the error.
+ *
+ * For authors of programs. Only one thread at a time may use a tape, its tensors and its comm. */
 #ifndef ADDEND_TENSOR_H
 #define ADDEND_TENSOR_H
 #include "addend/bridge.h"
@@ -27,7 +29,7 @@ typedef struct ad_tape_options {
   void *trace_context;
   /* For backend dry, where no scores exist. 0: tokens choose experts evenly. Above 0, the worst case for this rank:
    * every other rank has this many tokens, and all of them choose as many of this rank's experts as they can
-   * (ad_dispatch). */
+   * (ad_dispatch of routing.h). */
   size_t crowd;
 } ad_tape_options;
 
@@ -55,10 +57,6 @@ AD_API AD_CHECKED ad_status ad_tape_create(ad_comm *comm, const ad_mesh *mesh, c
                                            ad_tape **out);
 AD_API void ad_tape_destroy(ad_tape *tape);
 AD_API void ad_tape_reset(ad_tape *tape); /* forgets every tensor and the error; keeps the memory */
-/* Makes the tape's sequences continue earlier sequences of `position` tokens, until the next reset: their first token
- * has this position in ad_rotary, and ad_attention takes `position` more keys and values than rows, those of the
- * earlier tokens. */
-AD_API void ad_tape_continue(ad_tape *tape, int64_t position);
 /* Returns the tape's first error, or AD_OK; the call puts the error's text into ad_last_error(). */
 AD_API ad_status ad_tape_status(const ad_tape *tape);
 AD_API ad_dtype ad_tape_dtype(const ad_tape *tape);
@@ -154,13 +152,13 @@ AD_API ad_tensor *ad_scale_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *facto
 /* a times a finite number, the same on all ranks. To divide by a count use ad_divide, which knows whether the count
  * was summed. */
 AD_API ad_tensor *ad_scale_at(ad_tape *tape, ad_tensor *a, double factor, const char *site);
+/* x times `factor`, a tensor of one element [1], such as a learned temperature; the factor is wide. AD_INVALID if it has
+ * another number of elements. */
+AD_API ad_tensor *ad_scale_by_at(ad_tape *tape, ad_tensor *x, ad_tensor *factor, const char *site);
 /* a divided by the count's total over microbatches and ranks (law 5); waits for the count's sum if it is in flight.
  * AD_TYPE while the count is still P on an axis: until its sum was posted and waited for. If the total is 0, the result
  * and the gradient are 0. */
 AD_API ad_tensor *ad_divide_at(ad_tape *tape, ad_tensor *a, const ad_count *count, const char *site);
-/* a times microbatch m's share of the count: ad_count_of(m) / total; 0 if the total is 0. For a loss that is not
- * linear in its sums: such a loss is defined for each microbatch over all ranks, and weighted like its microbatch. */
-AD_API ad_tensor *ad_share_at(ad_tape *tape, ad_tensor *a, const ad_count *count, size_t m, const char *site);
 AD_API ad_tensor *ad_sum_at(ad_tape *tape, ad_tensor *a, const char *site); /* sum over all dimensions -> scalar */
 /* Return the sum, or the mean, along one dimension, which disappears: [a, b, c] over dimension 1 -> [a, c]. The result
  * is wide. The mean divides by the full size of the dimension. If the dimension is sharded, the result is P: each rank
@@ -170,6 +168,9 @@ AD_API ad_tensor *ad_mean_over_at(ad_tape *tape, ad_tensor *x, int dim, const ch
 /* Returns the maximum along a dimension, which must be full. The gradient goes only to the largest element; if several
  * are equal, to the first of them. */
 AD_API ad_tensor *ad_max_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *site);
+/* Returns the L2 norm, the root of the sum of squares, along a dimension, which must be full and disappears; the result
+ * is wide. Where the norm is 0, its gradient is 0. */
+AD_API ad_tensor *ad_norm_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *site);
 /* Returns the product y = x w: x [..., k] and w [k, n] -> [..., n]. */
 AD_API ad_tensor *ad_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const char *site);
 /* Returns the product y = x w^T: x [..., k] and w [n, k] -> [..., n]. For a head that is tied to its embedding. */
@@ -187,8 +188,17 @@ AD_API ad_tensor *ad_rms_norm_unweighted_at(ad_tape *tape, ad_tensor *x, double 
  * be full; x [..., d], weight and bias [d]. Ba et al. 2016. */
 AD_API ad_tensor *ad_layer_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight, ad_tensor *bias, double epsilon,
                                    const char *site);
+/* Fills this rank's part of an array [samples, ...], f32 or f64, with random numbers in [0, 1). Each number depends
+ * only on the seed, the name, the step, the number of its sample (`first` is the number of the array's first sample)
+ * and its index within the sample. Therefore every mesh, every split of a batch into microbatches and both dtypes get
+ * the same numbers. Element e of sample i (e counts row by row within the sample) is floor(r / 2^40) / 2^24; r is the
+ * first number of the draw (s, i, e), and s the first number of the draw (seed, XXH64(name), step). data.h defines
+ * draws (seed, stream, index). AD_TYPE if the array is P or V on an axis. */
+#define ad_array_uniform(...) ad_array_uniform_at(__VA_ARGS__, AD_HERE)
+AD_API AD_CHECKED ad_status ad_array_uniform_at(const ad_comm *comm, uint64_t seed, const char *name, int64_t step,
+                                                int64_t first, ad_array *array, const char *site);
 /* Dropout: each element of x [samples, ...] becomes 0 with this probability (0 to below 1), and is divided by 1 -
- * probability otherwise. Element i of a sample is dropped if its number of ad_array_uniform (array.h) is below the
+ * probability otherwise. Element i of a sample is dropped if its number of ad_array_uniform is below the
  * probability. That number depends on the seed, the name (use a different one for each place in a model), the step, the
  * number of the sample (`first` is that of x's first sample) and i. So every mesh, every division of a batch into
  * microbatches and every dtype drops the same elements. AD_TYPE if x is V, because each rank then has its own
@@ -200,15 +210,11 @@ AD_API ad_tensor *ad_head_norm_at(ad_tape *tape, ad_tensor *x, ad_tensor *weight
 /* x [batch, seq, d] with its first n positions replaced by front [batch, n, d]: for embeddings of inputs that are not
  * tokens, such as pictures. x and front have the same layout, with the sequence full. */
 AD_API ad_tensor *ad_place_at(ad_tape *tape, ad_tensor *x, ad_tensor *front, const char *site);
-/* ad_concat joins n values (1 to 64) along the last dimension, which must be full; their other dimensions must be
- * equal. Law 3 as for ad_add: all are P, or none. ad_slice is the inverse: it takes columns first .. first + count - 1
- * of the last dimension. */
-AD_API ad_tensor *ad_concat_at(ad_tape *tape, ad_tensor *const *parts, size_t n, const char *site);
-AD_API ad_tensor *ad_slice_at(ad_tape *tape, ad_tensor *x, int64_t first, int64_t count, const char *site);
-/* Like ad_concat and ad_slice, along any dimension, numbered from 0, which must be full. */
-AD_API ad_tensor *ad_concat_along_at(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site);
-AD_API ad_tensor *ad_slice_along_at(ad_tape *tape, ad_tensor *x, int dim, int64_t first, int64_t count,
-                                    const char *site);
+/* ad_concat joins n values (1 to 4096) along dimension `dim`, which must be full; their other dimensions must be equal.
+ * Law 3 as for ad_add: all are P, or none. ad_slice is the inverse: it takes elements first .. first + count - 1 of
+ * dimension `dim`. Dimensions are numbered from 0; -1 is the last. */
+AD_API ad_tensor *ad_concat_at(ad_tape *tape, ad_tensor *const *parts, size_t n, int dim, const char *site);
+AD_API ad_tensor *ad_slice_at(ad_tape *tape, ad_tensor *x, int dim, int64_t first, int64_t count, const char *site);
 /* x with two of its dimensions exchanged; the sharding moves with the dimensions. If dim is other_dim the result is
  * x. */
 AD_API ad_tensor *ad_transpose_at(ad_tape *tape, ad_tensor *x, int dim, int other_dim, const char *site);
@@ -268,6 +274,9 @@ AD_API ad_tensor *ad_sigmoid_at(ad_tape *tape, ad_tensor *x, const char *site); 
 AD_API ad_tensor *ad_exp_at(ad_tape *tape, ad_tensor *x, const char *site);
 AD_API ad_tensor *ad_ln_at(ad_tape *tape, ad_tensor *x, const char *site); /* natural logarithm */
 AD_API ad_tensor *ad_sqrt_at(ad_tape *tape, ad_tensor *x, const char *site);
+AD_API ad_tensor *ad_softmax_at(ad_tape *tape, ad_tensor *x, const char *site); /* softmax over the last dimension */
+/* Divides each row by its sum, over the last dimension, which must be full: positive numbers become shares. */
+AD_API ad_tensor *ad_shares_at(ad_tape *tape, ad_tensor *x, const char *site);
 /* Cross-entropy: the sum over positions with target >= 0 of -log softmax(logits)[target], only the numerator of the
  * loss; logits [batch, seq, vocabulary], targets i32 [batch, seq]. If the vocabulary is sharded, the ranks gather three
  * numbers of each row and the result is I, as if all_gather S->I had gathered the logits, which never exist on one
@@ -278,90 +287,17 @@ AD_API ad_tensor *ad_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tenso
 /* Returns the numerator of a mean squared error: the sum over all elements of (a - b)^2. Divide it (ad_divide) by the
  * number of elements in the step, or by the count over which the mean is to be taken. */
 AD_API ad_tensor *ad_squared_error_at(ad_tape *tape, ad_tensor *a, ad_tensor *b, const char *site);
+/* Returns the numerator of a binary cross-entropy: the sum over all elements of
+ *   -y log sigmoid(x) - (1 - y) log(1 - sigmoid(x))
+ * for logits x and targets y of the same shape. A target is a constant between 0 and 1. The loss and its gradient are
+ * finite and exact for logits of any size. Divide it (ad_divide) as ad_squared_error. */
+AD_API ad_tensor *ad_binary_cross_entropy_at(ad_tape *tape, ad_tensor *logits, ad_tensor *targets, const char *site);
 /* Returns the numerator of a divergence: the sum over positions of KL(softmax(target) || softmax(logits)). logits and
  * target are [..., vocabulary], with the vocabulary full; the target is a constant. */
 AD_API ad_tensor *ad_kl_divergence_at(ad_tape *tape, ad_tensor *logits, ad_tensor *target, const char *site);
 #define ad_squared_error(...) ad_squared_error_at(__VA_ARGS__, AD_HERE)
+#define ad_binary_cross_entropy(...) ad_binary_cross_entropy_at(__VA_ARGS__, AD_HERE)
 #define ad_kl_divergence(...) ad_kl_divergence_at(__VA_ARGS__, AD_HERE)
-
-/* ---- mixtures of experts ----
- * Values here are rows [rows, width]. A routing says which rows go where. */
-/* A routing: which rows go to which expert. Made by ad_top_k, used by the operations below, valid until the tape's
- * reset. Ranks that differ only on axes on which the scores are R or I have the same routing. */
-typedef struct ad_routing ad_routing;
-AD_API ad_tensor *ad_softmax_at(ad_tape *tape, ad_tensor *x, const char *site); /* softmax over the last dimension */
-/* Divides each row by its sum, over the last dimension, which must be full: positive numbers become shares. */
-AD_API ad_tensor *ad_shares_at(ad_tape *tape, ad_tensor *x, const char *site);
-/* ad_to_rows turns x [..., d] into rows [n, d]. On axes that shard any dimension but the last, each rank then has
- * its own rows: V. ad_from_rows turns them back into the shape and sharding of `like`, from which they came. */
-AD_API ad_tensor *ad_to_rows_at(ad_tape *tape, ad_tensor *x, const char *site);
-AD_API ad_tensor *ad_from_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *like, const char *site);
-/* Chooses experts: scores [tokens, experts] -> the scores of each token's k best experts [tokens, k], best first. Of
- * equal scores that of the expert with the lowest number comes first. Experts are chosen by score + bias (bias is
- * [experts]; NULL: none). Scores that are not chosen get exactly zero gradient. The call sets *routing. So make the
- * call its own statement: as an argument beside one that reads the routing, it may be evaluated too late. */
-AD_API ad_tensor *ad_top_k_at(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_array *bias, ad_routing **routing,
-                              const char *site);
-/* Limits each expert to ceil(capacity * choices / experts) choices of all ranks: those of the tokens with the lowest
- * numbers. All further choices are dropped and have no slot. A token's number is sample * seq + position in `batch`
- * [samples, seq, ...]. The routed tokens are its rows on this rank from number `first` on. Collective over the axes
- * on which the scores are V. Call it after ad_top_k and before slots are made. */
-AD_API void ad_limit_at(ad_tape *tape, ad_routing *routing, double capacity, const ad_tensor *batch, size_t first,
-                        const char *site);
-/* For reading the choices of this rank's tokens, after ad_top_k has run. There are no choices if the routing is NULL or
- * its tape has failed. */
-AD_API size_t ad_routing_dropped(const ad_routing *routing); /* returns the number of choices that have no slot */
-/* Returns an array [tokens, top_k] with the number of the chosen expert for each choice, in the order of ad_top_k's
- * result, dropped choices included. *count becomes tokens * top_k. Borrowed until the tape's reset. On backend dry
- * tokens are spread evenly. NULL: there are no choices. */
-AD_API const int32_t *ad_routing_choices(const ad_routing *routing, size_t *count);
-/* Returns the smallest distance, over all tokens, between score + bias of a chosen expert and of one not chosen. It can
- * be below 0 only if choices were given (ad_decisions). INFINITY: every expert was chosen, or there are no choices. A
- * program computes its `choices.margin` from this distance (program.h). */
-AD_API double ad_routing_margin(const ad_routing *routing);
-/* Choices kept beside a batch [samples, seq, ...] in an order that no mesh changes: numbers of experts [samples * seq,
- * top_k], for ad_experts_forward (experts.h). A program keeps them for its `choices.decisions` (program.h). */
-typedef struct ad_decisions {
-  int32_t *of; /* choices of the whole batch, borrowed until the tape's reset; NULL: they are not kept */
-  int given;   /* 1: tokens use the choices in `of`; 0: each rank writes its tokens' choices to `of` */
-} ad_decisions;
-/* Returns how many tokens of this rank chose each expert, before any limit: a constant [experts] with the types of the
- * scores. On axes where this constant is V, because ranks route their own tokens, declare it P and sum it. */
-AD_API ad_tensor *ad_choices_at(ad_tape *tape, const ad_routing *routing, const char *site);
-/* The load-balancing loss of these rows, after Fedus et al. 2021, eq. 4 (for any top_k):
- *   experts * sum over e of (choices_e / sum of choices) * (sum over rows of shares_e / rows of all ranks)
- * It is 1 if everything is even, and 0 if nothing was chosen. shares is [rows, experts], each row with sum 1; choices
- * [experts] are those of all ranks. The whole loss is the sum over the rows of all ranks, so it is V where rows are V.
- */
-AD_API ad_tensor *ad_balance_at(ad_tape *tape, ad_tensor *shares, ad_tensor *choices, int64_t top_k, const char *site);
-/* Slots are the choices in the order of experts. ad_to_slots copies rows [tokens, d] to a row for each slot;
- * ad_from_slots sums each token's slots; ad_slot_weights gives the chosen scores slot by slot: [slots]. */
-AD_API ad_tensor *ad_to_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *site);
-AD_API ad_tensor *ad_from_slots_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *site);
-AD_API ad_tensor *ad_slot_weights_at(ad_tape *tape, ad_tensor *chosen, const ad_routing *routing, const char *site);
-/* ad_dispatch sends slots, V on `axes`, to the ranks of their experts (sharded over `axes` as S0), where they arrive
- * sorted by expert; ad_return sends them back. all_to_all V->V with the exact counts. */
-AD_API ad_tensor *ad_dispatch_at(ad_tape *tape, ad_tensor *x, ad_routing *routing, const char *axes, const char *site);
-AD_API ad_tensor *ad_return_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, const char *axes,
-                               const char *site);
-/* Multiplies each of the dispatched rows [n, k] by the matrix of its expert -> [n, m]. The matrices are [experts, k,
- * m], sharded S0 over the axes of the dispatch. */
-AD_API ad_tensor *ad_grouped_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const ad_routing *routing,
-                                       const char *site);
-#define ad_softmax(...) ad_softmax_at(__VA_ARGS__, AD_HERE)
-#define ad_shares(...) ad_shares_at(__VA_ARGS__, AD_HERE)
-#define ad_to_rows(...) ad_to_rows_at(__VA_ARGS__, AD_HERE)
-#define ad_from_rows(...) ad_from_rows_at(__VA_ARGS__, AD_HERE)
-#define ad_top_k(...) ad_top_k_at(__VA_ARGS__, AD_HERE)
-#define ad_limit(...) ad_limit_at(__VA_ARGS__, AD_HERE)
-#define ad_choices(...) ad_choices_at(__VA_ARGS__, AD_HERE)
-#define ad_balance(...) ad_balance_at(__VA_ARGS__, AD_HERE)
-#define ad_to_slots(...) ad_to_slots_at(__VA_ARGS__, AD_HERE)
-#define ad_from_slots(...) ad_from_slots_at(__VA_ARGS__, AD_HERE)
-#define ad_slot_weights(...) ad_slot_weights_at(__VA_ARGS__, AD_HERE)
-#define ad_dispatch(...) ad_dispatch_at(__VA_ARGS__, AD_HERE)
-#define ad_return(...) ad_return_at(__VA_ARGS__, AD_HERE)
-#define ad_grouped_linear(...) ad_grouped_linear_at(__VA_ARGS__, AD_HERE)
 
 /* ---- transitions (law 2) ----
  * Moves x to the type `to` on `axes` (as in ad_axes_parse). If x has different types on these axes, one type is moved
@@ -401,12 +337,13 @@ AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const c
 #define ad_multiply(...) ad_multiply_at(__VA_ARGS__, AD_HERE)
 #define ad_scale_rows(...) ad_scale_rows_at(__VA_ARGS__, AD_HERE)
 #define ad_scale(...) ad_scale_at(__VA_ARGS__, AD_HERE)
+#define ad_scale_by(...) ad_scale_by_at(__VA_ARGS__, AD_HERE)
 #define ad_divide(...) ad_divide_at(__VA_ARGS__, AD_HERE)
-#define ad_share(...) ad_share_at(__VA_ARGS__, AD_HERE)
 #define ad_sum(...) ad_sum_at(__VA_ARGS__, AD_HERE)
 #define ad_sum_over(...) ad_sum_over_at(__VA_ARGS__, AD_HERE)
 #define ad_mean_over(...) ad_mean_over_at(__VA_ARGS__, AD_HERE)
 #define ad_max_over(...) ad_max_over_at(__VA_ARGS__, AD_HERE)
+#define ad_norm_over(...) ad_norm_over_at(__VA_ARGS__, AD_HERE)
 #define ad_linear(...) ad_linear_at(__VA_ARGS__, AD_HERE)
 #define ad_linear_transposed(...) ad_linear_transposed_at(__VA_ARGS__, AD_HERE)
 #define ad_embedding(...) ad_embedding_at(__VA_ARGS__, AD_HERE)
@@ -418,8 +355,6 @@ AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const c
 #define ad_place(...) ad_place_at(__VA_ARGS__, AD_HERE)
 #define ad_concat(...) ad_concat_at(__VA_ARGS__, AD_HERE)
 #define ad_slice(...) ad_slice_at(__VA_ARGS__, AD_HERE)
-#define ad_concat_along(...) ad_concat_along_at(__VA_ARGS__, AD_HERE)
-#define ad_slice_along(...) ad_slice_along_at(__VA_ARGS__, AD_HERE)
 #define ad_transpose(...) ad_transpose_at(__VA_ARGS__, AD_HERE)
 #define ad_reshape(...) ad_reshape_at(__VA_ARGS__, AD_HERE)
 #define ad_repeat(...) ad_repeat_at(__VA_ARGS__, AD_HERE)
@@ -435,6 +370,8 @@ AD_API ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const c
 #define ad_exp(...) ad_exp_at(__VA_ARGS__, AD_HERE)
 #define ad_ln(...) ad_ln_at(__VA_ARGS__, AD_HERE)
 #define ad_sqrt(...) ad_sqrt_at(__VA_ARGS__, AD_HERE)
+#define ad_softmax(...) ad_softmax_at(__VA_ARGS__, AD_HERE)
+#define ad_shares(...) ad_shares_at(__VA_ARGS__, AD_HERE)
 #define ad_cross_entropy(...) ad_cross_entropy_at(__VA_ARGS__, AD_HERE)
 #define ad_all_reduce(t, x, axes, to) ad_move_at((t), (x), AD_MOVE_ALL_REDUCE, (axes), (to), AD_HERE)
 #define ad_reduce_scatter(t, x, axes, to) ad_move_at((t), (x), AD_MOVE_REDUCE_SCATTER, (axes), (to), AD_HERE)

@@ -1,5 +1,8 @@
-/* Training: one rank's share of a run, and the step function. There is only one step function: everything that takes
- * a step, checks included, calls it. */
+/* Training: one rank's share of a run, and the step function. There is only one step function: everything that takes a
+ * step, checks included, calls it.
+ *
+ * For users. Only one thread at a time may use a run and its comm. ad_train_interrupt and ad_train_checkpoint may be
+ * called on any thread. */
 #ifndef ADDEND_TRAIN_H
 #define ADDEND_TRAIN_H
 #include "addend/checkpoint.h"

@@ -7,6 +7,7 @@
 #define TESTS_CHECK_DRAWN_BRIDGE_H
 #include <stdlib.h>
 #include "addend/addend.h"
+#include "addend/helpers.h"
 
 #define BRIDGED_FORMS(X)                                                                        \
   X(THERE, "a value that crosses once")                                                         \

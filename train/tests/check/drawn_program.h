@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "addend/addend.h"
+#include "addend/helpers.h"
 
 #define DRAWN_FORMS(X)                                                                           \
   X(DIVIDED, "a loss that is divided by its count")                                              \

@@ -18,7 +18,7 @@
 #include "addend/program.h"
 #include "array/array.h"
 #include "base/memory.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "program/program.h"
 
 enum { EVERY_IN = 4, EVERY_WIDTH = 5, EVERY_MIDDLE = 7, EVERY_EVEN = 6, EVERY_ROWS = 16, EVERY_MICROBATCHES = 4 };

@@ -11,6 +11,7 @@
 
 #include "check/computed.h"
 #include "check/shards.h"
+#include "layout/type.h"
 
 /* Transitions of a program: a forward pass over tp (2 ranks), its backward, a bridge's over cp (3), and a count. */
 static const ad_place list[] = {

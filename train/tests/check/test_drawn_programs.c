@@ -12,7 +12,7 @@
 #include "../../../tests/install/experts.c"
 #undef main
 
-#include "addend/random.h"
+#include "base/random.h"
 #include "check/computing.h"
 #include "check/formulas.h"
 

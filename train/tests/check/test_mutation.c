@@ -13,6 +13,8 @@
 #include "base/injection.h"
 #include "check/mutation.h"
 #include "ranks.h"
+#include "base/random.h"
+#include "layout/type.h"
 
 enum { TRIALS = 400, SEED = 20 };
 

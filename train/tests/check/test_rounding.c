@@ -2,7 +2,7 @@
  * says exceeds its bound. */
 #include <math.h>
 #include "kernels/kernels.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "check/rounding.h"
 #include "recipe/recipe.h"
 #include "reduce/precision_policy.h"

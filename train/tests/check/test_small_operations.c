@@ -55,8 +55,8 @@ static ad_status small_run(void *own, ad_phase_run *at) {
   ad_tensor *sum = dropped(t, at, model, ad_add(t, by_columns(t, at, b, rows.means), by_even_columns(t, at, b)));
   ad_tensor *full = ad_all_reduce(t, sum, "tp", AD_R);
   ad_tensor *normed = ad_layer_norm(t, full, rows.means, rows.largest, 1e-5);
-  ad_tensor *both = ad_concat_along(t, (ad_tensor *[]){normed, b}, 2, 1);
-  ad_tensor *out = ad_multiply(t, ad_slice_along(t, both, 1, 2, EVERY_WIDTH), normed);
+  ad_tensor *both = ad_concat(t, (ad_tensor *[]){normed, b}, 2, 1);
+  ad_tensor *out = ad_multiply(t, ad_slice(t, both, 1, 2, EVERY_WIDTH), normed);
   ad_phase_loss(at, 0, ad_once(t, ad_squared_error(t, out, ad_constant(t, &batch->weights)), "tp"));
   return AD_OK;
 }

@@ -15,7 +15,7 @@
 #include "says.h"
 #include "addend/data.h"
 #include "base/memory.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "files/file.h"
 #include "data/lines/typeset.h"
 #include "ranks.h"

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include "addend/random.h"
+#include "base/random.h"
 #include "data/permutation.h"
 
 static void is_a_bijection(uint64_t key, int64_t n) {

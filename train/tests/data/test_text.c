@@ -229,44 +229,6 @@ static void fractions_of_a_sample_count(void **state) {
   ad_text_data_close(text);
 }
 
-/* Ranks hold neighbouring rows in the order of the mesh; over all microbatches every row comes once. */
-static void check_rows(const char *mesh_text, int64_t global_batch, int64_t microbatches) {
-  ad_mesh *mesh;
-  ad_layout layout;
-  assert_int_equal(ad_mesh_create(mesh_text, &mesh), AD_OK);
-  layout = ad_layout_all(mesh, AD_R);
-  ad_layout_set(&layout, AD_AXES(AD_DP_REPLICATE), AD_S(0));
-  ad_layout_set(&layout, AD_AXES(AD_DP_SHARD), AD_S(0));
-  int64_t next = 0;
-  for (int64_t m = 0; m < microbatches; m++) {
-    for (int64_t rank = 0; rank < ad_mesh_size(mesh); rank++) {
-      ad_span rows = ad_batch_rows(&layout, rank, global_batch, microbatches, m);
-      if (rows.count) assert_int_equal(rows.first, next);
-      next += rows.count;
-    }
-    assert_int_equal(next, (m + 1) * global_batch / microbatches);
-  }
-  ad_mesh_destroy(mesh);
-}
-
-static void every_row_is_read_once_however_it_is_cut(void **state) {
-  const char *const meshes[] = {"dp_shard=1", "dp_replicate=3 dp_shard=1", "dp_replicate=2 dp_shard=3", "dp_shard=5"};
-  for (int i = 0; i < 4; i++)
-    for (int64_t global_batch = 1; global_batch < 20; global_batch++)
-      for (int64_t microbatches = 1; microbatches < 8; microbatches++)
-        check_rows(meshes[i], global_batch, microbatches);
-}
-
-static void a_batch_that_is_not_cut_is_whole_on_every_rank(void **state) {
-  ad_mesh *mesh;
-  assert_int_equal(ad_mesh_create("dp_shard=2", &mesh), AD_OK);
-  ad_layout layout = ad_layout_all(mesh, AD_R);
-  ad_span rows = ad_batch_rows(&layout, 1, 8, 2, 1);
-  assert_int_equal(rows.first, 4);
-  assert_int_equal(rows.count, 4);
-  ad_mesh_destroy(mesh);
-}
-
 static void a_failing_allocation_leaves_nothing_behind(void **state) {
   const char *path = in_folder("tree");
   ad_text_data *text = NULL;
@@ -330,8 +292,6 @@ int main(void) {
       cmocka_unit_test(no_sample_comes_back_in_a_later_step),
       cmocka_unit_test(every_place_of_the_text_is_drawn),
       cmocka_unit_test(fractions_of_a_sample_count),
-      cmocka_unit_test(every_row_is_read_once_however_it_is_cut),
-      cmocka_unit_test(a_batch_that_is_not_cut_is_whole_on_every_rank),
       cmocka_unit_test(a_text_that_is_not_read_has_its_size_and_its_counts),
       cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
   };

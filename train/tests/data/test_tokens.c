@@ -11,10 +11,11 @@
 #include <cmocka.h>
 #include "allocations.h"
 #include "addend/data.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "base/memory.h"
 #include "data/permutation.h"
 #include "says.h"
+#include "data/text.h"
 
 #define must(call)                                        \
   do {                                                    \

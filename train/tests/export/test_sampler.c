@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "../../../programs/tests/oracle/numbers.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "addend/sample.h"
 #include "addend/store.h"
 #include "gpt/gpt.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "addend/layers.h"
 
 #define must(call) assert_int_equal((call), AD_OK)

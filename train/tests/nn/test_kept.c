@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include "nn/kept.h"
 #include "says.h"
+#include "tensor/tape.h"
 
 #define must(call) assert_int_equal((call), AD_OK)
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "base/error.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "plan/rank_kinds.h"
 #include "says.h"
 

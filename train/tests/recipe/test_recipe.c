@@ -21,6 +21,7 @@
 #include "recipe/recipe.h"
 #include "recipe/schema.h"
 #include "says.h"
+#include "recipe/schedule.h"
 
 #define MODEL "model: {kind: gpt, layers: 2, d_model: 32, heads: 4}\n"
 #define DATA "data: {text: [a, b], seq: 16}\n"

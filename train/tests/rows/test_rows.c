@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <math.h>
 #include <string.h>
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "rows/rows.h"
 
 enum { MOST = 200 };

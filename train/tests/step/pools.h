@@ -17,7 +17,7 @@
 #include "addend/bridge.h"
 #include "array/array.h"
 #include "base/memory.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "program/program.h"
 
 enum { IN = 5, MID = 4, OUT = 6, TOP = 7, MICROBATCHES_MAX = 5, ROWS_MAX = 16 };

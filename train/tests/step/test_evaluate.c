@@ -7,6 +7,7 @@
 #include "addend/data.h"
 #include "module/module.h"
 #include "step/run.h"
+#include "data/text.h"
 
 enum { SAMPLES = 7 };
 static const double close_enough = 1e-12;

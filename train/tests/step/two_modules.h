@@ -11,7 +11,7 @@
 #include "world.h"
 
 #include "base/memory.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "array/array.h"
 #include "program/program.h"
 

@@ -11,7 +11,7 @@
 #include <string.h>
 #include "addend/tensor.h"
 #include "array/part.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "ranks.h"
 #include "tensor/attention.h"
 

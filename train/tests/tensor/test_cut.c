@@ -28,20 +28,20 @@ static void norms_of_sharded_rows_are_those_of_the_full_ones(void **state) {
 
 /* x W^T with concatenated x and W is the sum of the products of their parts. */
 static ad_tensor *joined_product(ad_tape *t, ad_tensor *const *x) {
-  return ad_linear_transposed(t, ad_concat(t, x, 2), x[2]);
+  return ad_linear_transposed(t, ad_concat(t, x, 2, -1), x[2]);
 }
 static ad_tensor *sum_of_products(ad_tape *t, ad_tensor *const *x) {
-  return ad_add(t, ad_linear_transposed(t, x[0], ad_slice(t, x[2], 0, WIDTH)),
-                ad_linear_transposed(t, x[1], ad_slice(t, x[2], WIDTH, 2)));
+  return ad_add(t, ad_linear_transposed(t, x[0], ad_slice(t, x[2], -1, 0, WIDTH)),
+                ad_linear_transposed(t, x[1], ad_slice(t, x[2], -1, WIDTH, 2)));
 }
 /* Joining columns of partial values and summing gives the same as summing first. */
 static ad_tensor *joined_before_the_sum(ad_tape *t, ad_tensor *const *x) {
-  ad_tensor *joined = ad_concat(t, (ad_tensor *[]){x[0], x[1]}, 2);
+  ad_tensor *joined = ad_concat(t, (ad_tensor *[]){x[0], x[1]}, 2, -1);
   return ad_linear_transposed(t, ad_all_reduce(t, joined, "tp", AD_I), x[2]);
 }
 static ad_tensor *joined_after_the_sum(ad_tape *t, ad_tensor *const *x) {
   ad_tensor *a = ad_all_reduce(t, x[0], "tp", AD_I), *b = ad_all_reduce(t, x[1], "tp", AD_I);
-  return ad_linear_transposed(t, ad_concat(t, (ad_tensor *[]){a, b}, 2), x[2]);
+  return ad_linear_transposed(t, ad_concat(t, (ad_tensor *[]){a, b}, 2, -1), x[2]);
 }
 
 static void compare_columns(const char *mesh, const char *layout, const char *full_layout, formula a, formula b) {

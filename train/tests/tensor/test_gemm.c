@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include "kernels/kernels.h"
 #include "base/memory.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "base/injection.h"
 #include "draw.h"
 #include "products/gemm_split.h"

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 #include "addend/bridge.h"
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "addend/tensor.h"
 #include "ranks.h"
 

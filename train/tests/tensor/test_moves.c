@@ -11,6 +11,8 @@
 #include "addend/tensor.h"
 #include "ranks.h"
 #include "says.h"
+#include "layout/type.h"
+#include "tensor/tape.h"
 
 static ad_tape *open_tape(ad_comm *comm, const ad_mesh *mesh) {
   ad_tape *tape = NULL;

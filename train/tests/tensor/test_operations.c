@@ -4,6 +4,9 @@
 #include "rows/rows.h"
 #include "says.h"
 #include "world.h"
+#include "addend/helpers.h"
+#include "tensor/tape.h"
+#include "addend/routing.h"
 
 enum { OPERANDS = 3 };
 
@@ -200,20 +203,22 @@ static ad_tensor *embedding(ad_tape *t, ad_tensor *const *x) { return ad_embeddi
 static ad_tensor *rms_norm(ad_tape *t, ad_tensor *const *x) { return ad_rms_norm(t, x[0], x[1], 1e-5); }
 static ad_tensor *rms_norm_unweighted(ad_tape *t, ad_tensor *const *x) { return ad_rms_norm_unweighted(t, x[0], 1e-5); }
 static ad_tensor *scale_rows(ad_tape *t, ad_tensor *const *x) { return ad_scale_rows(t, x[0], x[1]); }
-static ad_tensor *concat(ad_tape *t, ad_tensor *const *x) { return ad_concat(t, x, 3); }
+static ad_tensor *concat(ad_tape *t, ad_tensor *const *x) { return ad_concat(t, x, 3, -1); }
 static ad_tensor *concat_of_one(ad_tape *t, ad_tensor *const *x) {
-  return ad_concat(t, (ad_tensor *[]){x[0], x[0], x[0]}, 3);
+  return ad_concat(t, (ad_tensor *[]){x[0], x[0], x[0]}, 3, -1);
 }
-static ad_tensor *slice(ad_tape *t, ad_tensor *const *x) { return ad_slice(t, x[0], 2, 3); }
+static ad_tensor *slice(ad_tape *t, ad_tensor *const *x) { return ad_slice(t, x[0], -1, 2, 3); }
 static ad_tensor *slices(ad_tape *t, ad_tensor *const *x) {
-  return ad_multiply(t, ad_slice(t, x[0], 0, 4), ad_slice(t, x[0], 3, 4));
+  return ad_multiply(t, ad_slice(t, x[0], -1, 0, 4), ad_slice(t, x[0], -1, 3, 4));
 }
 /* The gradient of the slice forms in memory that another gradient has used before. */
 static ad_tensor *slice_later(ad_tape *t, ad_tensor *const *x) {
-  ad_tensor *first = ad_slice(t, ad_gelu(t, x[0]), 2, 3);
-  return ad_add(t, first, ad_slice(t, ad_gelu(t, ad_gelu(t, x[0])), 0, 3));
+  ad_tensor *first = ad_slice(t, ad_gelu(t, x[0]), -1, 2, 3);
+  return ad_add(t, first, ad_slice(t, ad_gelu(t, ad_gelu(t, x[0])), -1, 0, 3));
 }
 static ad_tensor *repeat(ad_tape *t, ad_tensor *const *x) { return ad_repeat(t, x[0], x[1]); }
+static ad_tensor *scale_by(ad_tape *t, ad_tensor *const *x) { return ad_scale_by(t, x[0], x[1]); }
+static ad_tensor *norm_over(ad_tape *t, ad_tensor *const *x) { return ad_norm_over(t, x[0], 1); }
 static ad_tensor *squared_error(ad_tape *t, ad_tensor *const *x) { return ad_squared_error(t, x[0], x[1]); }
 /* The KL divergence to a constant target. */
 static ad_tensor *kl_divergence(ad_tape *t, ad_tensor *const *x) {
@@ -240,9 +245,9 @@ static ad_tensor *gelu(ad_tape *t, ad_tensor *const *x) { return ad_gelu(t, x[0]
 static ad_tensor *sum_over(ad_tape *t, ad_tensor *const *x) { return ad_sum_over(t, x[0], 1); }
 static ad_tensor *mean_over(ad_tape *t, ad_tensor *const *x) { return ad_mean_over(t, x[0], 1); }
 static ad_tensor *max_over(ad_tape *t, ad_tensor *const *x) { return ad_max_over(t, x[0], 1); }
-static ad_tensor *concat_along(ad_tape *t, ad_tensor *const *x) { return ad_concat_along(t, x, 3, 1); }
+static ad_tensor *concat_along(ad_tape *t, ad_tensor *const *x) { return ad_concat(t, x, 3, 1); }
 static ad_tensor *slices_along(ad_tape *t, ad_tensor *const *x) {
-  return ad_multiply(t, ad_slice_along(t, x[0], 1, 0, 4), ad_slice_along(t, x[0], 1, 3, 4));
+  return ad_multiply(t, ad_slice(t, x[0], 1, 0, 4), ad_slice(t, x[0], 1, 3, 4));
 }
 static ad_tensor *transpose(ad_tape *t, ad_tensor *const *x) { return ad_transpose(t, x[0], 1, 0); }
 static ad_tensor *reshape(ad_tape *t, ad_tensor *const *x) { return ad_reshape(t, x[0], &(ad_shape){2, {3, 10}}); }
@@ -309,11 +314,13 @@ static void elementwise_operations_have_their_gradients(void **state) {
   CHECK(sum_over, SHAPE3(2, 3, 5));
   CHECK(mean_over, SHAPE3(2, 3, 5));
   CHECK(max_over, SHAPE3(2, 3, 5));
+  CHECK(norm_over, SHAPE3(2, 3, 5));
   CHECK(transpose, SHAPE3(2, 3, 5));
   CHECK(reshape, SHAPE3(2, 3, 5));
   CHECK(dropout, SHAPE3(2, 3, 50));
   CHECK(scale_rows, SHAPE3(2, 3, 5), SHAPE2(2, 3));
   CHECK(scale_rows, SHAPE2(3, 5), SHAPE1(3));
+  CHECK(scale_by, SHAPE3(2, 3, 5), SHAPE1(1));
   CHECK(repeat, SHAPE2(3, 5), INDICES2(4, 3, 11));
   CHECK(repeat, SHAPE1(5), INDICES2(1, 3, 11));
 }
@@ -349,9 +356,9 @@ static void many_columns_come_back(void **state) {
     slope[i] = random_array(&w, AD_F64, (ad_shape){2, {ROWS, i % 5}}, (uint64_t)(MANY + i), 0);
     part[i] = ad_input(t, &array[i]);
   }
-  ad_tensor *joined = ad_concat(t, part, MANY);
+  ad_tensor *joined = ad_concat(t, part, MANY, -1);
   for (int64_t i = 0, first = 0; i < MANY; first += i++ % 5) {
-    back = ad_slice(t, joined, first, i % 5);
+    back = ad_slice(t, joined, -1, first, i % 5);
     must(ad_tape_status(t));
     assert_memory_equal(ad_tensor_array(back)->data, array[i].data, ad_array_bytes(&array[i]));
     ad_tensor *share = ad_sum(t, ad_multiply(t, back, ad_constant(t, &slope[i])));
@@ -431,6 +438,8 @@ static void operations_of_programs_have_arithmetic_in_bf16(void **state) {
   CHECK_BF16(divide, SHAPE2(3, 5));
   CHECK_BF16(share, WIDE2(3, 5));
   CHECK_BF16(scale_rows, SHAPE3(2, 3, 5), WIDE2(2, 3));
+  CHECK_BF16(scale_by, SHAPE3(2, 3, 5), WIDE1(1));
+  CHECK_BF16(norm_over, SHAPE3(2, 3, 5));
   CHECK_BF16(softmax, WIDE2(7, 5));
   CHECK_BF16(sigmoid, WIDE2(7, 5));
   CHECK_BF16(shares, WIDE2(7, 5));
@@ -480,6 +489,46 @@ static void what_is_nearly_certain_has_a_gradient_in_bf16(void **state) {
   world_close(&w);
 }
 
+/* Logits beyond the range of exp, and one whose probability differs from 1 by less than f64 can say of 1. */
+static void a_binary_cross_entropy_is_exact_for_logits_of_any_size(void **state) {
+  enum { COUNT = 6 };
+  const double x[COUNT] = {800, -800, 800, -800, 40, 0}, y[COUNT] = {1, 0, 0, 1, 1, 0.25};
+  const double losses[COUNT] = {0, 0, 800, 800, exp(-40.0), log(2)};
+  const double gradients[COUNT] = {0, 0, 1, -1, -exp(-40.0), 0.25};
+  world w = world_open();
+  ad_tape *t = open_tape(&w, AD_F64);
+  for (int i = 0; i < COUNT; i++) {
+    ad_array logit = random_array(&w, AD_F64, (ad_shape){1, {1}}, 1, 0), target = logit;
+    target.data = (void *)(uintptr_t)&y[i];
+    *(double *)logit.data = x[i];
+    ad_tensor *leaf = ad_input(t, &logit), *loss = ad_binary_cross_entropy(t, leaf, ad_constant(t, &target));
+    must(ad_backward(t, loss));
+    double is = ad_tensor_scalar(loss), gradient = element(ad_grad(leaf), 0);
+    if (!(fabs(is - losses[i]) <= 1e-15 * losses[i])) fail_msg("%d: loss %g, not %g", i, is, losses[i]);
+    if (!(fabs(gradient - gradients[i]) <= 1e-15 * fabs(gradients[i])))
+      fail_msg("%d: gradient %g, not %g", i, gradient, gradients[i]);
+    ad_tape_reset(t);
+    free(logit.data);
+  }
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
+static void a_norm_of_zero_has_gradient_zero(void **state) {
+  world w = world_open();
+  ad_tape *t = open_tape(&w, AD_F64);
+  ad_array x = random_array(&w, AD_F64, (ad_shape){2, {2, 2}}, 1, 0);
+  memcpy(x.data, (double[]){0, 0, 3, -4}, 4 * sizeof(double));
+  ad_tensor *leaf = ad_input(t, &x), *norm = ad_norm_over(t, leaf, 1);
+  must(ad_backward(t, ad_sum(t, norm)));
+  assert_true(element(ad_tensor_array(norm), 0) == 0 && element(ad_tensor_array(norm), 1) == 5);
+  const double wanted[] = {0, 0, 0.6, -0.8};
+  for (size_t i = 0; i < 4; i++) assert_true(fabs(element(ad_grad(leaf), i) - wanted[i]) < 1e-15);
+  free(x.data);
+  ad_tape_destroy(t);
+  world_close(&w);
+}
+
 /* Operations that sum or decide (softmax, top-k) refuse values that were rounded to bf16. */
 static void refuse_bf16(formula f, ad_shape shape, const char *name) {
   world w = world_open();
@@ -495,7 +544,9 @@ static void refuse_bf16(formula f, ad_shape shape, const char *name) {
 }
 
 static ad_tensor *top_k(ad_tape *t, ad_tensor *const *x) { return ad_top_k(t, x[0], 1, NULL, NULL); }
-static ad_tensor *balance(ad_tape *t, ad_tensor *const *x) { return ad_balance(t, x[0], ad_slice(t, x[0], 0, 3), 1); }
+static ad_tensor *balance(ad_tape *t, ad_tensor *const *x) {
+  return ad_balance(t, x[0], ad_slice(t, x[0], -1, 0, 3), 1);
+}
 static ad_tensor *repeat_once(ad_tape *t, ad_tensor *const *x) { return ad_repeat(t, x[0], x[0]); }
 
 static void what_is_statistics_is_refused_in_bf16(void **state) {
@@ -667,6 +718,9 @@ static void nothing_is_done_to_no_rows(void **state) {
   CHECK(sum_over, SHAPE2(0, 5));
   CHECK(mean_over, SHAPE2(0, 5));
   CHECK(max_over, SHAPE2(0, 5));
+  CHECK(norm_over, SHAPE2(0, 5));
+  CHECK(norm_over, SHAPE3(2, 0, 5));
+  CHECK(scale_by, SHAPE2(0, 5), SHAPE1(1));
   CHECK(sum_over, SHAPE3(2, 0, 5));
   CHECK(repeat, SHAPE2(3, 5), INDICES2(0, 3, 11));
   CHECK(squared_error, SHAPE2(0, 5), SHAPE2(0, 5));
@@ -733,6 +787,7 @@ static void linear_operations_are_adjoint_to_their_backward(void **state) {
   ADJOINT(rotary, 0, SHAPE3(2, 5, 12));
   ADJOINT(rotary_scaled, 0, SHAPE3(2, 5, 12));
   ADJOINT(scale_rows, 0, SHAPE3(2, 3, 5), SHAPE2(2, 3));
+  ADJOINT(scale_by, 0, SHAPE3(2, 3, 5), SHAPE1(1));
   ADJOINT(concat, 1, SHAPE3(2, 3, 5), SHAPE3(2, 3, 1), SHAPE3(2, 3, 4));
   ADJOINT(slice, 0, SHAPE3(2, 3, 7));
 }
@@ -888,6 +943,8 @@ int main(void) {
       cmocka_unit_test(what_is_where_it_shall_be_is_not_pulled),
       cmocka_unit_test(what_a_target_never_says_costs_nothing),
       cmocka_unit_test(what_is_nearly_certain_has_a_gradient_in_bf16),
+      cmocka_unit_test(a_binary_cross_entropy_is_exact_for_logits_of_any_size),
+      cmocka_unit_test(a_norm_of_zero_has_gradient_zero),
       cmocka_unit_test(a_parameter_in_bf16_is_not_multiplied_by_elements),
       cmocka_unit_test(a_copy_of_a_parameter_has_its_gradient_unrounded),
       cmocka_unit_test(gradients_of_parameters_are_not_rounded_to_bf16),

@@ -5,6 +5,7 @@
 #include "reduce/reducer.h"
 #include "tensor/tape.h"
 #include "world.h"
+#include "base/random.h"
 
 enum { ROWS = 6, WIDTH = 8, VOCABULARY = 11, PARAMS = 6, MICROBATCHES = 3 };
 enum { TABLE, FIRST, SECOND, NORM, KEYS, UNUSED };
@@ -84,9 +85,9 @@ static recorded record(const stage *s, ad_tape *t, size_t m) {
   ad_tensor *k = ad_linear(t, ad_constant(t, &s->keys), r.p[KEYS]);
   h = ad_add(t, h, ad_attention(t, ad_linear(t, n, r.p[FIRST]), k, ad_linear(t, n, r.p[SECOND]), 4));
   h = ad_linear(t, ad_gelu(t, h), r.p[FIRST]);
-  ad_tensor *left = ad_slice(t, h, 0, WIDTH / 2), *right = ad_slice(t, h, WIDTH / 2, WIDTH / 2);
+  ad_tensor *left = ad_slice(t, h, -1, 0, WIDTH / 2), *right = ad_slice(t, h, -1, WIDTH / 2, WIDTH / 2);
   r.output[1] = ad_multiply(t, left, ad_constant(t, &s->c));
-  ad_tensor *full = ad_concat(t, (ad_tensor *[]){right, left}, 2);
+  ad_tensor *full = ad_concat(t, (ad_tensor *[]){right, left}, 2, -1);
   r.output[0] = ad_cross_entropy(t, ad_linear_transposed(t, full, r.p[TABLE]), ad_constant(t, &s->targets));
   return r;
 }
@@ -219,8 +220,8 @@ static uint64_t drawn(uint64_t number, uint64_t what, uint64_t below) {
 }
 
 static ad_tensor *swapped(ad_tape *t, ad_tensor *a) {
-  ad_tensor *left = ad_slice_along(t, a, 1, 0, 2), *right = ad_slice_along(t, a, 1, 2, ROWS - 2);
-  return ad_concat_along(t, (ad_tensor *[]){right, left}, 2, 1);
+  ad_tensor *left = ad_slice(t, a, 1, 0, 2), *right = ad_slice(t, a, 1, 2, ROWS - 2);
+  return ad_concat(t, (ad_tensor *[]){right, left}, 2, 1);
 }
 
 static ad_tensor *flat_and_back(ad_tape *t, ad_tensor *a) {

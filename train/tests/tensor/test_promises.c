@@ -2,6 +2,7 @@
  * types. All operations are tested that compute on the elements of one rank. */
 #include "tensor/trial.h"
 #include "world.h"
+#include "addend/routing.h"
 
 typedef ad_tensor *(*formula)(ad_tape *, ad_tensor *const *x);
 
@@ -29,12 +30,15 @@ static ad_tensor *add_row(ad_tape *t, ad_tensor *const *x) { return ad_add_row(t
 static ad_tensor *multiply(ad_tape *t, ad_tensor *const *x) { return ad_multiply(t, x[0], x[1]); }
 static ad_tensor *scale_rows(ad_tape *t, ad_tensor *const *x) { return ad_scale_rows(t, x[0], x[1]); }
 static ad_tensor *scale(ad_tape *t, ad_tensor *const *x) { return ad_scale(t, x[0], -1.75); }
+static ad_tensor *scale_by(ad_tape *t, ad_tensor *const *x) { return ad_scale_by(t, x[0], x[1]); }
 static ad_tensor *sum(ad_tape *t, ad_tensor *const *x) { return ad_sum(t, x[0]); }
 static ad_tensor *sum_over_0(ad_tape *t, ad_tensor *const *x) { return ad_sum_over(t, x[0], 0); }
 static ad_tensor *sum_over_2(ad_tape *t, ad_tensor *const *x) { return ad_sum_over(t, x[0], 2); }
 static ad_tensor *mean_over_1(ad_tape *t, ad_tensor *const *x) { return ad_mean_over(t, x[0], 1); }
 static ad_tensor *max_over_0(ad_tape *t, ad_tensor *const *x) { return ad_max_over(t, x[0], 0); }
 static ad_tensor *max_over_1(ad_tape *t, ad_tensor *const *x) { return ad_max_over(t, x[0], 1); }
+static ad_tensor *norm_over_0(ad_tape *t, ad_tensor *const *x) { return ad_norm_over(t, x[0], 0); }
+static ad_tensor *norm_over_1(ad_tape *t, ad_tensor *const *x) { return ad_norm_over(t, x[0], 1); }
 static ad_tensor *linear(ad_tape *t, ad_tensor *const *x) { return ad_linear(t, x[0], x[1]); }
 static ad_tensor *linear_transposed(ad_tape *t, ad_tensor *const *x) { return ad_linear_transposed(t, x[0], x[1]); }
 static ad_tensor *embedding(ad_tape *t, ad_tensor *const *x) { return ad_embedding(t, x[0], x[1]); }
@@ -44,12 +48,12 @@ static ad_tensor *layer_norm(ad_tape *t, ad_tensor *const *x) { return ad_layer_
 static ad_tensor *dropout(ad_tape *t, ad_tensor *const *x) { return ad_dropout(t, x[0], 0.3, 7, "dropped", 2, 0); }
 static ad_tensor *head_norm(ad_tape *t, ad_tensor *const *x) { return ad_head_norm(t, x[0], x[1], 1e-5); }
 static ad_tensor *place(ad_tape *t, ad_tensor *const *x) { return ad_place(t, x[0], x[1]); }
-static ad_tensor *concat(ad_tape *t, ad_tensor *const *x) { return ad_concat(t, x, 3); }
-static ad_tensor *slice(ad_tape *t, ad_tensor *const *x) { return ad_slice(t, x[0], 2, 3); }
-static ad_tensor *concat_along_0(ad_tape *t, ad_tensor *const *x) { return ad_concat_along(t, x, 2, 0); }
-static ad_tensor *concat_along_1(ad_tape *t, ad_tensor *const *x) { return ad_concat_along(t, x, 2, 1); }
-static ad_tensor *slice_along_0(ad_tape *t, ad_tensor *const *x) { return ad_slice_along(t, x[0], 0, 1, 3); }
-static ad_tensor *slice_along_1(ad_tape *t, ad_tensor *const *x) { return ad_slice_along(t, x[0], 1, 2, 2); }
+static ad_tensor *concat(ad_tape *t, ad_tensor *const *x) { return ad_concat(t, x, 3, -1); }
+static ad_tensor *slice(ad_tape *t, ad_tensor *const *x) { return ad_slice(t, x[0], -1, 2, 3); }
+static ad_tensor *concat_along_0(ad_tape *t, ad_tensor *const *x) { return ad_concat(t, x, 2, 0); }
+static ad_tensor *concat_along_1(ad_tape *t, ad_tensor *const *x) { return ad_concat(t, x, 2, 1); }
+static ad_tensor *slice_along_0(ad_tape *t, ad_tensor *const *x) { return ad_slice(t, x[0], 0, 1, 3); }
+static ad_tensor *slice_along_1(ad_tape *t, ad_tensor *const *x) { return ad_slice(t, x[0], 1, 2, 2); }
 static ad_tensor *transpose_01(ad_tape *t, ad_tensor *const *x) { return ad_transpose(t, x[0], 0, 1); }
 static ad_tensor *transpose_20(ad_tape *t, ad_tensor *const *x) { return ad_transpose(t, x[0], 2, 0); }
 static ad_tensor *transpose_11(ad_tape *t, ad_tensor *const *x) { return ad_transpose(t, x[0], 1, 1); }
@@ -74,6 +78,9 @@ static ad_tensor *swiglu(ad_tape *t, ad_tensor *const *x) { return ad_swiglu(t, 
 static ad_tensor *gelu(ad_tape *t, ad_tensor *const *x) { return ad_gelu(t, x[0]); }
 static ad_tensor *cross_entropy(ad_tape *t, ad_tensor *const *x) { return ad_cross_entropy(t, x[0], x[1]); }
 static ad_tensor *squared_error(ad_tape *t, ad_tensor *const *x) { return ad_squared_error(t, x[0], x[1]); }
+static ad_tensor *binary_cross_entropy(ad_tape *t, ad_tensor *const *x) {
+  return ad_binary_cross_entropy(t, x[0], x[1]);
+}
 static ad_tensor *kl_divergence(ad_tape *t, ad_tensor *const *x) { return ad_kl_divergence(t, x[0], x[1]); }
 static ad_tensor *softmax(ad_tape *t, ad_tensor *const *x) { return ad_softmax(t, x[0]); }
 static ad_tensor *shares(ad_tape *t, ad_tensor *const *x) { return ad_shares(t, x[0]); }
@@ -96,6 +103,7 @@ static void operations_on_elements_hold(void **state) {
   CHECK(multiply, SHAPES(SHAPE(2, 5, 4), SHAPE(2, 5, 4)));
   CHECK(scale_rows, SHAPES(SHAPE(2, 5, 4), SHAPE(1, 5)));
   CHECK(scale, SHAPES(SHAPE(2, 5, 4)));
+  CHECK(scale_by, SHAPES(SHAPE(2, 5, 4), SHAPE(1, 1)));
   CHECK(sum, SHAPES(SHAPE(2, 5, 4)));
   CHECK(swiglu, SHAPES(SHAPE(2, 5, 4), SHAPE(2, 5, 4)));
   CHECK(gelu, SHAPES(SHAPE(2, 5, 4)));
@@ -129,6 +137,8 @@ static void reductions_hold(void **state) {
   CHECK(mean_over_1, SHAPES(SHAPE(3, 5, 4, 3)));
   CHECK(max_over_0, SHAPES(SHAPE(3, 5, 4, 3)));
   CHECK(max_over_1, SHAPES(SHAPE(2, 5, 4)));
+  CHECK(norm_over_0, SHAPES(SHAPE(3, 5, 4, 3)));
+  CHECK(norm_over_1, SHAPES(SHAPE(2, 5, 4)));
 }
 
 static void columns_and_attention_hold(void **state) {
@@ -157,6 +167,8 @@ static void columns_and_attention_hold(void **state) {
 static void losses_and_scores_hold(void **state) {
   CHECK(cross_entropy, SHAPES(SHAPE(3, 4, 3, 7), SHAPE(2, 4, 3)), .below = (const int32_t[]){0, 7});
   CHECK(squared_error, SHAPES(SHAPE(2, 5, 4), SHAPE(2, 5, 4)));
+  CHECK(binary_cross_entropy, SHAPES(SHAPE(2, 5, 4), SHAPE(2, 5, 4)), .constants = 2, .least = 0.1, .most = 0.9);
+  CHECK(binary_cross_entropy, SHAPES(SHAPE(2, 3, 100), SHAPE(2, 3, 100)), .constants = 2, .least = 0.1, .most = 0.9);
   CHECK(kl_divergence, SHAPES(SHAPE(2, 5, 4), SHAPE(2, 5, 4)), .constants = 2);
   CHECK(to_rows, SHAPES(SHAPE(3, 2, 5, 4)));
   CHECK(rows_and_back, SHAPES(SHAPE(3, 2, 5, 4)));

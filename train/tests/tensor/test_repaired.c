@@ -8,13 +8,15 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "addend/random.h"
+#include "addend/helpers.h"
 #include "bent.h"
 #include "layout/sentences.h"
 #include "layout/type.h"
 #include "ranks.h"
 #include "says.h"
 #include "tensor/tape.h"
+#include "addend/routing.h"
+#include "mesh/mesh.h"
 
 enum { NUMEL_MAX = 512, SIDE_MAX = 16, SAID_MAX = 4 };
 
@@ -154,7 +156,7 @@ static ad_tensor *swiglu(ad_tape *t, ad_tensor *a, ad_tensor *b) { return ad_swi
 static ad_tensor *squared(ad_tape *t, ad_tensor *a, ad_tensor *b) { return ad_squared_error(t, a, b); }
 static ad_tensor *rms_norm(ad_tape *t, ad_tensor *a, ad_tensor *b) { return ad_rms_norm(t, a, b, 1e-5); }
 static ad_tensor *place(ad_tape *t, ad_tensor *a, ad_tensor *b) { return ad_place(t, a, b); }
-static ad_tensor *concat(ad_tape *t, ad_tensor *a, ad_tensor *b) { return ad_concat(t, (ad_tensor *[]){a, b}, 2); }
+static ad_tensor *concat(ad_tape *t, ad_tensor *a, ad_tensor *b) { return ad_concat(t, (ad_tensor *[]){a, b}, 2, -1); }
 
 static const pairing pairings[] = {
     {"add", add, {{2, {6, 7}}, {2, {6, 7}}}},        {"multiply", multiply, {{2, {6, 7}}, {2, {6, 7}}}},

@@ -9,6 +9,7 @@
 #include "tensor/tape.h"
 #include "bent.h"
 #include "dry_world.h"
+#include "addend/routing.h"
 
 /* Checks the types on dp_shard and tp. */
 static void assert_types(const ad_array *array, ad_type on_dp, ad_type on_tp) {
@@ -473,6 +474,17 @@ static void the_largest_is_looked_for_in_a_whole_dimension_that_there_is(void **
   refused(d, ad_max_over(d->tape, x, 2), AD_TYPE, "max_over", "operand 1", "P", "tp", "all_reduce");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 0));
   refused(d, ad_max_over(d->tape, x, 2), AD_INVALID, "max_over", "dimension 2");
+  x = leaf(d, "dp=S0 tp=S2", SHAPE(3, 6, 4, 8));
+  refused(d, ad_norm_over(d->tape, x, 2), AD_TYPE, "norm_over", "operand 1", "S(2)", "tp", "all_gather");
+  x = leaf(d, "dp=S0 tp=P", SHAPE(3, 6, 4, 8));
+  refused(d, ad_norm_over(d->tape, x, 2), AD_TYPE, "norm_over", "operand 1", "P", "tp", "all_reduce");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  refused(d, ad_scale_by(d->tape, x, leaf(d, "dp=R tp=I", SHAPE(1, 2))), AD_INVALID, "scale_by", "2", "1");
+  x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
+  refused(d, ad_scale_by(d->tape, x, leaf(d, "dp=R tp=R", SHAPE(1, 1))), AD_TYPE, "scale_by", "tp", "I", "R");
+  x = leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8));
+  refused(d, ad_binary_cross_entropy(d->tape, x, leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8))), AD_TYPE,
+          "binary_cross_entropy", "operand 1", "P", "tp", "all_reduce");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
   refused(d, ad_sum_over(d->tape, x, 3), AD_INVALID, "sum_over", "dimension 3", "[6, 4, 8]");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
@@ -482,19 +494,19 @@ static void the_largest_is_looked_for_in_a_whole_dimension_that_there_is(void **
 static void stretches_are_taken_and_joined_along_a_whole_dimension_that_there_is(void **state) {
   dry_world *d = *state;
   ad_tensor *x = leaf(d, "dp=S0 tp=S1", SHAPE(3, 6, 4, 8));
-  refused(d, ad_slice_along(d->tape, x, 1, 0, 2), AD_TYPE, "slice", "operand 1", "S(1)", "tp", "all_gather");
+  refused(d, ad_slice(d->tape, x, 1, 0, 2), AD_TYPE, "slice", "operand 1", "S(1)", "tp", "all_gather");
   x = leaf(d, "dp=S0 tp=S1", SHAPE(3, 6, 4, 8));
-  refused(d, ad_concat_along(d->tape, (ad_tensor *[]){x, x}, 2, 1), AD_TYPE, "concat", "operand 1", "S(1)", "tp",
+  refused(d, ad_concat(d->tape, (ad_tensor *[]){x, x}, 2, 1), AD_TYPE, "concat", "operand 1", "S(1)", "tp",
           "all_gather");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
-  refused(d, ad_slice_along(d->tape, x, 1, 3, 2), AD_INVALID, "slice", "2", "3", "dimension 1", "4");
+  refused(d, ad_slice(d->tape, x, 1, 3, 2), AD_INVALID, "slice", "2", "3", "dimension 1", "4");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
-  refused(d, ad_slice_along(d->tape, x, -1, 0, 2), AD_INVALID, "slice", "[6, 4, 8]");
+  refused(d, ad_slice(d->tape, x, -2, 0, 2), AD_INVALID, "slice", "[6, 4, 8]");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
-  refused(d, ad_concat_along(d->tape, (ad_tensor *[]){x, x}, 2, 3), AD_INVALID, "concat", "dimension 3", "[6, 4, 8]");
+  refused(d, ad_concat(d->tape, (ad_tensor *[]){x, x}, 2, 3), AD_INVALID, "concat", "dimension 3", "[6, 4, 8]");
   x = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 4, 8));
   ad_tensor *other = leaf(d, "dp=S0 tp=I", SHAPE(3, 6, 3, 7));
-  refused(d, ad_concat_along(d->tape, (ad_tensor *[]){x, other}, 2, 1), AD_INVALID, "concat", "operand 2", "[6, 3, 7]",
+  refused(d, ad_concat(d->tape, (ad_tensor *[]){x, other}, 2, 1), AD_INVALID, "concat", "operand 2", "[6, 3, 7]",
           "dimension 1");
 }
 
@@ -576,7 +588,7 @@ static void a_divergence_is_from_a_constant_of_whole_rows(void **state) {
 /* ---- joining columns ---- */
 
 static ad_tensor *concat_of_two(dry_world *d, ad_tensor *a, ad_tensor *b) {
-  return ad_concat(d->tape, (ad_tensor *[]){a, b}, 2);
+  return ad_concat(d->tape, (ad_tensor *[]){a, b}, 2, -1);
 }
 
 static void columns_side_by_side_are_of_one_type(void **state) {
@@ -584,7 +596,7 @@ static void columns_side_by_side_are_of_one_type(void **state) {
   ad_tensor *out = concat_of_two(d, leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8)), leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 3)));
   assert_types(ad_tensor_array(out), AD_S(0), AD_P);
   assert_int_equal(ad_tensor_array(out)->shape.dim[1], 11);
-  assert_types(ad_tensor_array(ad_slice(d->tape, out, 2, 9)), AD_S(0), AD_P);
+  assert_types(ad_tensor_array(ad_slice(d->tape, out, -1, 2, 9)), AD_S(0), AD_P);
   must(ad_tape_status(d->tape));
   out = concat_of_two(d, leaf(d, "dp=S0 tp=P", SHAPE(2, 6, 8)), leaf(d, "dp=S0 tp=R", SHAPE(2, 6, 3)));
   refused(d, out, AD_TYPE, "concat", "operand 1", "P", "tp", "operand 2", "R", "R->P");
@@ -592,7 +604,7 @@ static void columns_side_by_side_are_of_one_type(void **state) {
   refused(d, out, AD_TYPE, "concat", "operand 1", "S(0)", "dp_shard", "operand 2", "I", "I->S(0)");
   out = concat_of_two(d, leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8)), leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 3)));
   refused(d, out, AD_TYPE, "concat", "operand 1", "S(1)", "tp", "all_gather");
-  refused(d, ad_slice(d->tape, leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8)), 0, 2), AD_TYPE, "slice", "operand 1", "S(1)",
+  refused(d, ad_slice(d->tape, leaf(d, "dp=S0 tp=S1", SHAPE(2, 6, 8)), -1, 0, 2), AD_TYPE, "slice", "operand 1", "S(1)",
           "tp", "all_gather");
 }
 
@@ -607,12 +619,12 @@ static void columns_that_do_not_fit_are_named(void **state) {
   out = concat_of_two(d, leaf(d, "dp=I tp=I", SHAPE(1, 8)), indices(d, "dp=I tp=I", SHAPE(1, 8)));
   refused(d, out, AD_INVALID, "concat", "operand 2", "i32", "f32");
   enum { PARTS_MAX = AD_OPERANDS_MAX * AD_OPERANDS_MAX };
-  refused(d, ad_concat(d->tape, NULL, 2), AD_INVALID, "concat", "0", "1", "4096");
+  refused(d, ad_concat(d->tape, NULL, 2, -1), AD_INVALID, "concat", "0", "1", "4096");
   ad_tensor *x = leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), *many[PARTS_MAX + 1];
   for (int i = 0; i <= PARTS_MAX; i++) many[i] = x;
-  refused(d, ad_concat(d->tape, many, PARTS_MAX + 1), AD_INVALID, "concat", "4097", "1", "4096");
-  refused(d, ad_slice(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), 5, 4), AD_INVALID, "slice", "4", "5", "8");
-  refused(d, ad_slice(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), -1, 4), AD_INVALID, "slice", "4", "-1", "8");
+  refused(d, ad_concat(d->tape, many, PARTS_MAX + 1, -1), AD_INVALID, "concat", "4097", "1", "4096");
+  refused(d, ad_slice(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), -1, 5, 4), AD_INVALID, "slice", "4", "5", "8");
+  refused(d, ad_slice(d->tape, leaf(d, "dp=I tp=I", SHAPE(2, 6, 8)), -1, -1, 4), AD_INVALID, "slice", "4", "-1", "8");
 }
 
 /* ---- counts ---- */

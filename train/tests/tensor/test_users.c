@@ -10,6 +10,7 @@
 #include "tensor/routing.h"
 #include "tensor/tape.h"
 #include "world.h"
+#include "base/random.h"
 
 enum { OPERANDS = 3, OUTPUTS_MAX = 48, RECORDS_MAX = 128, ELEMENTS_MAX = 512, FOULED = 1 << 16 };
 
@@ -329,6 +330,7 @@ OF_TWO(swiglu)
 OF_TWO(squared_error)
 OF_TWO(place)
 OF_TWO(scale_rows)
+OF_TWO(scale_by)
 OF_TWO(repeat)
 OF_TWO(cross_entropy)
 OF_ONE(sum)
@@ -341,6 +343,7 @@ static ad_tensor *reshape(ad_tape *t, ad_tensor *const *x) { return ad_reshape(t
 static ad_tensor *sum_over(ad_tape *t, ad_tensor *const *x) { return ad_sum_over(t, x[0], 1); }
 static ad_tensor *mean_over(ad_tape *t, ad_tensor *const *x) { return ad_mean_over(t, x[0], 2); }
 static ad_tensor *max_over(ad_tape *t, ad_tensor *const *x) { return ad_max_over(t, x[0], 1); }
+static ad_tensor *norm_over(ad_tape *t, ad_tensor *const *x) { return ad_norm_over(t, x[0], 1); }
 static ad_tensor *hyperbolic_tangent(ad_tape *t, ad_tensor *const *x) { return ad_tanh(t, x[0]); }
 static ad_tensor *exponential(ad_tape *t, ad_tensor *const *x) { return ad_exp(t, x[0]); }
 static ad_tensor *above_one(ad_tape *t, ad_tensor *x) { return ad_exp(t, ad_multiply(t, x, x)); }
@@ -356,11 +359,11 @@ static ad_tensor *divide(ad_tape *t, ad_tensor *const *x) { return ad_divide(t, 
 static ad_tensor *divide_by_none(ad_tape *t, ad_tensor *const *x) { return ad_divide(t, x[0], no_count); }
 static ad_tensor *add_of_one(ad_tape *t, ad_tensor *const *x) { return ad_add(t, x[0], x[0]); }
 static ad_tensor *share(ad_tape *t, ad_tensor *const *x) { return ad_share(t, x[0], step_count, 1); }
-static ad_tensor *concat(ad_tape *t, ad_tensor *const *x) { return ad_concat(t, x, 3); }
+static ad_tensor *concat(ad_tape *t, ad_tensor *const *x) { return ad_concat(t, x, 3, -1); }
 static ad_tensor *concat_of_one(ad_tape *t, ad_tensor *const *x) {
-  return ad_concat(t, (ad_tensor *[]){x[0], x[0], x[0]}, 3);
+  return ad_concat(t, (ad_tensor *[]){x[0], x[0], x[0]}, 3, -1);
 }
-static ad_tensor *slice(ad_tape *t, ad_tensor *const *x) { return ad_slice(t, x[0], 2, 3); }
+static ad_tensor *slice(ad_tape *t, ad_tensor *const *x) { return ad_slice(t, x[0], -1, 2, 3); }
 static ad_tensor *rms_norm(ad_tape *t, ad_tensor *const *x) { return ad_rms_norm(t, x[0], x[1], 1e-5); }
 static ad_tensor *rms_norm_unweighted(ad_tape *t, ad_tensor *const *x) { return ad_rms_norm_unweighted(t, x[0], 1e-5); }
 static ad_tensor *head_norm(ad_tape *t, ad_tensor *const *x) { return ad_head_norm(t, x[0], x[1], 1e-5); }
@@ -370,6 +373,9 @@ static ad_tensor *attention_all(ad_tape *t, ad_tensor *const *x) { return ad_att
 static ad_tensor *self_attention(ad_tape *t, ad_tensor *const *x) { return ad_attention(t, x[0], x[0], x[0], 4); }
 static ad_tensor *kl_divergence(ad_tape *t, ad_tensor *const *x) {
   return ad_kl_divergence(t, x[0], constant(t, x[0], x[0]->array.dtype, x[0]->array.shape));
+}
+static ad_tensor *binary_cross_entropy(ad_tape *t, ad_tensor *const *x) {
+  return ad_binary_cross_entropy(t, x[0], constant(t, x[0], x[0]->array.dtype, x[0]->array.shape));
 }
 static ad_tensor *balance(ad_tape *t, ad_tensor *const *x) {
   return ad_balance(t, x[0], constant(t, x[0], x[0]->array.dtype, (ad_shape){1, {3}}), 2);
@@ -405,6 +411,7 @@ static const composition any_float[] = {
     {"multiply", multiply, {{SHAPE(2, 3, 5), VALUE, 0}, {SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"scale", scale, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"scale", scale, {{SHAPE(2, 3, 5), PARAMETER, 0}}, 0, 0, 0},
+    {"scale_by", scale_by, {{SHAPE(2, 3, 5), VALUE, 0}, {SHAPE(1, 1), WIDE, 0}}, 0, 0, 0},
     {"divide", divide, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"divide_by_none", divide_by_none, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"add_of_one", add_of_one, {{SHAPE(2, 3, 5), VALUE, 0}}, 0, 0, 0},
@@ -415,6 +422,7 @@ static const composition any_float[] = {
     {"sum_over", sum_over, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"mean_over", mean_over, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"max_over", max_over, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
+    {"norm_over", norm_over, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"transpose", transpose, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"reshape", reshape, {{SHAPE(3, 2, 3, 5), VALUE, 0}}, 0, 0, 0},
     {"layer_norm",
@@ -458,6 +466,7 @@ static const composition any_float[] = {
     {"cross_entropy", cross_entropy, {{SHAPE(3, 2, 3, 5), VALUE, 0}, {SHAPE(2, 2, 3), TARGET, 0}}, 0, 0, 0},
     {"squared_error", squared_error, {{SHAPE(2, 29, 13), VALUE, 0}, {SHAPE(2, 29, 13), VALUE, 0}}, 0, 0, 0},
     {"kl_divergence", kl_divergence, {{SHAPE(2, 9, 13), VALUE, 0}}, 0, 0, 0},
+    {"binary_cross_entropy", binary_cross_entropy, {{SHAPE(2, 29, 13), VALUE, 0}}, 0, 0, 0},
     {"place", place, {{SHAPE(3, 2, 5, 3), VALUE, 0}, {SHAPE(3, 2, 2, 3), VALUE, 0}}, 0, 0, 0},
     {"place", place, {{SHAPE(3, 2, 5, 3), VALUE, 0}, {SHAPE(3, 2, 2, 3), WIDE, 0}}, 0, 0, 0},
     {"scale_rows", scale_rows, {{SHAPE(3, 2, 3, 5), VALUE, 0}, {SHAPE(2, 2, 3), WIDE, 0}}, 0, 0, 0},

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 #include "addend/tensor.h"
 #include "array/part.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "ranks.h"
 
 enum { INPUTS_MAX = 3 };

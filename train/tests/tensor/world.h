@@ -10,7 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "addend/tensor.h"
-#include "addend/random.h"
+#include "base/random.h"
 #include "rows/rows.h"
 
 #define must(call) assert_int_equal((call), AD_OK)

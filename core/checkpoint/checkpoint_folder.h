@@ -3,6 +3,7 @@
 #define CHECKPOINT_CHECKPOINT_FOLDER_H
 #include <stdint.h>
 #include "addend/status.h"
+#include "base/internal.h"
 
 enum { AD_CHECKPOINTS_LISTED = 64 };
 
@@ -20,10 +21,10 @@ AD_CHECKED ad_status ad_checkpoint_clean(const char *folder);
 AD_CHECKED ad_status ad_checkpoint_place(const char *folder, int64_t step, const char *token);
 /* Removes step-N.old.tmp of `step`. Of the checkpoints up to `step`, keeps the newest `keep` and removes the others.
  * Checkpoints after `step` stay: loading found them unusable and skipped them. */
-AD_CHECKED ad_status ad_checkpoint_remove_older(const char *folder, int64_t step, int64_t keep);
+AD_INTERNAL AD_CHECKED ad_status ad_checkpoint_remove_older(const char *folder, int64_t step, int64_t keep);
 
 /* Returns the step of the newest complete checkpoint in the folder, even if it is unusable; -1 if there is none. Other
  * ranks are not asked. */
-int64_t ad_checkpoint_newest(const char *folder);
+AD_INTERNAL int64_t ad_checkpoint_newest(const char *folder);
 
 #endif

@@ -1,6 +1,9 @@
 /* Distributed checkpoints: named arrays of which each rank has a part. All ranks write them; any other mesh, layout or
  * number of ranks can read them. Checkpoints know arrays, not models.
  *
+ * For users. Only one thread at a time may use a checkpointer and its comm. Its own thread writes the files, and calls
+ * nothing of yours.
+ *
  * FOLDER/step-N/ is a complete checkpoint after N steps. It contains:
  *   rank-R.safetensors   the pieces that rank R wrote
  *   index.json           which slice of which value is in which file, and every file's xxhash64

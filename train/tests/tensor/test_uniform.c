@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "addend/array.h"
+#include "addend/tensor.h"
 #include "array/part.h"
 #include "says.h"
 

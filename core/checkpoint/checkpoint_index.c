@@ -7,6 +7,7 @@
 #include "addend/safetensors.h"
 #include "base/error.h"
 #include "checkpoint/checkpoint_format.h"
+#include "layout/type.h"
 
 int ad_piece_is_written(const ad_array *array, int64_t rank) {
   const ad_layout *layout = &array->layout;

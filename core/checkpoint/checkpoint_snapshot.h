@@ -3,6 +3,7 @@
 #define CHECKPOINT_CHECKPOINT_SNAPSHOT_H
 #include "addend/checkpoint.h"
 #include "addend/safetensors.h"
+#include "base/internal.h"
 
 typedef struct ad_snapshot {
   ad_safetensor *pieces; /* those of wider dtypes first; the names are owned */
@@ -16,7 +17,7 @@ AD_CHECKED ad_status ad_checkpoint_check_state(const char *call, const ad_checkp
 /* Copies this rank's pieces of the state over the earlier copies. Returns AD_TYPE if a value is P or V on some axis. */
 AD_CHECKED ad_status ad_snapshot_take(ad_snapshot *snapshot, const ad_comm *comm, const ad_checkpoint_state *state);
 /* Returns the bytes of memory that the snapshot takes on this rank. */
-size_t ad_snapshot_bytes(const ad_comm *comm, const ad_checkpoint_state *state);
+AD_INTERNAL size_t ad_snapshot_bytes(const ad_comm *comm, const ad_checkpoint_state *state);
 void ad_snapshot_clear(ad_snapshot *snapshot);
 /* Writes the copies to a file, and returns when the file is on disk. */
 AD_CHECKED ad_status ad_snapshot_write(const ad_snapshot *snapshot, const char *path, int64_t step, int64_t *bytes,

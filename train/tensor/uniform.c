@@ -1,10 +1,11 @@
 /* Random numbers for the samples of a batch, for masks and noise. A number depends on the seed, a name, the step and
  * its element's position in the batch, never on the rank or the microbatch. */
+#include "addend/tensor.h"
 #include "array/array.h"
 #include "array/packed.h"
 #include "array/part.h"
 #include "base/error.h"
-#include "addend/random.h"
+#include "base/random.h"
 
 typedef struct drawing {
   uint64_t seed;     /* seed of this name and step */
