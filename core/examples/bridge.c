@@ -95,9 +95,13 @@ static int on_each_rank(ad_comm *comm, void *context) {
   double worst = 0;
   ad_status status = there_and_back(comm, &s, &worst);
   if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
-  if (!status && !ad_comm_rank(comm))
-    printf("rank 0 gives %d rows, reads %d, and gets the gradient of %d: %s\n", (int)s.made.local.dim[0],
-           (int)s.read.local.dim[0], (int)s.made_gradient.local.dim[0], worst < 1e-12 ? "the whole sum" : "WRONG");
+  if (!status && !ad_comm_rank(comm)) {
+    char from[96], to[96];
+    ad_layout given = ad_bridge_from(s.bridge), taken = ad_bridge_to(s.bridge);
+    printf("rank 0 gives %d rows (%s), reads %d (%s), and gets the gradient of %d: %s\n", (int)s.made.local.dim[0],
+           ad_layout_print(&given, from, sizeof from), (int)s.read.local.dim[0], ad_layout_print(&taken, to, sizeof to),
+           (int)s.made_gradient.local.dim[0], worst < 1e-12 ? "the whole sum" : "WRONG");
+  }
   part(&s);
   return status || worst >= 1e-12;
 }

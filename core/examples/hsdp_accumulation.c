@@ -46,10 +46,15 @@ static ad_status all_reduce(ad_comm *comm, const ad_array *partial, ad_array *ou
   return ad_array_move(comm, partial, AD_MOVE_ALL_REDUCE, AD_AXES(AD_DP_REPLICATE), AD_R, AD_F64, out);
 }
 
-/* The right order: adds the two microbatches' partial sums, then all-reduces the total over the replicas. */
+/* The right order: adds the two microbatches' partial sums, then all-reduces the total over the replicas. The first
+ * microbatch's sum is in flight while the second microbatch computes. */
 static ad_status accumulate_then_reduce(ad_comm *comm, values *first, values *second) {
-  AD_TRY(scatter(comm, first, 0, &first->partial));
+  ad_request in_flight;
+  for (int i = 0; i < ELEMENTS; i++) ((double *)first->gradient.data)[i] = addend(ad_comm_rank(comm), 0);
+  AD_TRY(ad_array_post(comm, &first->gradient, AD_MOVE_REDUCE_SCATTER, AD_AXES(AD_DP_SHARD), AD_S(0), AD_F64,
+                       &first->partial, &in_flight));
   AD_TRY(scatter(comm, second, 1, &second->partial));
+  AD_TRY(ad_comm_wait(comm, &in_flight));
   AD_TRY(ad_array_add(&second->partial, &first->partial));
   return all_reduce(comm, &second->partial, &second->result);
 }

@@ -43,7 +43,7 @@ foreign=$(nm -D --defined-only "$work/build/libaddend.so" | awk '{print $3}' |
 # The core's tests: one of each folder; and the program.
 cmake --build "$work/build" --target test_mesh_strings test_layout_strings test_array_packed test_checkpoint_checkpoint test_say_parts test_reduce_reducer \
   >"$work/log" 2>&1 || fail "its tests do not build"
-ctest --test-dir "$work/build" -R '^(mesh/strings|layout/strings|array/packed|checkpoint/checkpoint|say/parts|reduce/reducer|examples/built|cli/core|cli/diff)$' \
+ctest --test-dir "$work/build" -R '^(mesh/strings|layout/strings|array/packed|checkpoint/checkpoint|say/parts|reduce/reducer|examples/built|cli/core|cli/core_examples|cli/diff)$' \
   --output-on-failure --no-tests=error >"$work/log" 2>&1 || fail "its tests"
 grep -E 'tests passed' "$work/log"
 echo "the core alone: all hold; it needs $needed"

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Tests the core's examples that train and send: a trainer with ZeRO takes the same steps on any number of ranks, resumes
+# on another number, and its dump is right; rows reach their owners; a table of one's own is checked.
+# Usage: core_examples.sh ADDEND SOURCE
+set -eu
+addend=$1 source=$2 build=$(dirname -- "$1")
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+fail() { echo "FAILED: $*" >&2; exit 1; }
+. "$source/tests/support/says.sh"
+
+zero() { # arguments: number of ranks, then those of the example
+  local ranks=$1
+  shift
+  "$addend" run -n "$ranks" -- "$build/example_zero" "$@" || fail "zero on $ranks ranks: $*"
+}
+
+# The same losses, norms and parameters on one rank, on four and on five, which do not divide the parameters' nine rows.
+same_numbers() { # files whose numbers must be equal, except for the rounding of sums over other numbers of ranks
+  python3 - "$@" <<'P'
+import re, sys
+rows = [[float(x) for x in re.findall(r"-?\d+\.\d+", open(path).read())] for path in sys.argv[1:]]
+for other in rows[1:]:
+    assert rows[0] and len(other) == len(rows[0]), rows
+    assert all(abs(a - b) <= 2e-9 * (1 + abs(a)) for a, b in zip(rows[0], other)), (rows[0], other)
+P
+}
+for ranks in 1 4 5; do zero $ranks --export "$work/$ranks.safetensors" >"$work/$ranks"; done
+[ "$(wc -l <"$work/1")" -eq 5 ] || fail "zero printed: $(cat "$work/1")"
+same_numbers "$work/1" "$work/4" "$work/5" || fail "the numbers of ranks differ"
+python3 - "$work/1" <<'P' || fail "nothing was learned: $(cat "$work/1")"
+import re, sys
+losses = [float(x) for x in re.findall(r"loss (\S+)", open(sys.argv[1]).read())]
+assert len(losses) == 4 and losses[-1] < 0.3 * losses[0], losses
+P
+
+# Half the steps on four ranks and the rest on three are all the steps.
+zero 4 --steps 20 --checkpoints "$work/half" >"$work/first"
+zero 3 --resume "$work/half" --checkpoints "$work/rest" >"$work/second"
+tail -n +3 "$work/4" >"$work/last"
+same_numbers "$work/last" "$work/second" || fail "a resumed trainer takes other steps: $(cat "$work/second")"
+ls "$work/rest" | grep -qx 'step-40' || fail "no checkpoint after step 40: $(ls "$work/rest")"
+
+# Weights go out to a file and in from it.
+zero 2 --steps 0 --from "$work/4.safetensors" >"$work/read"
+same_numbers <(tail -1 "$work/read") <(tail -1 "$work/4") || fail "other weights were read: $(cat "$work/read")"
+python3 - "$work/4.safetensors" "$work/short.safetensors" <<'P'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", data[:8])[0]
+header = json.loads(data[8:8 + n])
+for name in [k for k in header if k != "__metadata__"]:
+    if name == "w2":
+        header["v2"] = header.pop(name)
+text = json.dumps(header).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + data[8 + n:])
+P
+! "$addend" run -n 2 -- "$build/example_zero" --from "$work/short.safetensors" >"$work/out" 2>&1 || fail "a file without w2 was taken"
+grep -q 'w2 must be a tensor of shape \[9\], is missing' "$work/out" || fail "w2 is not named: $(cat "$work/out")"
+
+# The gradients of a step are the right sums.
+mkdir "$work/dump"
+zero 3 --steps 1 --dump "$work/dump" >/dev/null
+"$addend" diff "$work/dump" >"$work/verdict" || fail "diff: $(cat "$work/verdict")"
+
+# Rows, a ring and a list of ranks, on three numbers of ranks.
+for ranks in 1 3 4; do
+  "$addend" run -n $ranks -- "$build/example_messages" >"$work/messages" || fail "messages on $ranks"
+  grep -qx "around the ring: $((ranks * (ranks - 1) / 2))" "$work/messages" || fail "messages: $(cat "$work/messages")"
+done
+grep -q '^rank 0 owns 10 of 40 rows$' "$work/messages" || fail "messages: $(cat "$work/messages")"
+grep -q '^2 even ranks, from 2 to 0; rank 0 is number 1 of them; their sum is 2$' "$work/messages" || fail "messages: $(cat "$work/messages")"
+
+# A schedule of one's own.
+"$build/example_own_schedule" "$work/table.svg" >"$work/table" || fail "own_schedule"
+grep -q '^3 ranks, 3 stages, 4 microbatches; rank 0: .*0SEND_F0>2 (SEND_F to 2)' "$work/table" || fail "own_schedule: $(cat "$work/table")"
+grep -q '^refused: .*rank 1' "$work/table" || fail "own_schedule: $(cat "$work/table")"
+grep -q '<svg' "$work/table.svg" || fail "no picture"
+echo "core_examples: all hold"
