@@ -1,7 +1,8 @@
 /* The kinds of verdicts and causes: what a sum holds, and what may be wrong with a gradient. This table is their only
  * list. C's enum and records (cause.c) and the map's words (cmake/causes.cmake) are made from it. Each kind has a page
  * of `addend explain`, audit/docs/explain/NAME.md, whose first line is its title; without the page nothing is built.
- * Tests compare with the table all other places that name kinds: audit/docs/dumps.md, the Python package, lab/causes.py.
+ * Tests compare with the table all other places that name kinds: audit/docs/dumps.md, the Python package,
+ * lab/causes.py.
  */
 #ifndef DIFF_CAUSES_H
 #define DIFF_CAUSES_H

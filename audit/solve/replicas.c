@@ -1,4 +1,5 @@
-/* Compares ranks that should have the same: by the checksums of a parameter's values, and by whether they have a sum. */
+/* Compares ranks that should have the same: by the checksums of a parameter's values, and by whether they have a sum.
+ * */
 #include "solve/replicas.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Gathers the full value on every rank, and takes a rank's part of it. Meant for checks, files and initial values, where
- * memory and time do not matter. */
+/* Gathers the full value on every rank, and takes a rank's part of it. Meant for checks, files and initial values,
+ * where memory and time do not matter. */
 #include <string.h>
 #include "array/array.h"
 #include "array/packed.h"
@@ -115,7 +115,12 @@ static ad_status check_from_full(const ad_comm *comm, const ad_array *full, cons
   if (ad_array_is_packed(to))
     return ad_fail(AD_INVALID,
                    "%s: `from_full` cannot fill an array that packs several values; fill each value's array", site);
-  if (!ad_shape_equal(&full->local, &to->shape))
+  ad_axes addend = ad_layout_axes_of(&full->layout, AD_P) & (full->layout.mesh ? ad_mesh_large(full->layout.mesh) : 0);
+  if (addend)
+    return ad_fail(AD_TYPE,
+                   "%s: `from_full` got an addend, which is P on `%s`; sum it first, for example by ad_array_full",
+                   site, ad_axis_name((ad_axis)__builtin_ctz(addend)));
+  if (!ad_shape_equal(&full->shape, &to->shape) || !ad_shape_equal(&full->local, &to->shape))
     return ad_fail(AD_INVALID, "%s: `from_full` got a full value with %s on this rank, but needs all of %s", site,
                    ad_shape_print(&full->local, have, sizeof have), ad_shape_print(&to->shape, need, sizeof need));
   if (full->dtype != to->dtype || full->scale != to->scale)

@@ -64,17 +64,18 @@ const char *ad_dtype_name_in(ad_dtype dtype, const char *format) {
 
 const char *ad_dtypes_print(int (*takes)(ad_dtype), const char *format, const char *word, char *buffer) {
   ad_text text = ad_text_on(buffer, AD_DTYPES_TEXT);
-  int left = 0;
-  for (int dtype = 1; dtype < AD_DTYPE_END; dtype++) left += takes((ad_dtype)dtype);
+  const char *names[AD_DTYPE_END];
+  int count = 0;
   for (int dtype = 1; dtype < AD_DTYPE_END; dtype++) {
-    if (!takes((ad_dtype)dtype)) continue;
     const char *name = format ? ad_dtype_name_in((ad_dtype)dtype, format) : records[dtype].name;
-    if (text.used && left == 1)
+    if (takes((ad_dtype)dtype) && name) names[count++] = name;
+  }
+  for (int i = 0; i < count; i++) {
+    if (i && i == count - 1)
       ad_text_add(&text, " %s ", word);
-    else if (text.used)
+    else if (i)
       ad_text_add(&text, ", ");
-    ad_text_add(&text, "%s", name);
-    left--;
+    ad_text_add(&text, "%s", names[i]);
   }
   return buffer;
 }

@@ -22,7 +22,7 @@ typedef struct ad_dtype_record {
   const char *dlpack;      /* the number of DLDataTypeCode in dlpack.h: "2" */
   size_t size;             /* bytes */
   ad_dtype_kind kind;
-  ad_dtype wide; /* the dtype in which sums and statistics are accumulated */
+  ad_dtype wide; /* of a float: the dtype in which its sums and statistics are accumulated; f32 of all others */
   /* Floats: bits of the exponent and of the fraction, without the leading bit that is not stored. */
   int exponent_bits, fraction_bits;
   uint8_t of_collectives_alone; /* 1: arrays, tensors, parameters and files do not take the dtype */

@@ -296,8 +296,8 @@ size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whol
   return count - (at - start);
 }
 
-/* Returns where the piece of block `block` starts in a buffer of `what`; `start` is where the block starts if the buffer
- * has all blocks. */
+/* Returns where the piece of block `block` starts in a buffer of `what`; `start` is where the block starts if the
+ * buffer has all blocks. */
 static size_t piece_start(ad_buffer what, size_t start) {
   return what == AD_BUFFER_BLOCKS || what == AD_BUFFER_PAIRS ? start : 0;
 }

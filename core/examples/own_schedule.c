@@ -1,5 +1,6 @@
 /* A pipeline's schedule of your own: two branches of stages that meet in a third, written action by action. addend
- * inserts the transfers, checks the table against the laws, measures it, and finds a mistake in it. Runs in one process:
+ * inserts the transfers, checks the table against the laws, measures it, and finds a mistake in it. Runs in one
+ * process:
  *
  *   example_own_schedule [PICTURE.svg] */
 #include <stdio.h>
@@ -13,7 +14,8 @@ static ad_status add(ad_table *table, int32_t rank, ad_action_kind kind, int32_t
   return ad_table_add(table, rank, &(ad_action){.kind = kind, .stage = rank, .microbatch = m});
 }
 
-/* Adds one rank's actions: every forward, then every backward. `forgets` 1: a mistake, the last backward is left out. */
+/* Adds one rank's actions: every forward, then every backward. `forgets` 1: a mistake, the last backward is left out.
+ * */
 static ad_status add_rank(ad_table *table, int32_t rank, int forgets) {
   for (int32_t m = 0; m < MICROBATCHES; m++) AD_TRY(add(table, rank, AD_ACTION_F, m));
   for (int32_t m = 0; m < MICROBATCHES - forgets; m++) AD_TRY(add(table, rank, AD_ACTION_B, m));

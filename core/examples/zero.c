@@ -169,7 +169,7 @@ static ad_status update(trainer *t, double norm) {
 }
 
 static ad_status take_step(trainer *t) {
-  double loss = 0, norm;
+  double loss = 0, norm, unscaled = ad_loss_scale_factor(&t->scale);
   int64_t total;
   AD_TRY(post_counts(t));
   AD_TRY(ad_count_wait(t->count, &total));
@@ -182,32 +182,34 @@ static ad_status take_step(trainer *t) {
   sum.site = AD_HERE;
   AD_TRY(ad_comm_run(t->comm, &sum));
   if (!ad_comm_rank(t->comm) && t->step % 10 == 9)
-    printf("step %2d  loss %.9f  norm %.9f  samples %d\n", (int)t->step, loss, norm * ad_loss_scale_factor(&t->scale),
-           (int)ad_count_of(t->count, 0));
+    printf("step %2d  loss %.9f  norm %.9f  samples %d, %d in the first microbatch\n", (int)t->step, loss,
+           norm * unscaled, (int)total, (int)ad_count_of(t->count, 0));
   return AD_OK;
 }
 
 /* ---- checkpoints, and weights in and out ---- */
 
-enum { STATES = 2, VALUES = (1 + STATES) * PARAMS };
+enum { STATES = AD_OPTIMIZER_STATES_MAX, VALUES = (1 + STATES) * PARAMS };
 
 /* What a checkpoint has, and the memory of its names. */
 typedef struct stored {
   ad_checkpoint_value values[VALUES];
+  size_t count;
   char names[STATES * PARAMS][48];
 } stored;
 
-/* Lists the values as they are stored, and the states of AdamW, each called STATE.PARAMETER. */
+/* Lists the masters, from which the values follow, and the states of AdamW, each called STATE.PARAMETER. */
 static void list_values(trainer *t, stored *out) {
   size_t count = 0;
   for (size_t p = 0; p < PARAMS; p++)
-    out->values[count++] = (ad_checkpoint_value){t->specs[p].name, ad_store_value(t->store, p)};
-  for (size_t k = 0; k < STATES; k++)
+    out->values[count++] = (ad_checkpoint_value){t->specs[p].name, ad_store_master(t->store, p)};
+  for (size_t k = 0; ad_optimizer_state_name(AD_ADAMW, k); k++)
     for (size_t p = 0; p < PARAMS; p++) {
       char *name = out->names[count - PARAMS];
       snprintf(name, sizeof *out->names, "%s.%s", ad_optimizer_state_name(AD_ADAMW, k), t->specs[p].name);
       out->values[count++] = (ad_checkpoint_value){name, ad_optimizer_state(t->optimizer, p, k)};
     }
+  out->count = count;
 }
 
 static ad_status save(trainer *t) {
@@ -215,25 +217,26 @@ static ad_status save(trainer *t) {
   ad_checkpoint_number numbers[] = {{"optimizer_steps", ad_optimizer_steps(t->optimizer)},
                                     {"loss_scale", t->scale.exponent},
                                     {"good_steps", t->scale.good_steps}};
-  ad_checkpoint_state state = {
-      .size = sizeof state, .step = t->step, .values = all.values, .value_count = VALUES, .numbers = numbers};
-  state.number_count = sizeof numbers / sizeof *numbers;
   list_values(t, &all);
+  ad_checkpoint_state state = {
+      .size = sizeof state, .step = t->step, .values = all.values, .value_count = all.count, .numbers = numbers};
+  state.number_count = sizeof numbers / sizeof *numbers;
   return ad_checkpointer_save(t->checkpointer, &state);
 }
 
 static ad_status resume(trainer *t, const char *folder) {
   stored all;
   ad_checkpoint_number numbers[] = {{"optimizer_steps", 0}, {"loss_scale", 0}, {"good_steps", 0}};
-  ad_checkpoint_state state = {.size = sizeof state, .values = all.values, .value_count = VALUES, .numbers = numbers};
-  state.number_count = sizeof numbers / sizeof *numbers;
   list_values(t, &all);
+  ad_checkpoint_state state = {
+      .size = sizeof state, .values = all.values, .value_count = all.count, .numbers = numbers};
+  state.number_count = sizeof numbers / sizeof *numbers;
   AD_TRY(ad_checkpoint_load(t->comm, t->mesh, folder, &state));
   AD_TRY(ad_optimizer_set_steps(t->optimizer, numbers[0].value));
   t->scale.exponent = (int)numbers[1].value;
   t->scale.good_steps = numbers[2].value;
   t->step = state.step;
-  return ad_store_refresh(t->store, AD_VALUES_WRITTEN);
+  return ad_store_refresh(t->store, AD_MASTERS_WRITTEN);
 }
 
 /* Gathers each full value on every rank; the first rank writes them. */

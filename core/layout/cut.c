@@ -179,8 +179,9 @@ int ad_layout_is_sharded_once(const ad_layout *layout, int64_t n, ad_axes axes, 
 }
 
 ad_span ad_batch_rows(const ad_layout *layout, int64_t rank, int64_t global_batch, int64_t microbatches, int64_t m) {
-  ad_span microbatch = ad_cut(global_batch, m, microbatches);
-  ad_span own = {0, 0};
-  if (ad_mesh_has_rank(layout->mesh, rank)) ad_layout_spans(layout, 0, microbatch.count, rank, &own, 1);
+  const ad_span nothing = {0, 0};
+  if (global_batch < 0 || m < 0 || m >= microbatches || !ad_mesh_has_rank(layout->mesh, rank)) return nothing;
+  ad_span microbatch = ad_cut(global_batch, m, microbatches), own = nothing;
+  if (ad_layout_spans(layout, 0, microbatch.count, rank, &own, 1) > 1) return nothing;
   return (ad_span){microbatch.first + own.first, own.count};
 }

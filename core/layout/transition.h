@@ -1,5 +1,5 @@
-/* Rows of the table of transitions, and ways: transitions of the table that lead from one type to another, one after the other. Messages suggest them as
- * repairs. */
+/* Rows of the table of transitions, and ways: transitions of the table that lead from one type to another, one after
+ * the other. Messages suggest them as repairs. */
 #ifndef LAYOUT_TRANSITION_H
 #define LAYOUT_TRANSITION_H
 #include "addend/layout.h"

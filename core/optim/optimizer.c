@@ -1,6 +1,7 @@
 /* An optimizer on arrays: its states, checks and step. records.c says what each kind of optimizer is. */
 #include <math.h>
 #include "addend/optim.h"
+#include "base/dtypes.h"
 #include "base/error.h"
 #include "kernels/kernels.h"
 #include "base/memory.h"
@@ -12,7 +13,8 @@
 typedef struct slot {
   const ad_optimizer_record *record;
   const ad_optimizer_options *options;
-  ad_array like; /* the parameter when the states were made; only whether it had data is known of the data */
+  ad_array
+      like; /* the parameter when the states were made; `data` may be freed by now, only whether it is NULL counts */
   ad_array states[AD_OPTIMIZER_STATES_MAX]; /* layout.mesh is NULL where there is no such state */
   int decays;
 } slot;
@@ -48,8 +50,16 @@ int ad_optimizer_option_is_missing(const ad_optimizer_record *record, size_t off
 
 void ad_optimizer_options_exactly(ad_optimizer_options *options) {
   const ad_optimizer_record *record = ad_optimizer_record_of(options->kind);
-  for (const ad_option_record *option = record->options; option->name; option++)
-    if (option->may_be_zero && value_of(option, options) == 0) *(double *)field_of(option, options) = AD_BETA_ZERO;
+  ad_optimizer_options exact = {.size = options->size, .kind = options->kind};
+  for (const ad_option_record *option = record->options; option->name; option++) {
+    if (option->is_flag) {
+      *(int *)field_of(option, &exact) = *(int *)field_of(option, options);
+      continue;
+    }
+    double value = value_of(option, options);
+    *(double *)field_of(option, &exact) = option->may_be_zero && value == 0 ? AD_BETA_ZERO : value;
+  }
+  *options = exact;
 }
 
 static void set_defaults(const ad_optimizer_record *record, ad_optimizer_options *options) {
@@ -63,11 +73,24 @@ static void set_defaults(const ad_optimizer_record *record, ad_optimizer_options
   }
 }
 
+/* Refuses an option that this optimizer does not read: whoever set it meant another optimizer. */
+static ad_status check_belong(const ad_optimizer_record *record, const ad_optimizer_options *options) {
+  for (int kind = 0; kind < AD_OPTIMIZER_COUNT; kind++) {
+    const ad_optimizer_record *other = ad_optimizer_record_of((ad_optimizer_kind)kind);
+    for (const ad_option_record *option = other->options; option->name; option++)
+      if (!ad_optimizer_option_at(record, option->offset) && value_of(option, options) != 0)
+        return ad_fail(AD_INVALID, "%s: `%s` is an option of %s; leave it out, or set the field `kind`", record->name,
+                       option->name, other->name);
+  }
+  return AD_OK;
+}
+
 static ad_status take_options(const ad_optimizer_options *given, ad_optimizer_options *out) {
   AD_TRY(ad_options_take(out, sizeof *out, given, "ad_optimizer_options"));
   const ad_optimizer_record *record = ad_optimizer_record_of(out->kind);
   if (!record)
     return ad_fail(AD_INVALID, "the field `kind` of ad_optimizer_options is %d, which is no optimizer", (int)out->kind);
+  AD_TRY(check_belong(record, out));
   set_defaults(record, out);
   for (const ad_option_record *option = record->options; option->name; option++) {
     if (value_of(option, out) == 0 || !ad_optimizer_option_is_missing(record, option->needs, out)) continue;
@@ -227,9 +250,10 @@ static ad_status check_gradient_of(const slot *s, const ad_array *grad, size_t i
   if (!grad) return AD_OK;
   AD_TRY(check_meets(s, grad, "gradient", index, site));
   if (ad_dtype_is_float(grad->dtype)) return AD_OK;
-  return ad_fail(AD_TYPE,
-                 "%s: in `%s`, gradient %zu has dtype %s, but must have f64, f32, bf16 or f16; nothing was updated",
-                 site, s->record->name, index, ad_dtype_name(grad->dtype));
+  char floats[AD_DTYPES_TEXT];
+  return ad_fail(AD_TYPE, "%s: in `%s`, gradient %zu has dtype %s, but must have %s; nothing was updated", site,
+                 s->record->name, index, ad_dtype_name(grad->dtype),
+                 ad_dtypes_print(ad_dtype_is_float, NULL, "or", floats));
 }
 
 static ad_status check_factors(const ad_optimizer *optimizer, double lr, double factor, const char *site) {

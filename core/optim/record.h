@@ -1,6 +1,6 @@
-/* Optimizers: a record for each, from which creation, the step, checkpoints, plans, recipes and mutants follow. No other
- * code asks which optimizer one is. To add one: its kind and options in addend/optim.h, its record in records.c, its loop
- * in update_kernel_body.h, and its keys in train/recipe/schema.c. */
+/* Optimizers: a record for each, from which creation, the step, checkpoints, plans, recipes and mutants follow. No
+ * other code asks which optimizer one is. To add one: its kind and options in addend/optim.h, its record in records.c,
+ * its loop in update_kernel_body.h, and its keys in train/recipe/schema.c. */
 #ifndef OPTIM_RECORD_H
 #define OPTIM_RECORD_H
 #include "addend/optim.h"
@@ -45,7 +45,8 @@ typedef struct ad_optimizer_record {
   const char *name; /* as messages call it */
   ad_option_record options[AD_OPTIMIZER_OPTIONS_MAX + 1];
   ad_state_record states[AD_OPTIMIZER_STATES_MAX + 1];
-  /* Checks the values of options, with defaults filled in. A need that is not met is found without it. */
+  /* Checks the values of options, with defaults filled in. Options whose
+   * `needs` is 0 are refused before this call. */
   ad_status (*check)(const ad_optimizer_options *options);
   void (*prepare)(ad_update *update); /* NULL: there is nothing to derive */
   /* By ad_variant. All variants give the same bits, and each element depends on its own parameter, states and gradient
@@ -61,7 +62,8 @@ AD_INTERNAL const ad_option_record *ad_optimizer_option_at(const ad_optimizer_re
 /* Returns 1 if something needs the option at this offset (0: none) and the option is 0. */
 AD_INTERNAL int ad_optimizer_option_is_missing(const ad_optimizer_record *record, size_t offset,
                                                const ad_optimizer_options *options);
-/* Writes AD_BETA_ZERO to each option of 0 that may be 0, so that it is 0 and not the default. */
+/* Makes the options of a recipe, which has a number for every option, those that ad_optimizer_create takes: an option
+ * that the optimizer does not read is 0, and one of 0 that may be 0 is AD_BETA_ZERO, so that it is not the default. */
 AD_INTERNAL void ad_optimizer_options_exactly(ad_optimizer_options *options);
 AD_INTERNAL size_t ad_optimizer_bytes(const ad_optimizer *optimizer); /* bytes of all states on this rank */
 

@@ -37,6 +37,8 @@ static void prepare_adamw(ad_update *update) {
 }
 
 static ad_status check_sgd(const ad_optimizer_options *options) {
+  if (options->nesterov != 0 && options->nesterov != 1)
+    return ad_fail(AD_INVALID, "SGD: `nesterov` must be 0 or 1, but is %d", options->nesterov);
   if (!(options->momentum >= 0 && options->momentum < 1))
     return ad_fail(AD_INVALID, "SGD: `momentum` must be at least 0 and less than 1, but is %g", options->momentum);
   return check_decay("SGD", options->weight_decay);

@@ -24,7 +24,7 @@
  *   faithfulness  sum over sites of ||W - V U||^2 / weights of all sites
  *   stochastic    one site at a time is replaced, with m = ci + (1 - ci) u; all other products are the target's:
  *                 the divergence of the logits from the target's, summed over sites, / (positions * sites).
- *                 u and d are drawn by ad_array_uniform (array.h) from the run's seed, the names "mask SITE" and
+ *                 u and d are drawn by ad_array_uniform (tensor.h) from the run's seed, the names "mask SITE" and
  *                 "remains SITE", the step's number (from 0) and the sample's number in the step's batch; for each
  *                 sample u is [seq, components] and d is [seq]
  *   sparsity      with s_c = sum over positions of (upper(z_c) + epsilon)^power of a microbatch, all ranks: sum over

@@ -15,7 +15,7 @@ class Dtype(NamedTuple):
     name: str  # "f32"
     size: int  # bytes
     is_float: bool
-    wide: int  # the number of the dtype in which sums are accumulated
+    wide: int  # the number of the dtype in which sums of floats are accumulated
     safetensors: str | None  # "F32"
     numpy: str | None  # the type string of the array interface, without the byte order: "f4"
     torch: str | None  # "float32"

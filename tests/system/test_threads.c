@@ -1,5 +1,6 @@
-/* Tests a program that uses addend from several threads at the same time: each thread has its own last error, and tables that
- * are filled on first use are filled once. Mostly for the thread sanitizer. A rank of a world is one thread. */
+/* Tests a program that uses addend from several threads at the same time: each thread has its own last error, and
+ * tables that are filled on first use are filled once. Mostly for the thread sanitizer. A rank of a world is one
+ * thread. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -164,8 +164,8 @@ void ad_account_judge(const ad_checker *checker, const json_t *document, size_t 
                          : AD_SUM_IS_WRONG;
   if (param->accounted == AD_ADDENDS_ARE_WRONG) take_weights(judged, param);
   if (param->accounted != AD_SUM_IS_WRONG) return;
-  /* The causes that `addend diff` names for a sum that no counts give are about a job's own collectives; the check knows
-   * the program's transitions and finds better ones. */
+  /* The causes that `addend diff` names for a sum that no counts give are about a job's own collectives; the check
+   * knows the program's transitions and finds better ones. */
   if (!ad_cause_row_of(kind)->counted || kind == AD_CAUSE_ROUNDING) return;
   if (kind == AD_CAUSE_REPLICAS_DIFFER && param->causes.list[0].kind != AD_CAUSE_REPLICAS_DIFFER) return;
   take_causes(judged, &causes);

@@ -64,7 +64,7 @@ typedef struct ad_check_result {
   char norm_param[AD_PROGRAM_NAME_SIZE];
   ad_causes norm_causes; /* why norm_param is not counted once */
   int initial_equal;     /* 1: the first step started from the values that one process draws */
-  /* 1: the reference's optimizer, given the distributed gradient, computed the same values and moments, bit for bit */
+  /* 1: the reference's optimizer, given the distributed gradient, computed the same values and states, bit for bit */
   int updates_equal;
   int judges_states; /* 1: the program has states, and the check is in f64 */
   double state_err;  /* worst error of a state after a step, and of the numbers that the program measured */

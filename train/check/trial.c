@@ -40,7 +40,8 @@ typedef struct trials {
 
 typedef void (*array_visitor)(void *context, const ad_array *array);
 
-/* Visits each array of the run: values, masters, optimizer states and states of modules; with `gradients`, the gradients, too. */
+/* Visits each array of the run: values, masters, optimizer states and states of modules; with `gradients`, the
+ * gradients, too. */
 static void visit_arrays(const ad_run *run, int gradients, array_visitor visit, void *context) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     for (int part = 0; part < AD_PART_KEPT; part++) {

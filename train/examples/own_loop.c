@@ -20,39 +20,57 @@ typedef struct loop {
   char best[512], checkpoints[512];
   double lowest;
   int64_t step;
+  int is_first_rank;
 } loop;
 
-/* Evaluates, and writes the weights if they are the best so far. */
-static ad_status keep_best(loop *l, int is_first_rank) {
+static ad_status evaluate(loop *l, const char *what, double *loss) {
   ad_evaluation evaluation = {0};
   AD_TRY(ad_run_evaluate(l->run, &evaluation));
-  if (is_first_rank) printf("after step %d: validation loss %.6f\n", (int)l->step, evaluation.loss);
-  if (!(evaluation.loss < l->lowest)) return AD_OK;
-  l->lowest = evaluation.loss;
+  if (l->is_first_rank) printf("%s: validation loss %.6f\n", what, evaluation.loss);
+  *loss = evaluation.loss;
+  return AD_OK;
+}
+
+/* Evaluates, and writes the weights if they are the best so far. */
+static ad_status keep_best(loop *l) {
+  char what[64];
+  double loss;
+  snprintf(what, sizeof what, "after step %d", (int)l->step);
+  AD_TRY(evaluate(l, what, &loss));
+  if (!(loss < l->lowest)) return AD_OK;
+  l->lowest = loss;
   return ad_run_write_weights(l->run, l->best);
 }
 
+/* Takes up where the earlier call stopped. What it kept as its best weights stays the best until others are better. */
+static ad_status continue_earlier(loop *l) {
+  AD_TRY(ad_run_read_weights(l->run, l->best));
+  AD_TRY(evaluate(l, "the earlier call's best", &l->lowest));
+  AD_TRY(ad_run_load(l->run, l->checkpoints, &l->step));
+  if (l->is_first_rank) printf("continues after step %d\n", (int)l->step);
+  return AD_OK;
+}
+
 static ad_status go(loop *l, ad_comm *comm, const settings *s) {
-  int is_first_rank = !ad_comm_rank(comm);
   AD_TRY(ad_run_create(comm, s->recipe, NULL, &l->run));
   AD_TRY(ad_checkpointer_create(comm, ad_comm_mesh(comm), l->checkpoints, 1, &l->checkpointer));
-  if (s->continues) AD_TRY(ad_run_load(l->run, l->checkpoints, &l->step));
-  if (s->continues && is_first_rank) printf("continues after step %d\n", (int)l->step);
+  if (s->continues) AD_TRY(continue_earlier(l));
   while (l->step < s->steps) {
     ad_step_report report;
     AD_TRY(ad_run_step(l->run, l->step++, &report));
     AD_TRY(ad_checkpointer_poll(l->checkpointer));
-    if (l->step % 5 == 0) AD_TRY(keep_best(l, is_first_rank));
+    if (l->step % 5 == 0 || l->step == s->steps) AD_TRY(keep_best(l));
   }
   AD_TRY(ad_run_save(l->run, l->checkpointer, l->step));
   AD_TRY(ad_checkpointer_finish(l->checkpointer));
+  double loss;
   AD_TRY(ad_run_read_weights(l->run, l->best));  // every rank takes its parts
-  return keep_best(l, is_first_rank);
+  return evaluate(l, "best", &loss);
 }
 
 static int on_each_rank(ad_comm *comm, void *context) {
   const settings *s = context;
-  loop l = {.lowest = 1e300};
+  loop l = {.lowest = 1e300, .is_first_rank = !ad_comm_rank(comm)};
   snprintf(l.best, sizeof l.best, "%s/best.safetensors", s->folder);
   snprintf(l.checkpoints, sizeof l.checkpoints, "%s/checkpoints", s->folder);
   ad_status status = go(&l, comm, s);
@@ -62,30 +80,35 @@ static int on_each_rank(ad_comm *comm, void *context) {
   return status != AD_OK;
 }
 
-/* Writes the recipe with every key beside what the loop makes. If it is there, an earlier call wrote it. */
-static ad_status write_recipe(settings *s) {
-  char path[512], *text;
-  snprintf(path, sizeof path, "%s/recipe.yaml", s->folder);
-  FILE *earlier = fopen(path, "r");
-  s->continues = earlier && !fclose(earlier);
-  if (s->continues) return AD_OK;
-  AD_TRY(ad_recipe_print(s->recipe, &text));
+/* Returns 1 if an earlier call wrote its recipe into the folder, which it does last. */
+static int has_earlier(const char *path) {
+  FILE *file = fopen(path, "r");
+  return file && !fclose(file);
+}
+
+/* Writes the recipe with every key beside what the loop made. */
+static ad_status write_recipe(const ad_recipe *recipe, const char *path) {
+  char *text;
+  AD_TRY(ad_recipe_print(recipe, &text));
   FILE *file = fopen(path, "w");
-  if (file) fputs(text, file);
+  int fails = !file || fputs(text, file) < 0;
+  if (file) fails |= fclose(file);
   free(text);
-  return file && !fclose(file) ? AD_OK : ad_fail(AD_IO, "%s cannot be written", path);
+  return fails ? ad_fail(AD_IO, "%s cannot be written", path) : AD_OK;
 }
 
 int main(int argc, char **argv) {
   if (argc != 4) return fprintf(stderr, "example_own_loop RECIPE FOLDER STEPS\n"), 2;
-  settings s = {.folder = argv[2], .steps = strtoll(argv[3], NULL, 10)};
+  char path[512];
+  snprintf(path, sizeof path, "%s/recipe.yaml", argv[2]);
+  settings s = {.folder = argv[2], .steps = strtoll(argv[3], NULL, 10), .continues = has_earlier(path)};
   int64_t ranks = 0;
   ad_status status = ad_recipe_read(argv[1], NULL, 0, &s.recipe);
-  if (!status) status = write_recipe(&s);
   if (!status) status = ad_recipe_world(s.recipe, &ranks);
   ad_launch_options options = {.size = sizeof options, .ranks = ranks, .function = on_each_rank, .context = &s};
   ad_launch_result result = {.size = sizeof result};
   if (!status) status = ad_launch(&options, &result);
+  if (!status && !s.continues) status = write_recipe(s.recipe, path);
   if (status) fprintf(stderr, "%s\n", ad_last_error());
   ad_recipe_destroy(s.recipe);
   return status != AD_OK;

@@ -67,8 +67,8 @@ enum { AD_PART_KEPT = AD_PART_GRADIENT }; /* parts before this one are saved in 
 /* The name of a part of a parameter that an optimizer of this kind updates: "value", "first_moment". NULL if the
  * optimizer has no such state. */
 const char *ad_param_part_name(ad_optimizer_kind kind, ad_param_part part);
-/* Returns an array of a parameter, or NULL for a missing part (a mirror has no optimizer's states). If the value is its own
- * master, both parts are one array. */
+/* Returns an array of a parameter, or NULL for a missing part (a mirror has no optimizer's states). If the value is its
+ * own master, both parts are one array. */
 ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part);
 /* Returns the parameters for a tape: full copies to compute with, and the module's reducer for gradients. The module
  * owns them. */
@@ -82,8 +82,8 @@ AD_CHECKED ad_status ad_module_needs_loss_scale(const ad_module_spec *spec, int 
 /* Call it after masters or values were written. Writes the values from the masters, or the masters from the values, and
  * the full copies. Collective. */
 AD_CHECKED ad_status ad_module_refresh(ad_module *module, ad_written written);
-/* Updates the parameters by the optimizer with the reduced gradients times `factor`, then refreshes values and full copies. A
- * mirror is only refreshed. Collective. */
+/* Updates the parameters by the optimizer with the reduced gradients times `factor`, then refreshes values and full
+ * copies. A mirror is only refreshed. Collective. */
 #define ad_module_update(module, lr, factor) ad_module_update_at((module), (lr), (factor), AD_HERE)
 AD_CHECKED ad_status ad_module_update_at(ad_module *module, double lr, double factor, const char *site);
 

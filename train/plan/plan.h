@@ -12,7 +12,7 @@ typedef struct ad_plan_memory {
   size_t gathered;    /* this rank's share of gathered parameters, of which the ranks of a node share one copy */
   size_t buckets;     /* gradient buckets, in which gradients are written and sent */
   size_t grads;       /* sums of gradients outside the buckets: shards, and partial sums between microbatches */
-  size_t optimizer;   /* the optimizer's moments */
+  size_t optimizer;   /* the optimizer's states */
   size_t activations; /* the most that tapes use, with gradients of the backward pass and values from bridges */
   size_t checkpoint;  /* the copy that is written to disk while training continues */
   size_t runtime;     /* the text and the batch, and what a process uses without any of these */

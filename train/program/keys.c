@@ -50,8 +50,9 @@ static int count_words(const ad_key *key) {
 }
 
 int ad_key_word(const ad_key *key, const char *text) {
-  if (!strcmp(text, "false")) return 0;
-  if (!strcmp(text, "true")) return count_words(key) - 1;
+  int has_none = !strcmp(key->words[0], "none");  // then `false` means none, and `true` the last word
+  if (has_none && !strcmp(text, "false")) return 0;
+  if (has_none && !strcmp(text, "true")) return count_words(key) - 1;
   for (int i = 0; key->words[i]; i++)
     if (!strcmp(text, key->words[i])) return i;
   return -1;

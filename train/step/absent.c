@@ -11,8 +11,8 @@ static ad_array seen_from(const ad_comm *comm, const ad_array *array) {
   return seen;
 }
 
-/* Describes the arrays of a parameter (value, master, optimizer states). If the master weights are the value itself, both have
- * the same description. */
+/* Describes the arrays of a parameter (value, master, optimizer states). If the master weights are the value itself,
+ * both have the same description. */
 static void describe_param(const ad_comm *comm, ad_module *twin, size_t param, ad_absent_module *out) {
   for (int part = 0; part < AD_PART_COUNT; part++) {
     const ad_array *array = ad_module_part(twin, param, (ad_param_part)part);

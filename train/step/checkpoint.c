@@ -27,8 +27,8 @@ static void add_value(run_state *s, const char *prefix, const char *name, ad_arr
   s->values[at] = (ad_checkpoint_value){s->names[at], array};
 }
 
-/* Lists a parameter's arrays for the checkpoint: value, master and optimizer states, as far as it has them. If the master is the
- * value itself, the array is listed once. */
+/* Lists a parameter's arrays for the checkpoint: value, master and optimizer states, as far as it has them. If the
+ * master is the value itself, the array is listed once. */
 static void list_param(ad_run *run, size_t index, run_state *s) {
   ad_run_param at = ad_run_param_at(run, index);
   char name[AD_PROGRAM_NAME_SIZE];

@@ -1,6 +1,7 @@
 /* Distances between two values: the sum of squared differences, the binary cross-entropy of probabilities given by
  * logits, and the Kullback-Leibler divergence of two distributions given by rows of logits. These operations give only
- * the numerator of a loss, as cross-entropy does (op_loss.c). Differences and exponentials have the wide dtype; a gradient is rounded once, after the subtraction. */
+ * the numerator of a loss, as cross-entropy does (op_loss.c). Differences and exponentials have the wide dtype; a
+ * gradient is rounded once, after the subtraction. */
 #include <math.h>
 #include "tensor/tape.h"
 

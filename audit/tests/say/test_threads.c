@@ -236,8 +236,8 @@ static void expect_kind(const char *json, const char *kind, int times) {
   if (found != times) fail_msg("%d parameters are %s, not %d", found, kind, times);
 }
 
-/* Checks that the numbers of threads from numbers[first] on give one document; `kind` and `times` show that the dump has
- * the intended bug. */
+/* Checks that the numbers of threads from numbers[first] on give one document; `kind` and `times` show that the dump
+ * has the intended bug. */
 static void expect_one_document(const ad_job *job, int first, const char *kind, int times) {
   write_dump(job);
   char *alone = document_with(job, 0);

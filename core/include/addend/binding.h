@@ -16,8 +16,8 @@ extern "C" {
 AD_API const char *ad_version(void);
 /* Looks up a constant of these headers by its name: an enumerator or a count ("AD_F32", "AD_AXIS_COUNT", "AD_S(0)"), or
  * the size of a structure that callers fill in or read ("sizeof(ad_layout)"), or the offset in bytes of one of its
- * fields, for structures that appear in calls ("offsetof(ad_layout, mesh)"). AD_INVALID for any other name; *out is then
- * unchanged. */
+ * fields, for structures that appear in calls ("offsetof(ad_layout, mesh)"). AD_INVALID for any other name; *out is
+ * then unchanged. */
 AD_API AD_CHECKED ad_status ad_header_constant(const char *name, int64_t *out);
 
 #if defined(__cplusplus)

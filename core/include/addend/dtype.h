@@ -29,7 +29,8 @@ AD_API const char *ad_dtype_name_in(ad_dtype dtype, const char *format);
 /* "f32" -> AD_F32. AD_INVALID, naming the known dtypes, for anything else; *out is then unchanged. */
 AD_API AD_CHECKED ad_status ad_dtype_parse(const char *text, ad_dtype *out);
 AD_API int ad_dtype_is_float(ad_dtype dtype);
-/* The dtype in which sums and statistics of values of this dtype are accumulated: f64 for f64, f32 for all others. */
+/* The dtype in which sums and statistics of floats are accumulated: f64 for f64, f32 for all others. (Sums of integers
+ * are accumulated in their own dtype.) */
 AD_API ad_dtype ad_dtype_wide(ad_dtype dtype);
 /* dst[i] = (dst_dtype)src[i] for n elements; each is rounded once. Converts between floating dtypes, and copies any
  * dtype to itself. dst and src may overlap only if the dtypes are equal. AD_INVALID, with nothing written, for other

@@ -82,7 +82,8 @@ AD_API ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *s
 AD_API int ad_layout_spans(const ad_layout *layout, int dim, int64_t n, int64_t rank, ad_span *spans, int max);
 /* A rank's place in a microbatch: the samples that `rank` reads of microbatch m (0 .. microbatches - 1), as indices in
  * the global batch of a step. `layout` is that of the samples, dimension 0, which is not zigzag (dp=S0 for data
- * parallelism). A rank outside the layout's mesh reads none. */
+ * parallelism). A rank outside the layout's mesh reads none, nor does any rank of a microbatch that
+ * there is not, or of a zigzag layout. */
 AD_API ad_span ad_batch_rows(const ad_layout *layout, int64_t rank, int64_t global_batch, int64_t microbatches,
                              int64_t m);
 

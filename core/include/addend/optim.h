@@ -24,7 +24,8 @@ typedef struct ad_schedule {
 AD_API AD_CHECKED ad_status ad_schedule_at(const ad_schedule *schedule, int64_t step, double *out);
 
 /* The optimizers, and their states of a parameter in the order of ad_optimizer_state:
- * - AD_ADAMW, after Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019: first_moment, second_moment. With
+ * - AD_ADAMW, after Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019: first_moment, second_moment.
+ * With
  *   the bias-corrected moments m and v of the gradient:
  *     param -= lr * (m / (sqrt(v) + epsilon) + decay * param)
  * - AD_SGD, as torch.optim.SGD with dampening 0: momentum, which is not kept if the option `momentum` is 0. With
@@ -34,8 +35,8 @@ AD_API AD_CHECKED ad_status ad_schedule_at(const ad_schedule *schedule, int64_t 
  * `decay` is the option weight_decay, or 0 for parameters that do not decay. */
 typedef enum ad_optimizer_kind { AD_ADAMW, AD_SGD, AD_OPTIMIZER_COUNT } ad_optimizer_kind;
 enum { AD_OPTIMIZER_STATES_MAX = 2 }; /* no optimizer keeps more states of a parameter */
-/* Zero fields mean the defaults. Options of another optimizer than `kind` are not read. Write AD_BETA_ZERO for a beta of
- * 0, with which a moment depends on the last gradient alone. */
+/* Zero fields mean the defaults. AD_INVALID for an option of another optimizer than `kind`. Write AD_BETA_ZERO for a
+ * beta of 0, with which a moment depends on the last gradient alone. */
 #define AD_BETA_ZERO (-1.0)
 typedef struct ad_optimizer_options {
   size_t size; /* sizeof(ad_optimizer_options) */
@@ -46,10 +47,10 @@ typedef struct ad_optimizer_options {
   int nesterov;                 /* of SGD, with a momentum above 0: 1 or, the default, 0 */
 } ad_optimizer_options;
 typedef struct ad_optimizer ad_optimizer;
-/* Creates the states of each parameter, all zero, in the parameter's dtype and layout, and without data if the parameter
- * has none on this rank. Weight decay applies to parameter i if specs[i].decays is not 0, and to all parameters if
- * `specs` is NULL. `specs` is not needed after this call. Borrows the meshes. AD_INVALID and AD_TYPE name the option or
- * the parameter that is wrong; AD_MEMORY. */
+/* Creates the states of each parameter, all zero, in the parameter's dtype and layout, and without data if the
+ * parameter has none on this rank. Weight decay applies to parameter i if specs[i].decays is not 0, and to all
+ * parameters if `specs` is NULL. `specs` is not needed after this call. Borrows the meshes. AD_INVALID and AD_TYPE name
+ * the option or the parameter that is wrong; AD_MEMORY. */
 AD_API AD_CHECKED ad_status ad_optimizer_create(const ad_array *const *params, const ad_param_spec *specs, size_t count,
                                                 const ad_optimizer_options *options, ad_optimizer **out);
 AD_API void ad_optimizer_destroy(ad_optimizer *optimizer);
@@ -67,7 +68,8 @@ AD_API int64_t ad_optimizer_steps(const ad_optimizer *optimizer);
  * loaded. AD_INVALID, with nothing changed, if the number is below 0. */
 AD_API AD_CHECKED ad_status ad_optimizer_set_steps(ad_optimizer *optimizer, int64_t steps);
 /* One state of one parameter, by its number; NULL if the optimizer keeps no such state of the parameter. Owned by the
- * optimizer. A checkpoint has all states of numbers below AD_OPTIMIZER_STATES_MAX. */
+ * optimizer. A checkpoint needs every state that is not NULL, for state = 0, 1, ... until ad_optimizer_state_name
+ * returns NULL. */
 AD_API ad_array *ad_optimizer_state(ad_optimizer *optimizer, size_t param, size_t state);
 /* The name of a state, such as "first_moment"; NULL if optimizers of this kind have no state with that number. */
 AD_API const char *ad_optimizer_state_name(ad_optimizer_kind kind, size_t state);

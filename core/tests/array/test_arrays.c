@@ -486,6 +486,15 @@ static int refuse_other_full_values(ad_comm *comm, void *context) {
   CHECK_SAYS("[2, 3]", "[4, 3]");
   CHECK(ad_array_from_full(comm, &scaled, &part) == AD_INVALID);
   CHECK_SAYS("3", "0");
+  /* A shard of a larger value has the shape that is wanted, an addend its values. */
+  ad_shape larger = {2, {8, 3}};
+  ad_layout partial = ad_layout_all(mesh, AD_P);
+  ad_array shard = ad_array_describe(comm, AD_F64, &larger, &rows);
+  ad_array addend = ad_array_describe(comm, AD_F64, &shape, &partial);
+  shard.data = addend.data = numbers;
+  CHECK(ad_array_from_full(comm, &shard, &part) == AD_INVALID);
+  CHECK(ad_array_from_full(comm, &addend, &part) == AD_TYPE);
+  CHECK_SAYS("P", "dp_shard");
   part.layout = varying;
   part.shape = part.local;
   CHECK(ad_array_from_full(comm, &full, &part) == AD_TYPE);

@@ -19,8 +19,8 @@
     if ((call) != AD_OK) fail_msg("%s", ad_last_error()); \
   } while (0)
 
-/* Two values of a world of four ranks: `sharded` is cut into parts of 2 and 3 rows, of which each is on two ranks; `one` is
- * the same on all. */
+/* Two values of a world of four ranks: `sharded` is cut into parts of 2 and 3 rows, of which each is on two ranks;
+ * `one` is the same on all. */
 typedef struct world {
   ad_mesh *mesh;
   ad_comm *comm;

@@ -240,8 +240,8 @@ static void who_tests_is_reported_too(void **state) {
   }
 }
 
-/* A rank dies after the second meeting, which opens the shared memory, and before it maps it. With two gets it finds the
- * world, and its fifth belongs to the last meeting. */
+/* A rank dies after the second meeting, which opens the shared memory, and before it maps it. With two gets it finds
+ * the world, and its fifth belongs to the last meeting. */
 enum { GETS = 5 };
 static int loses_one_that_has_not_joined(world *w, int64_t rank) {
   w->folder.dies_at = rank == 2 ? GETS : 0;

@@ -1,5 +1,6 @@
 /* Rows that test_added.c adds to the dtypes (core/base/dtypes.h): an 8-bit float, a 16-bit float with other widths than
- * bf16 and f16, a float of 7 bits whose precision is that of the first, and an integer. Included before everything in the sources that are compiled with them. */
+ * bf16 and f16, a float of 7 bits whose precision is that of the first, and an integer. Included before everything in
+ * the sources that are compiled with them. */
 #ifndef TESTS_DTYPES_ROWS_H
 #define TESTS_DTYPES_ROWS_H
 #include "addend/dtype.h"

@@ -218,6 +218,10 @@ static void a_batch_that_is_not_cut_is_whole_on_every_rank(void **state) {
   assert_int_equal(rows.first, 4);
   assert_int_equal(rows.count, 4);
   assert_int_equal(ad_batch_rows(&layout, 2, 8, 2, 1).count, 0);  // no rank of the mesh
+  assert_int_equal(ad_batch_rows(&layout, 1, 8, 2, 2).count, 0);  // no microbatch
+  assert_int_equal(ad_batch_rows(&layout, 1, 8, 2, -1).count, 0);
+  assert_int_equal(ad_batch_rows(&layout, 1, 8, 0, 0).count, 0);
+  assert_int_equal(ad_batch_rows(&layout, 1, -8, 2, 0).count, 0);
   ad_mesh_destroy(mesh);
 }
 

@@ -1,5 +1,5 @@
 """Random numbers as the documents define them: Philox4x32-10 (Salmon, Moraes, Dror and Shaw 2011, Random123) and
-XXH64 (xxHash's specification), and what train/include/addend/data.h and array.h make of them. With Python's standard
+XXH64 (xxHash's specification), and what train/include/addend/data.h and tensor.h make of them. With Python's standard
 library alone.
 """
 import math
@@ -35,7 +35,7 @@ def normal(seed, stream, index):
 
 
 def uniform(seed, name, step, sample, of_sample):
-    """Return the numbers of one sample in the order of its elements (array.h, ad_array_uniform)."""
+    """Return the numbers of one sample in the order of its elements (tensor.h, ad_array_uniform)."""
     own = random_bits(seed, xxh64(name.encode()), step)
     return [(random_bits(own, sample, e) >> 40) * 2.0**-24 for e in range(of_sample)]
 

@@ -132,7 +132,7 @@ def divergence_of(kind, logits, wanted):
 # ---- random numbers ----
 
 def uniform(seed, name, step, first, shape):
-    """Return uniform numbers by place in the step's batch (ad_array_uniform in core/include/addend/array.h)."""
+    """Return uniform numbers by place in the step's batch (ad_array_uniform in train/include/addend/tensor.h)."""
     own, of_sample = random_bits(seed, xxh64(name.encode()), step), math.prod(shape[1:])
     numbers = [[(random_bits(own, first + sample, i) >> 40) * 2.0**-24 for i in range(of_sample)]
                for sample in range(shape[0])]

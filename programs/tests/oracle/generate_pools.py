@@ -2,7 +2,7 @@
 
 This program is written from the documents alone: programs/decompose/model.h (ad_decompose_options:
 formulas, order of sites, sources, initial values; and the decoder above it), operations.h (ad_lower_at, ad_upper_at),
-array.h (ad_array_uniform), data.h (draws and samples), optim.h (ad_optimizer_step, ad_schedule), and the manual page's
+tensor.h (ad_array_uniform), data.h (draws and samples), optim.h (ad_optimizer_step, ad_schedule), and the manual page's
 defaults. Names in the fixtures are those of audit/docs/dumps.md, "What a proof computed". README.md says how to start it.
 """
 import fnmatch

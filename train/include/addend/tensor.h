@@ -152,8 +152,8 @@ AD_API ad_tensor *ad_scale_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *facto
 /* a times a finite number, the same on all ranks. To divide by a count use ad_divide, which knows whether the count
  * was summed. */
 AD_API ad_tensor *ad_scale_at(ad_tape *tape, ad_tensor *a, double factor, const char *site);
-/* x times `factor`, a tensor of one element [1], such as a learned temperature; the factor is wide. AD_INVALID if it has
- * another number of elements. */
+/* x times `factor`, a tensor of one element [1], such as a learned temperature; the factor is wide. AD_INVALID if it
+ * has another number of elements. */
 AD_API ad_tensor *ad_scale_by_at(ad_tape *tape, ad_tensor *x, ad_tensor *factor, const char *site);
 /* a divided by the count's total over microbatches and ranks (law 5); waits for the count's sum if it is in flight.
  * AD_TYPE while the count is still P on an axis: until its sum was posted and waited for. If the total is 0, the result

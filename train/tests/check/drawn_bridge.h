@@ -1,8 +1,8 @@
 /* Programs as users write them on two meshes, for tests that draw right checks: a kind of program on public headers
  * alone, whose modules `near` and `far` are joined by bridges. Its key model.form chooses what crosses.
  *
- * `near` reads the batch. Values are matrices [rows, WIDTH]: rows are sharded over dp on each mesh (S(0)), and all ranks of tp have the same
- * (I). */
+ * `near` reads the batch. Values are matrices [rows, WIDTH]: rows are sharded over dp on each mesh (S(0)), and all
+ * ranks of tp have the same (I). */
 #ifndef TESTS_CHECK_DRAWN_BRIDGE_H
 #define TESTS_CHECK_DRAWN_BRIDGE_H
 #include <stdlib.h>

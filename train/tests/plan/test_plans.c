@@ -293,8 +293,8 @@ static void choose_products(int onednn) {
                                    .onednn = onednn ? 30600 : 0});
 }
 
-/* A rank that has no row and gets none makes no product, so oneDNN takes nothing there; a program that does not list its
- * batch may make products on every rank. Two rows on four ranks: each of two ranks has one, listed or not. */
+/* A rank that has no row and gets none makes no product, so oneDNN takes nothing there; a program that does not list
+ * its batch may make products on every rank. Two rows on four ranks: each of two ranks has one, listed or not. */
 static void onednn_takes_memory_where_products_are_made(void **state) {
   enum { ONEDNN = 6 * MIB, PROCESS = 3 * MIB, ROW = ROWS * 4 };
   ad_products before = ad_products_in_use();
@@ -854,7 +854,8 @@ static void three_pools_are_drawn_side_by_side(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* The left and the right edge of the box of each pool, in a picture of this many pools. Returns how many boxes it has. */
+/* The left and the right edge of the box of each pool, in a picture of this many pools. Returns how many boxes it
+ * has. */
 static int boxes_of(int pools, int edges[][2]) {
   json_t *plan = json_pack("{s:[], s:[], s:[]}", "pools", "modules", "bridges");
   char *picture = NULL;

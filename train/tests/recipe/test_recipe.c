@@ -213,6 +213,8 @@ static void an_optimizer_has_its_own_options(void **state) {
   assert_int_equal(r->optimizer.kind, AD_ADAMW);
   ad_recipe_destroy(r);
   SET_SAYS(("--set optimizer.kind"), GOOD, "optimizer.kind=adam");
+  SET_SAYS(("--set optimizer.kind"), GOOD, "optimizer.kind=true");
+  SET_SAYS(("--set optimizer.kind"), GOOD, "optimizer.kind=false");
   SET_SAYS(("--set train.beta1", "optimizer.kind", "sgd", "adamw"), GOOD, "optimizer.kind=sgd", "train.beta1=0.8");
   SET_SAYS(("--set train.beta2", "optimizer.kind", "sgd", "adamw"), GOOD, "optimizer.kind=sgd", "train.beta2=0.9");
   SET_SAYS(("--set train.epsilon", "optimizer.kind", "sgd", "adamw"), GOOD, "optimizer.kind=sgd", "train.epsilon=1e-6");
@@ -892,8 +894,8 @@ static void a_failing_allocation_leaves_nothing_behind(void **state) {
   assert_true(fails_with_each_allocation("model: 3\nmesh: x=2\n", NULL, 0, AD_INVALID) > 3);
 }
 
-/* The mesh of a stage and the view of the experts are made to be checked: a check that cannot be made for want of memory
- * accepts nothing, and finds no mistake. */
+/* The mesh of a stage and the view of the experts are made to be checked: a check that cannot be made for want of
+ * memory accepts nothing, and finds no mistake. */
 static void what_cannot_be_checked_for_want_of_memory_is_not_judged(void **state) {
   static const char text[] =
       "model: {kind: moe, layers: 2, d_model: 24, heads: 6, experts: 5, top_k: 2, expert_hidden: 10}\n" DATA

@@ -535,8 +535,8 @@ static void a_module_that_cannot_be_made_is_named(void **state) {
   ad_recipe_destroy(of_one);
 }
 
-/* Whether copies of some module's gradients would count otherwise by their position on the other module's mesh: not where
- * the meshes are one, nor where the same axes join the same ranks. */
+/* Whether copies of some module's gradients would count otherwise by their position on the other module's mesh: not
+ * where the meshes are one, nor where the same axes join the same ranks. */
 static void replicas_that_differ_on_the_other_mesh_are_seen(void **state) {
   static const struct {
     const char *meshes;
