@@ -51,7 +51,7 @@ static ad_status print_costs(const ad_table *table) {
   for (int32_t rank = 0; rank < ad_table_rank_count(table); rank++) all += ad_table_action_count(table, rank);
   while (ad_table_action(table, 0, first)->kind != AD_ACTION_B) first++;
   AD_TRY(ad_table_measure(table, NULL, &worth));
-  double *begin = malloc(2 * all * sizeof *begin);
+  double *begin = malloc((2 * all + 1) * sizeof *begin);
   if (!begin) return ad_fail(AD_MEMORY, "no memory for the times of %d actions", (int)all);
   ad_status status = ad_table_times(table, NULL, begin, begin + all);
   if (!status)

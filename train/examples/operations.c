@@ -145,8 +145,9 @@ static ad_status try_above(ad_comm *comm, ad_tape *t, const ad_mesh *mesh) {
   gradient.data = slopes;
   AD_TRY(ad_backward_from(t, &rows, (const ad_array *[]){&gradient}, 1, AD_LAST_START));
   const double *found = ad_grad(leaf)->data, wanted[] = {1, 2, 0, 0, 3, 4};
-  if (ad_array_numel(ad_tensor_array(rows)) != 4 || memcmp(found, wanted, sizeof wanted) != 0)
-    return ad_fail(AD_INVALID, "above: other rows or gradients");
+  int same = ad_array_numel(ad_tensor_array(rows)) == 4;
+  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) same &= found[i] == wanted[i];
+  if (!same) return ad_fail(AD_INVALID, "above: other rows or gradients");
   puts("above holds");
   return AD_OK;
 }

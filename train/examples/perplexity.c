@@ -9,10 +9,11 @@
 /* Returns log p(token) by the logits of the token that follows what was read. */
 static double log_probability(const ad_sampler *sampler, int32_t token) {
   const double *logits = ad_sampler_logits(sampler);
-  double largest = logits[0], sum = 0;
+  double largest = logits[0];
   int64_t count = ad_sampler_vocabulary(sampler);
   for (int64_t i = 1; i < count; i++) largest = fmax(largest, logits[i]);
-  for (int64_t i = 0; i < count; i++) sum += exp(logits[i] - largest);
+  double sum = exp(logits[0] - largest);
+  for (int64_t i = 1; i < count; i++) sum += exp(logits[i] - largest);
   return logits[token] - largest - log(sum);
 }
 

@@ -83,7 +83,7 @@ static ad_status run(layer *l, double *loss_value) {
 
 /* Returns the largest difference between a gradient of the ranks, as a full value, and that of one rank. */
 static ad_status compare(layer *ranks, const layer *one, size_t param, double *worst) {
-  double memory[EXPERTS * D * D];
+  double memory[EXPERTS * D * D] = {0};
   ad_array full = {.data = memory};
   AD_TRY(ad_array_full(ranks->comm, ad_grad(ranks->leaves[param]), &full));
   const ad_array *wanted = ad_grad(one->leaves[param]);

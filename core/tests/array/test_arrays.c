@@ -446,7 +446,7 @@ static int full_and_back(ad_comm *comm, void *context) {
                                         "dp=P tp=S1", "dp=P tp=P",  "dp=S0z tp=P"};
   ad_mesh *mesh;
   ad_shape shape = {2, {ROWS, COLUMNS}};
-  double from[ELEMENTS], back[ELEMENTS];
+  double from[ELEMENTS], back[ELEMENTS] = {0};
   for (size_t i = 0; i < ELEMENTS; i++) from[i] = numbered(i);
   CHECK_OK(ad_mesh_create("dp=3 tp=2", &mesh));
   ad_layout everywhere = ad_layout_all(mesh, AD_R);
