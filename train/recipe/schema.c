@@ -106,7 +106,10 @@ static const ad_key common[] = {
     {"train.epsilon", AD_KEY_NUMBER, .offset = AT(optimizer.epsilon), .least = 0, .most = 1, .open_least = 1,
      .fallback = "1e-8", .help = "AdamW's guard against division by zero"},
     {"train.weight_decay", AD_KEY_NUMBER, .offset = AT(optimizer.weight_decay), .least = 0, .most = 1e3,
-     .fallback = "0", .help = "decay of matrices, but not of the embedding, as a fraction per unit of learning rate"},
+     .fallback = "0",
+     .help =
+         "decay of matrices, but not of the embedding; adamw takes it from the parameter, as a fraction per unit of "
+         "learning rate (decoupled), sgd adds it to the gradient"},
     {"train.seed", AD_KEY_INTEGER, .offset = AT(train.seed), .least = 0, .most = WHOLE, .fallback = "1",
      .help = "seed of initial values and samples"},
     {"train.sync", AD_KEY_SYNC, .list = 1, .offset = AT(train.sync), .second = AT(train.sync_count), .fallback = "",
