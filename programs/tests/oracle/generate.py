@@ -361,10 +361,14 @@ class Gpt:
         return initial_weights(shapes_of(self.model, self.branch_shapes()), self.train["seed"])
 
     def batch(self, step, validation=False):
-        """Return a step's batch: the arrays that the fixture keeps, by name, which the losses get."""
+        """Return a step's batch: the arrays that the losses get, by name."""
         stream = b"data held out" if validation else b"data"
         tokens, targets = batch_of(self.data, self.train, self.texts[stream], stream, step)
         return {"tokens": tokens, "targets": targets}
+
+    def kept(self, batch):
+        """Return what the fixture keeps of a batch."""
+        return batch
 
     def counted(self, targets):
         """Return a step's first count: the tokens that count."""
@@ -452,11 +456,12 @@ def train_case(program, initial):
     w = {name: torch.tensor(value, requires_grad=True) for name, value in initial.items()}
     optimizer = optimizer_of(program, w)
     batches = [program.batch(step) for step in range(STEPS)]
-    out = {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
+    kept = [program.kept(batch) for batch in batches]
+    out = {name: np.stack([each[name] for each in kept]) for name in kept[0]}
     out["count"] = np.array([program.counted(batch["targets"]) for batch in batches])
     if program.data["validation"]:
         batch = program.batch(0, validation=True)
-        out |= {f"validation.{name}": array for name, array in batch.items()}
+        out |= {f"validation.{name}": array for name, array in program.kept(batch).items()}
         with torch.no_grad():
             out["validation.loss"] = np.array([program.losses(w, **batch)[0].item()])
     seen = [take_step(program, w, optimizer, batches[step], step, out) for step in range(STEPS)]

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from safetensors.numpy import save_file
 
-from generate import MASK32, ROOT, STEPS, TEXT, Gpt, blocks_of, counted_of, embedding_of, hidden_of, initial_weights, mlp, \
-    mlp_shapes, philox4x32, prepare, random_bits, rms_norm, shapes_of, write_case, xxh64
+from draws import MASK32, philox4x32, random_bits, xxh64
+from generate import ROOT, STEPS, TEXT, Gpt, blocks_of, counted_of, embedding_of, hidden_of, initial_weights, mlp, \
+    mlp_shapes, prepare, rms_norm, shapes_of, write_case
 
 BETA1, BETA2 = 0.9, 0.999  # AdamW's betas in the ascent
 THRESHOLD, BATCHES, USED, SHOWN = 0.5, 8, 8, 4
@@ -35,7 +36,7 @@ CASES = {
     "decompose-annealed": {
         "model": {"kind": "decompose", "layers": 2, "d_model": 8, "heads": 2, "d_hidden": 10, "tied": False, "kv_heads": 1,
                   "qk_norm": True, "bias": True, "rotary_base": 100},
-        "data": {"text": [TEXT], "seq": 6, "validation": 0.2, "valid": [1, 0.5, 0]},
+        "data": {"text": [TEXT], "seq": 4, "validation": 0.2, "valid": [1, 0.5, 0]},
         "train": {"global_batch": 5, "microbatches": 3, "steps": STEPS, "lr": 1e-2, "warmup": 3, "clip": 0.5,
                   "epsilon": 1e-5, "weight_decay": 0.1, "seed": 71},
         "importance": {"layers": 2, "d_model": 8, "heads": 2},
