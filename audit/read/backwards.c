@@ -4,13 +4,6 @@
 #include "base/memory.h"
 #include "base/text.h"
 
-static int64_t count_of(const ad_dump *dump, int64_t rank) {
-  int64_t count = 0;
-  for (int64_t m = 0; m < dump->microbatches; m++)
-    count += ad_safetensors_count(dump->addends[rank * dump->microbatches + m]->tensors) > 0;
-  return count;
-}
-
 /* Returns the first of the ranks with the largest count below `limit`, or -1 if no count is below `limit`. */
 static int64_t next_below(const int64_t *counts, int64_t world, int64_t limit) {
   int64_t found = -1;
@@ -40,7 +33,9 @@ ad_status ad_backwards_report(const ad_dump *dump, json_t *messages) {
   unsigned char *same;
   AD_TRY(ad_new((size_t)dump->mesh.world, &counts));
   ad_status status = ad_new((size_t)dump->mesh.world, &same);
-  for (int64_t rank = 0; rank < dump->mesh.world && !status; rank++) counts[rank] = count_of(dump, rank);
+  for (int64_t rank = 0; rank < dump->mesh.world; rank++)
+    for (int64_t m = 0; m < dump->microbatches; m++)
+      counts[rank] += ad_safetensors_count(dump->addends[rank * dump->microbatches + m]->tensors) > 0;
   if (!status && print_counts(dump, counts, same, text, sizeof text) > 1)
     json_array_append_new(messages, json_sprintf("ranks ran different numbers of backwards: %s", text));
   ad_release(counts);

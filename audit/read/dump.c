@@ -113,13 +113,6 @@ static void report_one(void *context, size_t index) {
   if (how->progress) how->progress(how->context, "files", (int64_t)index + 1, (int64_t)opening->count);
 }
 
-static ad_status complain(const ad_opening *opening, ad_complaints *complaints) {
-  for (size_t i = 0; i < opening->count; i++)
-    if (opening->files[i].message)
-      AD_TRY(ad_complaints_add(complaints, ad_fail(opening->files[i].status, "%s", opening->files[i].message)));
-  return AD_OK;
-}
-
 static ad_status open_files(ad_dump *dump, const ad_file_list *list, int plain, const ad_dump_opening *how,
                             ad_complaints *complaints) {
   ad_opening opening = {.how = how, .count = list->count};
@@ -127,8 +120,12 @@ static ad_status open_files(ad_dump *dump, const ad_file_list *list, int plain, 
   AD_TRY(ad_new(list->count, &opening.files));
   ad_status status = open_headers(dump, list, plain, &opening);
   if (!status) status = ad_work_do(&(ad_work){list->count, check_one, report_one, &opening}, how->threads);
-  if (!status) status = complain(&opening, complaints);
-  for (size_t i = 0; i < list->count; i++) ad_release(opening.files[i].message);
+  for (size_t i = 0; i < list->count; i++) {
+    const ad_opened *opened = &opening.files[i];
+    if (opened->message && !status)
+      status = ad_complaints_add(complaints, ad_fail(opened->status, "%s", opened->message));
+    ad_release(opened->message);
+  }
   ad_release(opening.files);
   return status;
 }
@@ -278,15 +275,11 @@ static ad_status read_position(ad_dump *dump, const ad_dump_file *file) {
   return AD_OK;
 }
 
-/* Fails if two ranks have the same position. `taken` ([world] bytes, zeros) is indexed by the row-major number of a
- * position. */
+/* Fails if two ranks have the same position. `taken` ([world] bytes, zeros) is indexed by a position's ad_dump_key. */
 static ad_status check_positions(const ad_dump *dump, unsigned char *taken) {
   for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
-    int64_t place = 0;
     if (dump->position[rank][0] < 0) continue;
-    for (int axis = 0; axis < dump->mesh.count; axis++)
-      place = place * dump->mesh.size[axis] + dump->position[rank][axis];
-    if (taken[place]++)
+    if (taken[ad_dump_key(dump, rank, 0)]++)
       return ad_fail(AD_INVALID,
                      "rank %lld has the same addend.coord as another rank; give each rank a position of its own",
                      (long long)rank);
@@ -333,11 +326,6 @@ int64_t ad_dump_key(const ad_dump *dump, int64_t rank, uint32_t axes) {
   return key;
 }
 
-/* Lets the kernel free the memory of the headers' pages. */
-static void forget_headers(const ad_dump *dump) {
-  for (size_t i = 0; i < dump->count; i++) ad_safetensors_forget(dump->files[i].tensors);
-}
-
 /* Moves an opened dump to *out, or closes it if there is an error. */
 static ad_status end_opening(ad_dump *dump, ad_status status, const ad_complaints *complaints, ad_dump *out) {
   if (!status) status = ad_complaints_end(complaints);
@@ -345,7 +333,8 @@ static ad_status end_opening(ad_dump *dump, ad_status status, const ad_complaint
     ad_dump_close(dump);
     return status;
   }
-  forget_headers(dump);
+  /* lets the kernel free the memory of the headers' pages */
+  for (size_t i = 0; i < dump->count; i++) ad_safetensors_forget(dump->files[i].tensors);
   *out = *dump;
   return AD_OK;
 }

@@ -77,7 +77,8 @@ void ad_dump_close(ad_dump *dump);
  * opened. */
 ad_status ad_dump_piece(const ad_dump *dump, const ad_dump_param *param, const ad_dump_file *file, ad_piece *out,
                         int *there) AD_CHECKED;
-/* Returns a key that two ranks share if and only if their positions are the same on all axes except `axes`. */
+/* Returns a key that two ranks share if and only if their positions are the same on all axes except `axes`; with `axes`
+ * 0 it is the row-major number of the rank's position. */
 int64_t ad_dump_key(const ad_dump *dump, int64_t rank, uint32_t axes);
 const ad_dump_param *ad_dump_find(const ad_dump *dump, const char *name); /* NULL: the dump has no such parameter */
 

@@ -86,9 +86,3 @@ void ad_full_clear(ad_full *full) {
   ad_sampled_clear(&full->sampled);
   ad_release(full->pieces);
 }
-
-int ad_is_first_of_its_box(const ad_parts *parts, size_t index) {
-  for (size_t i = 0; i < index; i++)
-    if (ad_box_equal(&parts->param->shape, &parts->parts[i].box, &parts->parts[index].box)) return 0;
-  return 1;
-}

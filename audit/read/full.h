@@ -18,7 +18,5 @@ ad_status ad_full_find(const ad_parts *parts, const ad_dump *reference, ad_full 
 void ad_full_clear(ad_full *full);
 /* Returns the reference's value of an element of a part, or NaN if the reference does not have the element. */
 double ad_full_value(const ad_full *full, const ad_part *part, size_t element);
-/* Returns 1 if no earlier part has the same box. Of several replicas only the first is compared. */
-int ad_is_first_of_its_box(const ad_parts *parts, size_t index);
 
 #endif

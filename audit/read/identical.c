@@ -94,56 +94,37 @@ static void mark(const ad_members *members, ad_mark *marks, size_t *count) {
   sum_up(members, marks, *count, SIZE_MAX);
 }
 
-/* Sets `ranks[r]` to 1 for each rank r that holds one of these equal addends; returns the number of these ranks. */
-static int64_t take_ranks(const ad_members *members, const ad_mark *marks, size_t count, unsigned char *ranks) {
+/* Records equal addends: their cells and ranks, and a sentence such as "ranks 2 and 3 hold the same addend" as a key of
+ * `who`. `ranks` is scratch memory with one byte for each rank. */
+static void note(const ad_parts *parts, const ad_members *members, const ad_mark *marks, size_t count,
+                 unsigned char *ranks, ad_identical *identical) {
+  const ad_dump *dump = parts->dump;
   int64_t distinct = 0;
-  for (size_t i = 0; i < count; i++) {
-    int64_t rank = members->columns[marks[i].column].piece.rank;
-    distinct += !ranks[rank];
-    ranks[rank] = 1;
-  }
-  return distinct;
-}
-
-/* Adds a sentence such as "ranks 2 and 3 hold the same addend" as a key of `who`. */
-static void note(const ad_parts *parts, const unsigned char *ranks, int64_t distinct, json_t *who) {
   char words[200], key[256];
-  ad_dump_ranks_print(&parts->dump->mesh, ranks, words, sizeof words);
-  snprintf(key, sizeof key, distinct > 1 ? "%s hold the same addend" : "microbatches of %s hold the same addend",
-           words);
-  json_object_set_new(who, key, json_true());
-}
-
-/* Sets to 1 the cells and ranks of these equal addends. */
-static void note_cells(const ad_parts *parts, const ad_members *members, const ad_mark *marks, size_t count,
-                       ad_identical *identical) {
+  memset(ranks, 0, (size_t)dump->mesh.world);
   for (size_t i = 0; i < count; i++) {
     const ad_piece *piece = &members->columns[marks[i].column].piece;
-    identical->cells[piece->rank * parts->dump->microbatches + piece->microbatch] = 1;
-    identical->ranks[piece->rank] = 1;
+    distinct += !ranks[piece->rank];
+    ranks[piece->rank] = identical->ranks[piece->rank] = 1;
+    identical->cells[piece->rank * dump->microbatches + piece->microbatch] = 1;
   }
+  ad_dump_ranks_print(&dump->mesh, ranks, words, sizeof words);
+  snprintf(key, sizeof key, distinct > 1 ? "%s hold the same addend" : "microbatches of %s hold the same addend",
+           words);
+  json_object_set_new(identical->who, key, json_true());
 }
 
-/* Records each run of two or more marks with the same checksum. */
-static void note_runs(const ad_parts *parts, const ad_members *members, const ad_mark *marks, size_t count,
-                      unsigned char *ranks, ad_identical *identical) {
-  for (size_t i = 0, end; i < count; i = end) {
-    for (end = i + 1; end < count && marks[end].bits == marks[i].bits;) end++;
-    if (end - i < 2) continue;
-    memset(ranks, 0, (size_t)parts->dump->mesh.world);
-    note(parts, ranks, take_ranks(members, marks + i, end - i, ranks), identical->who);
-    note_cells(parts, members, marks + i, end - i, identical);
-  }
-}
-
-/* Finds the equal addends of the ranks in `members`. */
+/* Finds the equal addends of the ranks in `members`: runs of two or more marks with the same checksum. */
 static ad_status find_in(const ad_parts *parts, const ad_members *members, unsigned char *ranks,
                          ad_identical *identical) {
   ad_mark *marks;
   size_t count;
   AD_TRY(ad_new(members->count, &marks));
   mark(members, marks, &count);
-  note_runs(parts, members, marks, count, ranks, identical);
+  for (size_t i = 0, end; i < count; i = end) {
+    for (end = i + 1; end < count && marks[end].bits == marks[i].bits;) end++;
+    if (end - i > 1) note(parts, members, marks + i, end - i, ranks, identical);
+  }
   ad_release(marks);
   return AD_OK;
 }

@@ -179,13 +179,6 @@ static ad_status find_terms(ad_parts *parts, int64_t rank, ad_piece *terms, size
   return AD_OK;
 }
 
-static uint64_t checksum(const ad_piece *terms, size_t count) {
-  uint64_t sum = 0;
-  for (size_t i = 0; i < count; i++)
-    sum = ad_checksum(terms[i].tensor->data, terms[i].tensor->bytes, sum + (uint64_t)terms[i].tensor->dtype);
-  return sum;
-}
-
 /* Finds a part with the same bits, members and box. Searches from the last part back, since neighbouring ranks mostly
  * hold the same part. */
 static ad_part *find_part(ad_parts *parts, const ad_part *like) {
@@ -198,16 +191,14 @@ static ad_part *find_part(ad_parts *parts, const ad_part *like) {
   return NULL;
 }
 
-static int same_bytes(const ad_safetensor *a, const ad_safetensor *b) {
-  return a->dtype == b->dtype && a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes);
-}
-
 /* Returns 1 if the tensors have the same bytes as those of the part. The part's checksum and value checks are then
  * valid for these tensors too. */
 static int repeats(const ad_part *part, const ad_piece *terms, size_t count) {
   if (part->term_count != count) return 0;
-  for (size_t i = 0; i < count; i++)
-    if (!same_bytes(part->terms[i].tensor, terms[i].tensor)) return 0;
+  for (size_t i = 0; i < count; i++) {
+    const ad_safetensor *a = part->terms[i].tensor, *b = terms[i].tensor;
+    if (a->dtype != b->dtype || a->bytes != b->bytes || memcmp(a->data, b->data, a->bytes) != 0) return 0;
+  }
   return 1;
 }
 
@@ -217,8 +208,12 @@ static ad_status find_bits(ad_parts *parts, const ad_part *before, const ad_piec
     parts->checked += count;
     return *out = before->bits, AD_OK;
   }
-  *out = checksum(terms, count);
-  for (size_t i = 0; i < count; i++) AD_TRY(check_tensor(parts, terms[i].tensor));
+  *out = 0;
+  for (size_t i = 0; i < count; i++) {
+    const ad_safetensor *tensor = terms[i].tensor;
+    *out = ad_checksum(tensor->data, tensor->bytes, *out + (uint64_t)tensor->dtype);
+    AD_TRY(check_tensor(parts, tensor));
+  }
   return AD_OK;
 }
 
@@ -351,6 +346,12 @@ void ad_parts_destroy(ad_parts *parts) {
 }
 
 const ad_members *ad_part_members(const ad_parts *parts, const ad_part *part) { return &parts->members[part->members]; }
+
+int ad_part_is_first_of_its_box(const ad_parts *parts, size_t index) {
+  for (size_t i = 0; i < index; i++)
+    if (ad_box_equal(&parts->param->shape, &parts->parts[i].box, &parts->parts[index].box)) return 0;
+  return 1;
+}
 
 /* ---- reading values of parts and addends ---- */
 

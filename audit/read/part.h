@@ -88,5 +88,7 @@ void ad_members_measure(const ad_parts *parts, ad_members *members);
 /* Returns a key of the rank's position: the same for ranks whose positions differ on axes of type R only. */
 int64_t ad_parts_key(const ad_parts *parts, int64_t rank);
 const ad_members *ad_part_members(const ad_parts *parts, const ad_part *part);
+/* Returns 1 if no earlier part has the same box. Of several replicas only the first is measured or compared. */
+int ad_part_is_first_of_its_box(const ad_parts *parts, size_t index);
 
 #endif

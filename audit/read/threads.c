@@ -86,21 +86,17 @@ static int start(ad_crew *crew, int count, pthread_t *threads) {
   return started;
 }
 
-static void do_all(ad_crew *crew, int helpers) {
-  pthread_t threads[THREADS_MAX];
-  int started = start(crew, helpers, threads);
-  lead(crew);
-  for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
-  report_done(crew);
-}
-
 ad_status ad_work_do(const ad_work *work, int threads) {
   ad_crew crew = {.work = work, .failed = work->count};
+  pthread_t helping[THREADS_MAX];
   size_t helpers = threads < 1 ? 0 : threads > THREADS_MAX ? THREADS_MAX - 1 : (size_t)threads - 1;
   if (helpers >= work->count) helpers = work->count ? work->count - 1 : 0;
   AD_TRY(ad_new(work->count, &crew.done));
   pthread_mutex_init(&crew.lock, NULL);
-  do_all(&crew, (int)helpers);
+  int started = start(&crew, (int)helpers, helping);
+  lead(&crew);
+  for (int i = 0; i < started; i++) pthread_join(helping[i], NULL);
+  report_done(&crew);
   pthread_mutex_destroy(&crew.lock);
   ad_release(crew.done);
   return crew.status ? ad_fail(crew.status, "%s", crew.message) : AD_OK;

@@ -32,10 +32,6 @@ typedef struct ad_diff_run {
   ad_answer answer;
 } ad_diff_run;
 
-/* Returns how many threads may judge. With `finite`, the caller may fill the files only as values are needed, one
- * parameter after the other, so only one thread may judge. */
-static int threads_of(const ad_diff_options *options) { return options->finite ? 1 : options->threads; }
-
 /* ---- messages about several parameters ---- */
 
 /* Adds the parameter's name to `notes` under its axes, so that parameters with the same axes share one message. */
@@ -182,8 +178,10 @@ static void report_one(void *context, size_t index) {
 }
 
 static ad_status judge_params(ad_diff_run *run) {
+  /* with `finite`, the caller may fill the files only as values are needed, one parameter after the other */
+  int threads = run->options->finite ? 1 : run->options->threads;
   run->judge = (ad_judge){&run->dump, run->reference, &run->known, run->options->allow_identical};
-  return ad_work_do(&(ad_work){run->dump.param_count, judge_one, report_one, run}, threads_of(run->options));
+  return ad_work_do(&(ad_work){run->dump.param_count, judge_one, report_one, run}, threads);
 }
 
 /* ---- the dump's document and messages ---- */

@@ -12,12 +12,8 @@
  * replicas. */
 static int64_t count_missing(const ad_parts *parts) {
   int64_t missing = parts->param->sample;
-  for (size_t i = 0; i < parts->count; i++) {
-    int is_replica = 0;
-    for (size_t j = 0; j < i && !is_replica; j++)
-      is_replica = ad_box_equal(&parts->param->shape, &parts->parts[j].box, &parts->parts[i].box);
-    if (!is_replica) missing -= (int64_t)parts->parts[i].count;
-  }
+  for (size_t i = 0; i < parts->count; i++)
+    if (ad_part_is_first_of_its_box(parts, i)) missing -= (int64_t)parts->parts[i].count;
   return missing > 0 ? missing : 0;
 }
 
@@ -82,36 +78,29 @@ static void doubt_zeros(const ad_parts *parts, const ad_compared *compared, ad_v
              sampled);
 }
 
-/* Changes the verdict, if necessary, because of equal addends and parameter values, and makes the finding's document
- * from it. */
-static ad_status report_verdict(const ad_judge *judge, const ad_parts *parts, const ad_judged *list,
-                                const ad_identical *identical, const ad_compared *compared, ad_verdict *verdict,
-                                ad_finding *out) {
-  int is_right = verdict->kind == AD_CAUSE_RIGHT;
-  uint32_t unequal;
-  ad_status status = ad_values_compare(parts, is_right ? verdict->ranks : NULL, &unequal);
-  if (is_right && unequal) ad_verdict_of_values(parts, unequal, verdict);
-  if (!is_right) out->unequal = unequal;
-  doubt(judge, identical, compared, verdict);
-  doubt_zeros(parts, compared, verdict);
-  out->answer = ad_diff_answer(verdict, compared);
-  out->document = ad_diff_param(parts, list, verdict, compared, identical);
-  report_few(parts, verdict, out);
-  out->unfitted = verdict->kind == AD_CAUSE_NOT_FITTED;
-  out->untried = ad_untried_axes(parts, list);
-  if (verdict->kind == AD_CAUSE_OWN_ONLY && !verdict->shown) out->unlike = verdict->axes;
-  return status;
-}
-
+/* Finds the verdict, changes it, if necessary, because of equal addends and parameter values, and makes the finding's
+ * document from it. */
 static ad_status report_parts(const ad_judge *judge, const ad_parts *parts, const ad_judged *list,
                               const ad_identical *identical, const ad_compared *compared, ad_finding *out) {
   ad_verdict verdict;
   unsigned char *ranks;
+  uint32_t unequal;
   AD_TRY(ad_new((size_t)judge->dump->mesh.world, &ranks));
   if (judge->reference && !compared->there) report(out, json_sprintf("the reference has no `%s`", parts->param->name));
   size_t missing = ad_replicas_missing(parts, ranks);
   ad_verdict_find(parts, list, missing, ranks, &verdict);
-  ad_status status = report_verdict(judge, parts, list, identical, compared, &verdict, out);
+  int is_right = verdict.kind == AD_CAUSE_RIGHT;
+  ad_status status = ad_values_compare(parts, is_right ? verdict.ranks : NULL, &unequal);
+  if (is_right && unequal) ad_verdict_of_values(parts, unequal, &verdict);
+  if (!is_right) out->unequal = unequal;
+  doubt(judge, identical, compared, &verdict);
+  doubt_zeros(parts, compared, &verdict);
+  out->answer = ad_diff_answer(&verdict, compared);
+  out->document = ad_diff_param(parts, list, &verdict, compared, identical);
+  report_few(parts, &verdict, out);
+  out->unfitted = verdict.kind == AD_CAUSE_NOT_FITTED;
+  out->untried = ad_untried_axes(parts, list);
+  if (verdict.kind == AD_CAUSE_OWN_ONLY && !verdict.shown) out->unlike = verdict.axes;
   ad_verdict_clear(&verdict);
   ad_release(ranks);
   return status;
@@ -127,26 +116,24 @@ static ad_status report_judged(const ad_judge *judge, const ad_parts *parts, con
   return status;
 }
 
-static ad_status judge_summed(const ad_judge *judge, ad_parts *parts, const ad_identical *identical, ad_finding *out) {
+/* Judges a parameter whose equal addends are found first. If elements are missing from the sum, it is wrong without
+ * further tests; otherwise its parts are judged. */
+static ad_status judge_identical(const ad_judge *judge, ad_parts *parts, ad_identical *identical, ad_finding *out) {
+  int64_t missing = count_missing(parts);
   ad_judged *list;
+  AD_TRY(ad_identical_find(parts, identical));
+  out->identical = json_incref(identical->who);
+  if (missing) {
+    out->answer = AD_ANSWER_WRONG;
+    out->document = ad_diff_without_sum(judge->dump, parts->param, missing);
+    return AD_OK;
+  }
   AD_TRY(ad_new(parts->count, &list));
   ad_status status = ad_judge_parts(parts, judge->known, list);
   if (!status) status = report_judged(judge, parts, identical, list, out);
   ad_judged_clear(parts, list);
   ad_release(list);
   return status;
-}
-
-/* Judges a parameter whose equal addends are found first. If elements are missing from the sum, it is wrong without
- * further tests; otherwise its parts are judged. */
-static ad_status judge_identical(const ad_judge *judge, ad_parts *parts, ad_identical *identical, ad_finding *out) {
-  int64_t missing = count_missing(parts);
-  AD_TRY(ad_identical_find(parts, identical));
-  out->identical = json_incref(identical->who);
-  if (!missing) return judge_summed(judge, parts, identical, out);
-  out->answer = AD_ANSWER_WRONG;
-  out->document = ad_diff_without_sum(judge->dump, parts->param, missing);
-  return AD_OK;
 }
 
 /* ---- another interpretation along axes whose type was only assumed ---- */
@@ -195,21 +182,15 @@ static json_t *report_either(const ad_judge *judge, const ad_dump_param *param, 
   return ad_diff_unjudged(judge->dump, &unjudged);
 }
 
-/* Removes the finding of the first interpretation, which was wrong. The norm stays, since it does not depend on the
- * interpretation. */
-static void forget_reading(ad_finding *out) {
-  ad_norm_term norm = out->norm;
-  ad_finding_clear(out);
-  out->norm = norm;
-}
-
 /* Replaces the finding of a wrong sum if the sum is right, or may be right, with type R on axes whose type was
  * assumed. */
 static ad_status read_again(const ad_judge *judge, ad_parts *parts, ad_identical *identical, ad_finding *out) {
+  ad_norm_term norm = out->norm; /* does not depend on the interpretation */
   ad_assumed assumed;
   AD_TRY(ad_assumed_find(parts, &assumed));
   if (!assumed.kind) return AD_OK;
-  forget_reading(out);
+  ad_finding_clear(out);
+  out->norm = norm;
   if (assumed.kind == AD_ASSUMED_SUM) {
     ad_dump_param summed = ad_assumed_as_summed(parts->param, assumed.axes);
     out->retyped = assumed.axes;
@@ -252,18 +233,15 @@ static size_t tensor_bytes(const ad_parts *parts) {
   return bytes;
 }
 
-static ad_status judge_param(const ad_judge *judge, const ad_dump_param *param, ad_finding *out) {
-  ad_parts parts;
-  AD_TRY(ad_parts_create(judge->dump, param, &parts));
-  ad_status status = judge_found(judge, &parts, out);
-  out->read = tensor_bytes(&parts);
-  ad_parts_destroy(&parts);
-  return status;
-}
-
 ad_status ad_judge_param(const ad_judge *judge, size_t index, ad_finding *out) {
   const ad_dump_param *param = &judge->dump->params[index];
-  ad_status status = judge_param(judge, param, out);
+  ad_parts parts;
+  ad_status status = ad_parts_create(judge->dump, param, &parts);
+  if (!status) {
+    status = judge_found(judge, &parts, out);
+    out->read = tensor_bytes(&parts);
+    ad_parts_destroy(&parts);
+  }
   ad_known_pass(judge->known, param);
   return status;
 }

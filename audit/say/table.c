@@ -92,13 +92,10 @@ static int some_are_identical(const json_t *params) {
   return 0;
 }
 
-static ad_verdict_word verdict_of(const json_t *document) {
-  if (is_judged(document, "right")) return AD_MATCHES;
-  return is_judged(document, "cannot_tell") ? AD_CANNOT_TELL : AD_DOES_NOT_MATCH;
-}
-
 static void print_words(FILE *file, const json_t *document, const ad_paint *paint) {
-  ad_verdict_word verdict = verdict_of(document);
+  ad_verdict_word verdict = is_judged(document, "right")         ? AD_MATCHES
+                            : is_judged(document, "cannot_tell") ? AD_CANNOT_TELL
+                                                                 : AD_DOES_NOT_MATCH;
   const char *colour = verdict == AD_MATCHES ? paint->good : verdict == AD_CANNOT_TELL ? paint->open : paint->bad;
   fprintf(file, "%s%s%s: ", colour, ad_verdict_words(verdict), paint->off);
 }

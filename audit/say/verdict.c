@@ -26,13 +26,6 @@ static int wrong_ones_agree(const ad_case *c) {
   return 1;
 }
 
-/* Returns 1 if counts explain every wrong part. */
-static int all_explained(const ad_case *c) {
-  for (size_t i = 0; i < c->count; i++)
-    if (!c->list[i].holds && !c->list[i].why.explains) return 0;
-  return 1;
-}
-
 /* If no cause was listed, adds the verdict itself as its own cause. */
 static void add_own_cause(ad_case *c) {
   const ad_verdict *out = c->out;
@@ -163,12 +156,6 @@ static void report_own(ad_case *c) {
   add_shards(c, local, shards);
 }
 
-static int some_by_group(const ad_case *c) {
-  for (size_t i = 0; i < c->count; i++)
-    if (!c->list[i].holds && c->list[i].why.by_group) return 1;
-  return 0;
-}
-
 /* If a sum over another group explains the part equally well, adds that verdict. */
 static void report_groups_too(ad_case *c) {
   char own[AD_VERDICT_TEXT];
@@ -194,22 +181,23 @@ static void report_unfitted(ad_case *c) {
            c->first->why.left);
 }
 
-static int some_unfitted(const ad_case *c) {
-  for (size_t i = 0; i < c->count; i++)
-    if (!c->list[i].holds && c->list[i].why.unfitted) return 1;
-  return 0;
-}
-
 /* Finds the verdict on a parameter with at least one wrong part. */
 static void report_wrong(ad_case *c) {
-  int grouped = some_by_group(c);
+  int explained = 1, grouped = 0, unfitted = 0;
+  for (size_t i = 0; i < c->count; i++) {
+    const ad_explanation *why = &c->list[i].why;
+    if (c->list[i].holds) continue;
+    explained &= why->explains != 0;
+    grouped |= why->by_group;
+    unfitted |= why->unfitted;
+  }
   c->out->shown = c->first;
-  if (!all_explained(c) && ad_case_try_patterns(c)) return;
-  if (some_unfitted(c)) {
+  if (!explained && ad_case_try_patterns(c)) return;
+  if (unfitted) {
     report_unfitted(c);
     return;
   }
-  if (!all_explained(c)) {
+  if (!explained) {
     if (ad_case_replicas_differ(c) && ad_case_some_hold(c))
       ad_case_report_replicas(c);
     else

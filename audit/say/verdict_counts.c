@@ -345,19 +345,19 @@ static void widen(double divisor, double *least, double *most) {
   *most = fmax(*most, divisor);
 }
 
-/* Returns 1 if both numbers are given and differ. */
-static int are_unequal(double a, double b) { return a < b || a > b; }
-
-/* Returns 1 if two ranks divided the same microbatch by different numbers. */
-static int ranks_divide_differently(const ad_dump *dump) {
-  for (int64_t rank = 1; rank < dump->mesh.world; rank++)
-    for (int64_t m = 0; m < dump->microbatches; m++)
-      if (are_unequal(dump->addends[rank * dump->microbatches + m]->divisor, dump->addends[m]->divisor)) return 1;
+/* Returns 1 if these two ranks divided some microbatch by different numbers; one that is not given differs from none. */
+static int divisors_differ(const ad_dump *dump, int64_t a, int64_t b) {
+  for (int64_t m = 0; m < dump->microbatches; m++) {
+    double one = dump->addends[a * dump->microbatches + m]->divisor;
+    double other = dump->addends[b * dump->microbatches + m]->divisor;
+    if (one < other || one > other) return 1;
+  }
   return 0;
 }
 
 static void report_own_count(ad_case *c, double least, double most, double factor) {
-  int by_rank = ranks_divide_differently(c->dump), by_microbatch = c->dump->microbatches > 1;
+  int by_rank = 0, by_microbatch = c->dump->microbatches > 1;
+  for (int64_t rank = 1; rank < c->dump->mesh.world && !by_rank; rank++) by_rank = divisors_differ(c->dump, rank, 0);
   ad_case_report(c, AD_CAUSE_OWN_COUNT, 0, factor);
   snprintf(c->out->text, sizeof c->out->text,
            by_rank ? "each rank divided its loss by its own count (%.6g to %.6g), and the quotients were added "
@@ -365,15 +365,6 @@ static void report_own_count(ad_case *c, double least, double most, double facto
                    : "each microbatch's loss was divided by its own count (%.6g to %.6g), and the quotients were added "
                      "unweighted: divide each by the mean count of all microbatches%s",
            least, most, by_rank && by_microbatch ? " and microbatches" : "");
-}
-
-/* Returns 1 if these two ranks divided some microbatch by different numbers. */
-static int divisors_differ(const ad_dump *dump, int64_t a, int64_t b) {
-  for (int64_t m = 0; m < dump->microbatches; m++)
-    if (are_unequal(dump->addends[a * dump->microbatches + m]->divisor,
-                    dump->addends[b * dump->microbatches + m]->divisor))
-      return 1;
-  return 0;
 }
 
 /* Returns the axes over which no parameter is summed, although ranks along them divided by different numbers. */

@@ -73,13 +73,6 @@ static ad_status compare_addends(const ad_parts *parts, uint32_t axes, uint32_t 
 
 /* ---- whether the part is the sum, or the mean, over some of the axes ---- */
 
-/* Returns 1 if rounding may be larger than one of the part's addends. */
-static int is_weak(const ad_parts *parts, const ad_part *part) {
-  ad_rounding rounding = ad_rounding_of(parts, part);
-  size_t n = ad_part_members(parts, part)->count;
-  return ad_rounding_share(&rounding, n) * 2 * (double)n > 1;
-}
-
 /* Sets *holds to 1 if every part is `factor` times the expected sum of its members, else to 0. */
 static ad_status test(const ad_parts *parts, double factor, int *holds) {
   *holds = parts->count > 0;
@@ -89,7 +82,7 @@ static ad_status test(const ad_parts *parts, double factor, int *holds) {
     ad_rounding rounding = ad_rounding_of(parts, part);
     ad_fitness fitness;
     double *counts;
-    if (!members->count || is_weak(parts, part)) return *holds = 0, AD_OK;
+    if (!members->count || ad_rounding_hides_addends(&rounding, members->count)) return *holds = 0, AD_OK;
     AD_TRY(ad_new(members->count, &counts));
     ad_expected_counts(parts, members, counts);
     ad_status status = ad_part_test(parts, part, counts, factor * parts->param->expect, &rounding, &fitness);

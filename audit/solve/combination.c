@@ -10,18 +10,14 @@
 #include "base/roundoff.h"
 #include "solve/fit_kernel.h"
 
-static void widen(ad_rounding *rounding, ad_dtype dtype) {
-  rounding->reduce = fmax(rounding->reduce, ad_unit_roundoff(dtype));
-  rounding->smallest = fmax(rounding->smallest, ad_smallest_number(dtype));
-}
-
 ad_rounding ad_rounding_of(const ad_parts *parts, const ad_part *part) {
   const ad_members *members = ad_part_members(parts, part);
-  ad_dtype sum = part->terms[0].tensor->dtype, reduce = parts->param->reduce;
-  ad_rounding rounding = {.sum = ad_unit_roundoff(sum), .microbatches = parts->dump->microbatches};
-  rounding.smallest = ad_smallest_number(sum);
-  widen(&rounding, reduce ? reduce : sum);
-  rounding.inside = members->inside;
+  ad_dtype sum = part->terms[0].tensor->dtype, reduce = parts->param->reduce, adds = reduce ? reduce : sum;
+  ad_rounding rounding = {.reduce = ad_unit_roundoff(adds),
+                          .sum = ad_unit_roundoff(sum),
+                          .smallest = fmax(ad_smallest_number(sum), ad_smallest_number(adds)),
+                          .inside = members->inside,
+                          .microbatches = parts->dump->microbatches};
   if (!reduce) {
     rounding.reduce = fmax(rounding.reduce, members->unit);
     rounding.smallest = fmax(rounding.smallest, members->smallest);
@@ -32,6 +28,10 @@ ad_rounding ad_rounding_of(const ad_parts *parts, const ad_part *part) {
 double ad_rounding_share(const ad_rounding *rounding, size_t n) {
   double addends = (double)n, stored = (double)rounding->microbatches;
   return (addends + 1) * rounding->reduce + stored * rounding->sum + (addends + 2) * 0x1p-53;
+}
+
+int ad_rounding_hides_addends(const ad_rounding *rounding, size_t n) {
+  return ad_rounding_share(rounding, n) * 2 * (double)n > 1;
 }
 
 /* Values in one block of elements: the part's sum, the combination, the addends' absolute sum, and one addend. */
@@ -120,10 +120,6 @@ static void compare_block(ad_test *test, size_t used, size_t begin, size_t end) 
   }
 }
 
-static void combine_and_compare(ad_test *test, size_t begin, size_t end) {
-  compare_block(test, combine(test->parts, test->list[0], test->counts, begin, end, &test->rows), begin, end);
-}
-
 static void begin_test(ad_test *test) {
   for (size_t i = 0; i < test->count; i++) {
     ad_rounding own = test->rounding ? test->rounding[i] : ad_rounding_of(test->parts, test->list[i]);
@@ -138,8 +134,10 @@ static void end_test(ad_test *test) {
 
 static void test_all(ad_test *test) {
   begin_test(test);
-  for (size_t begin = 0; begin < test->elements; begin += AD_ROWS)
-    combine_and_compare(test, begin, begin + AD_ROWS < test->elements ? begin + AD_ROWS : test->elements);
+  for (size_t begin = 0; begin < test->elements; begin += AD_ROWS) {
+    size_t end = begin + AD_ROWS < test->elements ? begin + AD_ROWS : test->elements;
+    compare_block(test, combine(test->parts, test->list[0], test->counts, begin, end, &test->rows), begin, end);
+  }
   end_test(test);
 }
 
@@ -202,14 +200,6 @@ static size_t combine_firsts(const ad_parts *parts, const ad_part *part, const d
   return used;
 }
 
-enum { FEW = 16 };
-
-static int are_few(const double *counts, size_t n) {
-  size_t used = 0;
-  for (size_t c = 0; c < n && used <= FEW; c++) used += counts[c] != 0;
-  return used <= FEW;
-}
-
 /* Tests the combination on the first elements alone. */
 static ad_status test_firsts(ad_test *test) {
   const ad_part *part = test->list[0];
@@ -222,9 +212,12 @@ static ad_status test_firsts(ad_test *test) {
 
 ad_status ad_part_test_first(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
                              const ad_rounding *rounding, ad_fitness *out) {
+  enum { FEW = 16 }; /* to read so few addends costs less than to read, and keep, the first elements of all */
+  size_t used = 0, n = ad_part_members(parts, part)->count;
   double worst = 0;
   ad_test test = {parts, &part, 1, firsts_of(part, AD_FIRSTS), counts, factor, rounding, &worst, out, rows_of(parts)};
-  if (are_few(counts, ad_part_members(parts, part)->count))
+  for (size_t c = 0; c < n && used <= FEW; c++) used += counts[c] != 0;
+  if (used <= FEW)
     test_all(&test);
   else
     AD_TRY(test_firsts(&test));
@@ -233,4 +226,11 @@ ad_status ad_part_test_first(const ad_parts *parts, const ad_part *part, const d
   test.elements = firsts_of(part, FIRST_LINES);
   test_all(&test);
   return AD_OK;
+}
+
+ad_status ad_part_try(const ad_parts *parts, const ad_part *part, const double *counts, ad_fitness *out) {
+  ad_rounding rounding = ad_rounding_of(parts, part);
+  double expect = parts->param->expect;
+  AD_TRY(ad_part_test_first(parts, part, counts, expect, &rounding, out));
+  return out->holds ? ad_part_test(parts, part, counts, expect, &rounding, out) : AD_OK;
 }

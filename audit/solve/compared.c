@@ -44,11 +44,6 @@ static ad_dtype narrowest(const ad_full *full) {
   return dtype;
 }
 
-/* Returns the largest error allowed, relative to the largest element. Two runs differ in the order of additions
- * throughout the model, not only in this sum. So 1024 roundings are allowed, which a wrong sum far exceeds; in narrow
- * dtypes at most 1/32. */
-static double bound_of(ad_dtype dtype) { return fmin(fmax(1024 * ad_unit_roundoff(dtype), 1e-12), 0x1p-5); }
-
 /* Returns 1 if the sum is the reference times one positive factor. */
 static int is_proportional(const ad_sums *sums, const ad_compared *out) {
   double left = sums->own_own - out->ratio * sums->own_ref;
@@ -61,7 +56,7 @@ static ad_status compare_with_reference(const ad_full *full, ad_compared *out) {
   double *own;
   AD_TRY(ad_new(AD_ROWS, &own));
   for (size_t i = 0; i < parts->count; i++)
-    if (ad_is_first_of_its_box(parts, i)) add_part(full, &parts->parts[i], own, &sums);
+    if (ad_part_is_first_of_its_box(parts, i)) add_part(full, &parts->parts[i], own, &sums);
   ad_release(own);
   if (sums.missing)
     return ad_fail(
@@ -69,7 +64,9 @@ static ad_status compare_with_reference(const ad_full *full, ad_compared *out) {
         "the reference contains only a part of \"%.80s\": %zu elements are missing; make a reference with all elements",
         parts->param->name, sums.missing);
   out->there = 1;
-  out->bound = bound_of(narrowest(full));
+  /* Two runs differ in the order of additions throughout the model, not only in this sum. So 1024 roundings are
+   * allowed, which a wrong sum far exceeds; in narrow dtypes at most 1/32. */
+  out->bound = fmin(fmax(1024 * ad_unit_roundoff(narrowest(full)), 1e-12), 0x1p-5);
   out->ratio = sums.ref_ref > 0 ? sums.own_ref / sums.ref_ref : sums.worst == 0 ? 1 : NAN;
   out->max_rel_err = sums.worst == 0 ? 0 : sums.worst / sums.largest;
   out->holds = out->max_rel_err <= out->bound;

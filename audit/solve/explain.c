@@ -44,12 +44,6 @@ void ad_expected_counts(const ad_parts *parts, const ad_members *members, double
 
 /* ---- testing whether counts explain a part of a sum ---- */
 
-static ad_status new_explanation(size_t n, ad_explanation *why) {
-  AD_TRY(ad_new(n, &why->counts));
-  AD_TRY(ad_new(n, &why->errors));
-  return AD_OK;
-}
-
 /* Rounds each fitted count to the nearest number that a bug typically produces (a whole number, or one over the size of
  * a group), if such a number is near. */
 static void snap(const ad_parts *parts, size_t n, const double *counts, const double *errors, double *out) {
@@ -186,17 +180,8 @@ static ad_status explain_together(const ad_parts *parts, const double *expected,
 
 /* ---- parts whose dtype hides a missing addend ---- */
 
-/* Returns 1 if a narrow dtype may round away more than one of n addends. Then the test of the combination is too weak,
- * and fitted counts must be right, too, within the fit's errors. A count that the fit cannot determine is not called
- * wrong. */
-static int is_weak(const ad_rounding *rounding, size_t n) { return ad_rounding_share(rounding, n) * 2 * (double)n > 1; }
-
-static int counts_hold(const ad_fit *fit, const double *expected, size_t n) {
-  for (size_t c = 0; c < n; c++)
-    if (isfinite(fit->errors[c]) && fabs(fit->counts[c] - expected[c]) > 1e-4 + 8 * fit->errors[c]) return 0;
-  return 1;
-}
-
+/* Where the test of the combination is too weak, fitted counts must be right, too, within the fit's errors. A count that
+ * the fit cannot determine is not called wrong. */
 static ad_status check_weak(const ad_parts *parts, ad_known *known, const double *expected, ad_judged *judged) {
   const ad_part *part = judged->part;
   ad_rounding rounding = ad_rounding_of(parts, part);
@@ -204,7 +189,7 @@ static ad_status check_weak(const ad_parts *parts, ad_known *known, const double
   ad_products products;
   ad_fit fit;
   int differ;
-  if (!is_weak(&rounding, n) || n > AD_FIT_MAX || part->count <= n) return AD_OK;
+  if (!ad_rounding_hides_addends(&rounding, n) || n > AD_FIT_MAX || part->count <= n) return AD_OK;
   if (!ad_known_affords(known, parts->param, AD_KNOWN_WEAK_FIT, n, part->count)) {
     AD_TRY(ad_sparse_fit_differs(parts, expected, part, &differ));
     judged->holds = !differ;
@@ -213,7 +198,8 @@ static ad_status check_weak(const ad_parts *parts, ad_known *known, const double
   AD_TRY(ad_products_create(parts, &part, 1, &products));
   ad_status status = ad_fit_create(&products, expected, &fit);
   if (!status) {
-    judged->holds = counts_hold(&fit, expected, n);
+    for (size_t c = 0; c < n; c++)
+      if (isfinite(fit.errors[c]) && fabs(fit.counts[c] - expected[c]) > 1e-4 + 8 * fit.errors[c]) judged->holds = 0;
     ad_fit_destroy(&fit);
   }
   ad_products_destroy(&products);
@@ -277,7 +263,8 @@ static ad_status judge_members(ad_judging *judging) {
     ad_judged *judged = &judging->list[i];
     int done;
     if (judged->part->members != judging->members || judged->holds) continue;
-    AD_TRY(new_explanation(n, &judged->why));
+    AD_TRY(ad_new(n, &judged->why.counts));
+    AD_TRY(ad_new(n, &judged->why.errors));
     judged->why.fitness = judged->fitness;
     AD_TRY(explain(parts, judging->known, judging->expected, judged, &done));
     if (done) continue;
@@ -393,20 +380,16 @@ static int differ(const ad_parts *parts, const ad_part *a, const ad_part *b, dou
   return worst > REPLICAS_ROUND * share * largest;
 }
 
-static void compare_replicas(const ad_parts *parts, ad_judged *list, double *values) {
-  for (size_t i = 0; i < parts->count; i++)
-    for (size_t j = 0; j < i && list[i].holds && !list[i].apart; j++)
-      if (list[j].holds && list[j].part->members != list[i].part->members &&
-          ad_box_equal(&parts->param->shape, &list[i].part->box, &list[j].part->box))
-        list[i].apart = differ(parts, list[i].part, list[j].part, values);
-}
-
 /* Marks replicas that differ although their ranks do the same work: each replica is the sum of its rank's addends, but
  * they cannot all be right. */
 static ad_status find_apart(const ad_parts *parts, ad_judged *list) {
   double *values;
   AD_TRY(ad_new(2 * AD_ROWS, &values));
-  compare_replicas(parts, list, values);
+  for (size_t i = 0; i < parts->count; i++)
+    for (size_t j = 0; j < i && list[i].holds && !list[i].apart; j++)
+      if (list[j].holds && list[j].part->members != list[i].part->members &&
+          ad_box_equal(&parts->param->shape, &list[i].part->box, &list[j].part->box))
+        list[i].apart = differ(parts, list[i].part, list[j].part, values);
   ad_release(values);
   return AD_OK;
 }

@@ -278,14 +278,6 @@ static void factorize_by(ad_inverse *inverse, size_t j, size_t begin, size_t end
   }
 }
 
-/* Computes L's diagonal element i. Returns 0 if addend i is nearly a combination of earlier addends. */
-static int take_pivot(ad_inverse *inverse, size_t i) {
-  double *row = inverse->rows + i * inverse->n;
-  double pivot = row[i] - ad_fit_kernels()->dot(row, row, i);
-  row[i] = sqrt(pivot);
-  return pivot > NOTHING;
-}
-
 /* Replaces the rows of the Gram matrix by those of L. Returns 0 if an addend is nearly a combination of other
  * addends. */
 static int factorize(ad_inverse *inverse) {
@@ -294,7 +286,9 @@ static int factorize(ad_inverse *inverse) {
     end = end_of_block(begin, n);
     for (size_t j = 0; j < begin; j++) factorize_by(inverse, j, begin, end);
     for (size_t i = begin; i < end; i++) {
-      if (!take_pivot(inverse, i)) return 0;
+      double *row = inverse->rows + i * n, pivot = row[i] - ad_fit_kernels()->dot(row, row, i);
+      if (!(pivot > NOTHING)) return 0;
+      row[i] = sqrt(pivot);
       factorize_by(inverse, i, i + 1, end);
     }
   }
@@ -309,15 +303,8 @@ static void invert_by(const ad_inverse *inverse, double *left, size_t k, size_t 
     kernels->add(left + (i - first) * n, -inverse->rows[k + i * n], inverse->rows + k * n, k + 1);
 }
 
-/* Finishes row i of L's inverse and adds its squares to the diagonal of the Gram matrix's inverse. */
-static void invert_row(ad_inverse *inverse, const double *left, size_t i) {
-  double *row = inverse->rows + i * inverse->n, pivot = row[i];
-  for (size_t k = 0; k < i; k++) row[k] = left[k] / pivot;
-  row[i] = 1 / pivot;
-  for (size_t k = 0; k <= i; k++) inverse->variances[k] += row[k] * row[k];
-}
-
-/* Replaces L by its inverse and sums the squares of its columns. Returns the trace of the Gram matrix's inverse. */
+/* Replaces L by its inverse, row by row, and sums the squares of its columns, which are the diagonal of the Gram
+ * matrix's inverse. Returns the trace of that inverse. */
 static double invert(ad_inverse *inverse) {
   size_t n = inverse->n;
   double all = 0;
@@ -326,7 +313,10 @@ static double invert(ad_inverse *inverse) {
     memset(inverse->left, 0, AT_ONCE * n * sizeof *inverse->left);
     for (size_t k = 0; k < begin; k++) invert_by(inverse, inverse->left, k, begin, begin, end);
     for (size_t i = begin; i < end; i++) {
-      invert_row(inverse, inverse->left + (i - begin) * n, i);
+      double *row = inverse->rows + i * n, *left = inverse->left + (i - begin) * n, pivot = row[i];
+      for (size_t k = 0; k < i; k++) row[k] = left[k] / pivot;
+      row[i] = 1 / pivot;
+      for (size_t k = 0; k <= i; k++) inverse->variances[k] += row[k] * row[k];
       invert_by(inverse, inverse->left, i, begin, i + 1, end);
     }
   }

@@ -11,13 +11,6 @@
 /* Returns the number of (rank, microbatch) pairs. */
 static size_t cells(const ad_dump *dump) { return (size_t)(dump->mesh.world * dump->microbatches); }
 
-/* Returns the row-major number of a position in the mesh. */
-static int64_t mesh_place(const ad_dump_mesh *mesh, const int32_t *position) {
-  int64_t place = 0;
-  for (int axis = 0; axis < mesh->count; axis++) place = place * mesh->size[axis] + position[axis];
-  return place;
-}
-
 ad_status ad_known_create(const ad_dump *dump, ad_known *out) {
   *out = (ad_known){.dump = dump};
   pthread_mutex_init(&out->lock, NULL);
@@ -28,8 +21,7 @@ ad_status ad_known_create(const ad_dump *dump, ad_known *out) {
     ad_known_destroy(out);
     return status;
   }
-  for (int64_t rank = 0; rank < dump->mesh.world; rank++)
-    out->rank_at[mesh_place(&dump->mesh, dump->position[rank])] = rank;
+  for (int64_t rank = 0; rank < dump->mesh.world; rank++) out->rank_at[ad_dump_key(dump, rank, 0)] = rank;
   return AD_OK;
 }
 
@@ -154,17 +146,6 @@ static int take_counts(const ad_known *known, const ad_known_counts *from, const
   return 1;
 }
 
-/* Tests counts on a part's first elements and, if these fit, on all elements. */
-static ad_status try_counts(const ad_parts *parts, const ad_part *part, const double *counts, ad_explanation *why) {
-  ad_rounding rounding = ad_rounding_of(parts, part);
-  ad_fitness fitness = {0};
-  AD_TRY(ad_part_test_first(parts, part, counts, parts->param->expect, &rounding, &fitness));
-  if (fitness.holds) AD_TRY(ad_part_test(parts, part, counts, parts->param->expect, &rounding, &fitness));
-  why->explains = fitness.holds;
-  if (fitness.holds) why->fitness = fitness;
-  return AD_OK;
-}
-
 static void move_to_front(ad_known *known, size_t index) {
   ad_known_counts found = known->list[index];
   memmove(known->list + 1, known->list, index * sizeof found);
@@ -180,9 +161,12 @@ ad_status ad_known_try(ad_known *known, const ad_parts *parts, ad_judged *judged
     const ad_known_counts *from = &known->list[i];
     int64_t holders[] = {from->holder, judged->part->holders[0]};
     for (size_t h = 0; h < (holders[0] == holders[1] ? 1 : 2); h++) {
+      ad_fitness fitness;
       if (!take_counts(known, from, members, holders[h], why->counts)) continue;
-      AD_TRY(try_counts(parts, judged->part, why->counts, why));
-      if (!why->explains) continue;
+      AD_TRY(ad_part_try(parts, judged->part, why->counts, &fitness));
+      why->explains = fitness.holds;
+      if (!fitness.holds) continue;
+      why->fitness = fitness;
       memset(why->errors, 0, members->count * sizeof *why->errors);
       move_to_front(known, i);
       return AD_OK;

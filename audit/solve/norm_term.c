@@ -19,41 +19,29 @@ static int has_replica_along(const ad_parts *parts, const ad_part *part, int64_t
   return 0;
 }
 
-/* Adds the values' squares to *square and their fourth powers to *fourth. */
-static void add_values(const double *values, size_t n, double *square, double *fourth) {
-  for (size_t i = 0; i < n; i++) {
-    double own = values[i] * values[i];
-    *square += own;
-    *fourth += own * own;
-  }
-}
-
 /* Sums the squares of every distinct element once, so replicas of a part are skipped. If the parameter is sampled, the
  * sum is scaled up to all elements. */
-static void sum_squares(const ad_parts *parts, double *values, ad_norm_term *out) {
+ad_status ad_norm_measure(const ad_parts *parts, ad_norm_term *out) {
   const ad_dump_param *param = parts->param;
-  double square = 0, fourth = 0, n = (double)param->sample, scale = n > 0 ? (double)param->numel / n : 1;
+  double square = 0, fourth = 0, n = (double)param->sample, scale = n > 0 ? (double)param->numel / n : 1, *values;
+  AD_TRY(ad_new(AD_ROWS, &values));
   for (size_t p = 0; p < parts->count; p++) {
     const ad_part *part = &parts->parts[p];
-    int is_copy = 0;
-    for (size_t i = 0; i < p; i++) is_copy |= ad_box_equal(&param->shape, &parts->parts[i].box, &part->box);
-    for (size_t begin = 0; begin < part->count && !is_copy; begin += AD_ROWS) {
+    if (!ad_part_is_first_of_its_box(parts, p)) continue;
+    for (size_t begin = 0; begin < part->count; begin += AD_ROWS) {
       size_t end = begin + AD_ROWS < part->count ? begin + AD_ROWS : part->count;
       ad_part_read_sum(parts, part, begin, end, values);
-      add_values(values, end - begin, &square, &fourth);
+      for (size_t i = 0; i < end - begin; i++) {
+        double own = values[i] * values[i];
+        square += own;
+        fourth += own * own;
+      }
     }
   }
-  out->square = square * scale;
+  ad_release(values);
+  *out = (ad_norm_term){.square = square * scale};
   if (param->is_sampled) out->variance = scale * scale * fmax(fourth - square * square / n, 0);
   for (int axis = 0; axis < parts->dump->mesh.count && parts->count; axis++)
     if (has_replica_along(parts, &parts->parts[0], parts->parts[0].holders[0], axis)) out->replicated |= 1u << axis;
-}
-
-ad_status ad_norm_measure(const ad_parts *parts, ad_norm_term *out) {
-  double *values;
-  AD_TRY(ad_new(AD_ROWS, &values));
-  *out = (ad_norm_term){0};
-  sum_squares(parts, values, out);
-  ad_release(values);
   return AD_OK;
 }

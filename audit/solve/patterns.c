@@ -22,17 +22,10 @@ typedef struct grouping {
   int each_rest;       /* 1: each position on the other summed axes is a class; 0: these are summed first */
 } grouping;
 
-static int64_t position_on(const ad_dump *dump, int64_t rank, uint32_t axes) {
-  int64_t position = 0;
-  for (int axis = 0; axis < dump->mesh.count; axis++)
-    if (axes >> axis & 1) position = position * dump->mesh.size[axis] + dump->position[rank][axis];
-  return position;
-}
-
 static int64_t class_of(const ad_parts *parts, const ad_column *column, const grouping *how) {
   const ad_dump *dump = parts->dump;
   uint32_t rest = parts->param->summed & ~how->axes;
-  int64_t class = how->each_rest ? position_on(dump, column->piece.rank, rest) : 0;
+  int64_t class = how->each_rest ? ad_dump_key(dump, column->piece.rank, ~rest) : 0;
   return how->each_microbatch ? class * dump->microbatches + column->piece.microbatch : class;
 }
 
@@ -54,12 +47,12 @@ static void total_of(const ad_parts *parts, const ad_part *part, const double *e
   const ad_members *members = ad_part_members(parts, part);
   const ad_column *columns = members->columns;
   int64_t class = class_of(parts, &columns[first], how);
-  int64_t position = position_on(parts->dump, columns[first].piece.rank, how->axes);
+  int64_t position = ad_dump_key(parts->dump, columns[first].piece.rank, ~how->axes);
   memset(work->total, 0, work->m * sizeof *work->total);
   memset(work->size, 0, work->m * sizeof *work->size);
   for (size_t c = first; c < members->count; c++) {
     if (done[c] || class_of(parts, &columns[c], how) != class ||
-        position_on(parts->dump, columns[c].piece.rank, how->axes) != position)
+        ad_dump_key(parts->dump, columns[c].piece.rank, ~how->axes) != position)
       continue;
     done[c] = 1;
     for (size_t begin = 0; begin < work->m; begin += AD_ROWS) {

@@ -8,16 +8,6 @@
 
 /* ---- values before the step ---- */
 
-/* Returns the checksum of a rank's parameter values, or NULL if the rank gives none; *piece is set to the values'
- * box. */
-static const char *values_of(const ad_parts *parts, int64_t rank, ad_piece *piece) {
-  const ad_dump_file *file = parts->dump->sums[rank];
-  const char *values = json_string_value(json_object_get(file->values, parts->param->name));
-  int there = 0;
-  if (!values || ad_dump_piece(parts->dump, parts->param, file, piece, &there) || !there) return NULL;
-  return values;
-}
-
 /* Returns 1 if all ranks that give a checksum give the same one. Then no values differ, whichever boxes the ranks
  * have. */
 static int all_equal(const ad_parts *parts) {
@@ -42,9 +32,12 @@ typedef struct ad_values {
 static size_t list_reported(const ad_parts *parts, ad_values *reported) {
   size_t count = 0;
   for (int64_t rank = 0; rank < parts->dump->mesh.world; rank++) {
+    const ad_dump_file *file = parts->dump->sums[rank];
+    const char *values = json_string_value(json_object_get(file->values, parts->param->name));
     ad_piece piece;
-    const char *values = values_of(parts, rank, &piece);
-    if (values) reported[count++] = (ad_values){.box = piece.box, .values = values, .rank = rank};
+    int there = 0;
+    if (!values || ad_dump_piece(parts->dump, parts->param, file, &piece, &there) || !there) continue;
+    reported[count++] = (ad_values){.box = piece.box, .values = values, .rank = rank};
   }
   return count;
 }

@@ -21,21 +21,19 @@ typedef struct ad_columns {
   size_t rows;
 } ad_columns;
 
-/* Adds one addend, times its expected count, to its microbatch's column. */
-static void add_addend(const ad_columns *columns, const ad_part *part, const ad_column *column, double expected,
-                       size_t begin, size_t end) {
-  double *out = columns->values + (size_t)column->piece.microbatch * AD_ROWS;
-  ad_part_read(columns->full->parts, part, &column->piece, begin, end, columns->addend);
-  for (size_t i = 0; i < end - begin; i++) out[i] += expected * columns->addend[i];
-}
-
-/* Fills all columns for elements [begin, end) of a part, and adds up their scalar products. */
+/* Fills all columns for elements [begin, end) of a part (each addend, times its expected count, is added to its
+ * microbatch's column), and adds up their scalar products. */
 static void add_rows(ad_columns *columns, const ad_part *part, const double *expected, size_t begin, size_t end) {
   const ad_parts *parts = columns->full->parts;
   const ad_members *members = ad_part_members(parts, part);
   double *reference = columns->values + columns->n * AD_ROWS;
   memset(columns->values, 0, columns->n * AD_ROWS * sizeof *columns->values);
-  for (size_t c = 0; c < members->count; c++) add_addend(columns, part, &members->columns[c], expected[c], begin, end);
+  for (size_t c = 0; c < members->count; c++) {
+    const ad_piece *piece = &members->columns[c].piece;
+    double *column = columns->values + (size_t)piece->microbatch * AD_ROWS;
+    ad_part_read(parts, part, piece, begin, end, columns->addend);
+    for (size_t i = 0; i < end - begin; i++) column[i] += expected[c] * columns->addend[i];
+  }
   for (size_t i = begin; i < end; i++)
     reference[i - begin] = ad_full_value(columns->full, part, i) / parts->param->expect;
   ad_fit_kernels()->gram(columns->values, AD_ROWS, columns->n + 1, end - begin, columns->products);
@@ -50,13 +48,6 @@ static ad_status add_part(ad_columns *columns, const ad_part *part) {
     add_rows(columns, part, expected, begin, begin + AD_ROWS < part->count ? begin + AD_ROWS : part->count);
   columns->rows += part->count;
   ad_release(expected);
-  return AD_OK;
-}
-
-static ad_status multiply(ad_columns *columns) {
-  const ad_parts *parts = columns->full->parts;
-  for (size_t i = 0; i < parts->count; i++)
-    if (ad_is_first_of_its_box(parts, i)) AD_TRY(add_part(columns, &parts->parts[i]));
   return AD_OK;
 }
 
@@ -89,7 +80,8 @@ static ad_status fit_weights(const ad_columns *columns, double bound, double *we
 }
 
 ad_status ad_reweighed_find(const ad_full *full, double bound, double **weights) {
-  size_t n = (size_t)full->parts->dump->microbatches;
+  const ad_parts *parts = full->parts;
+  size_t n = (size_t)parts->dump->microbatches;
   ad_columns columns = {.full = full, .n = n};
   int found = 0;
   *weights = NULL;
@@ -98,7 +90,8 @@ ad_status ad_reweighed_find(const ad_full *full, double bound, double **weights)
   if (!status) status = ad_new(AD_ROWS, &columns.addend);
   if (!status) status = ad_new((n + 1) * (n + 1), &columns.products);
   if (!status) status = ad_new(n, weights);
-  if (!status) status = multiply(&columns);
+  for (size_t i = 0; i < parts->count && !status; i++)
+    if (ad_part_is_first_of_its_box(parts, i)) status = add_part(&columns, &parts->parts[i]);
   if (!status && columns.rows > n) status = fit_weights(&columns, bound, *weights, &found);
   if (!found) {
     ad_release(*weights);

@@ -96,27 +96,10 @@ static void compute_remainder(ad_sparse_fit *fit) {
   fit->is_measured = 1;
 }
 
-/* Returns how wrong the count of addend c is if all other counts are right; *error is the standard error of this
- * number. */
-static double change_of(const ad_sparse_fit *fit, size_t c, double *error) {
-  double rows = (double)fit->rows, length = sqrt(fit->squares[c]);
-  double deviation = sqrt(fit->square / fmax(rows, 1));
-  *error = fit->squares[c] > 0 ? fmax(deviation, sqrt(fit->rounded[c]) / length) / length : INFINITY;
-  return fit->squares[c] > 0 ? fit->along[c] / fit->squares[c] : 0;
-}
-
-/* Tests the current counts on the part's first elements and, if these fit, on all elements. */
-static ad_status test_counts(ad_sparse_fit *fit, ad_fitness *out) {
-  ad_rounding rounding = ad_rounding_of(fit->parts, fit->part);
-  double expect = fit->parts->param->expect;
-  AD_TRY(ad_part_test_first(fit->parts, fit->part, fit->counts, expect, &rounding, out));
-  return out->holds ? ad_part_test(fit->parts, fit->part, fit->counts, expect, &rounding, out) : AD_OK;
-}
-
 /* Makes the current counts the explanation if they give the sum. */
 static ad_status accept_if_holds(ad_sparse_fit *fit) {
-  ad_fitness fitness = {0};
-  AD_TRY(test_counts(fit, &fitness));
+  ad_fitness fitness;
+  AD_TRY(ad_part_try(fit->parts, fit->part, fit->counts, &fitness));
   if (!fitness.holds) return AD_OK;
   fit->why->explains = 1;
   fit->why->fitness = fitness;
@@ -224,18 +207,13 @@ static ad_status pursue(ad_sparse_fit *fit) {
   return AD_OK;
 }
 
-/* Returns the largest number of sets that a kind can have. */
-static size_t count_sets(const ad_sparse_fit *fit) {
-  size_t n = fit->members->count, world = (size_t)fit->parts->dump->mesh.world;
-  size_t microbatches = (size_t)fit->parts->dump->microbatches, most = n > world ? n : world;
-  return most > microbatches ? most : microbatches;
-}
-
 /* Runs `what` with scratch memory, beginning with the expected counts. */
 static ad_status with_memory(ad_sparse_fit *fit, ad_status (*what)(ad_sparse_fit *fit)) {
-  size_t n = fit->members->count;
+  size_t n = fit->members->count, world = (size_t)fit->parts->dump->mesh.world;
+  size_t microbatches = (size_t)fit->parts->dump->microbatches;
   double *memory;
-  fit->sets = count_sets(fit);
+  fit->sets = n > world ? n : world; /* no axis has more places than the mesh has ranks */
+  if (fit->sets < microbatches) fit->sets = microbatches;
   fit->block = fit->rows < AD_ROWS ? fit->rows : AD_ROWS;
   AD_TRY(ad_new(4 * n + 2 * fit->sets + (2 + AT_ONCE) * fit->block, &memory));
   fit->counts = memory;
@@ -265,13 +243,16 @@ ad_status ad_try_sparse_fit(const ad_parts *parts, const double *expected, ad_ju
   return with_memory(&fit, try_both);
 }
 
+/* Sets fit->differs to 1 if some count is wrong, beyond its standard error, where all other counts are right. */
 static ad_status look_for_change(ad_sparse_fit *fit) {
-  int differ = 0;
+  double deviation = sqrt(fit->square / fmax((double)fit->rows, 1));
+  fit->differs = 0;
   for (size_t c = 0; c < fit->members->count; c++) {
-    double error, change = change_of(fit, c, &error);
-    differ |= isfinite(error) && fabs(change) > ad_count_tolerance(error);
+    double square = fit->squares[c], length = sqrt(square);
+    if (!(square > 0)) continue; /* an addend of zeros may have any count */
+    double change = fit->along[c] / square, error = fmax(deviation, sqrt(fit->rounded[c]) / length) / length;
+    fit->differs |= isfinite(error) && fabs(change) > ad_count_tolerance(error);
   }
-  fit->differs = differ;
   return AD_OK;
 }
 
