@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "comm/mpi/transfer.h"
 #include "comm/shm/wait.h"
+#include "comm/slice.h"
 #include "comm/watchdog.h"
 #include "mesh/group.h"
 
@@ -118,6 +119,7 @@ static void wait_spanning(mpi_world *world, const ad_call *call) {
     ad_mpi_progress(world);
     if (!call->backend || turns < spins) continue;
     if (turns < spins + yields) {
+      ad_slice_shorten();
       sched_yield();
       continue;
     }

@@ -13,6 +13,7 @@
 #include "comm/shm/transfer.h"
 #include "comm/shm/wait.h"
 #include "comm/shm/work.h"
+#include "comm/slice.h"
 #include "comm/watchdog.h"
 #include "mesh/group.h"
 
@@ -111,7 +112,10 @@ static ad_status shm_test(void *backend_world, ad_call *call, int *done) {
   if (*done) return AD_OK;
   // A rank that tests in a loop is waiting. If there are more ranks than cores (spins is 0), it yields, to leave the
   // core to the ranks that it waits for.
-  if (++world->vain_tests % VAIN_TESTS == 0 && !world->spins) sched_yield();
+  if (++world->vain_tests % VAIN_TESTS == 0 && !world->spins) {
+    ad_slice_shorten();
+    sched_yield();
+  }
   ad_shm_look_in_test(world, call->backend);
   return shm_health(world);
 }

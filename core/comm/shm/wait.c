@@ -14,6 +14,7 @@
 #include "comm/shm/deaths.h"
 #include "comm/shm/error.h"
 #include "comm/shm/transfer.h"
+#include "comm/slice.h"
 #include "comm/watchdog.h"
 #include "comm/words.h"
 #include "mesh/group.h"
@@ -136,6 +137,7 @@ static void pass_time(shm_world *world, waiting *w, int (*ready)(shm_world *, vo
   if (turn < world->spins) {
     pause_once();
   } else if (turn < world->spins + yields) {
+    ad_slice_shorten();
     sched_yield();
   } else {
     if (!w->is_long)
