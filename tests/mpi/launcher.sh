@@ -48,7 +48,7 @@ chmod +x "$work/place"
 . "$source/tests/support/draw.sh"
 # Of the implementations each second commit runs this one (script/test), so turns are taken by every second commit.
 # Nodes that hold whole parts of the summation tree, that cut it, and that hold every other rank.
-every=2 take_turns "placings under $implementation" 4 a aa ab aaa aab abc aabb abab aaaaa aaabb aaabbb aabbcc abbcca
+every=2 take_turns "placings under $implementation" 3 a aa ab aaa aab abc aabb abab aaaaa aaabb aaabbb aabbcc abbcca
 for nodes in "${drawn[@]}"; do
   expected=$("$build/addend" run -n ${#nodes} -- "$build/mpi_sums" | cut -d' ' -f1)
   must timeout 200 "${launch[@]}" -n ${#nodes} "$work/place" "$nodes" "$build/mpi_sums"
