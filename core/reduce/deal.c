@@ -1,0 +1,50 @@
+#include "reduce/deal.h"
+
+/* Returns the part of `all` that belongs to weights [before, before + own) of `of`. */
+static ad_span weighed(ad_span all, int64_t before, int64_t own, int64_t of) {
+  int64_t first = (int64_t)((__int128)all.count * before / of);
+  int64_t end = (int64_t)((__int128)all.count * (before + own) / of);
+  return (ad_span){all.first + first, end - first};
+}
+
+static ad_span cut(ad_span all, int64_t i, int64_t parts) { return weighed(all, i, 1, parts); }
+
+int ad_leaf_round_sends(const ad_leaf_deal *deal, int64_t round) {
+  ad_sync sync = deal->sync[round];
+  return sync == AD_SYNC_ALL || (sync == AD_SYNC_SHARD && deal->scatters);
+}
+
+/* The rounds that belong together with a round: those of its segment, or of its unit. */
+static ad_span rounds_of(const ad_leaf_deal *deal, int64_t round, int (*ends)(const ad_leaf_deal *, int64_t)) {
+  int64_t first = round, last = round;
+  while (first > 0 && !ends(deal, first - 1)) first--;
+  while (last < deal->rounds - 1 && !ends(deal, last)) last++;
+  return (ad_span){first, last + 1 - first};
+}
+
+static int ends_segment(const ad_leaf_deal *deal, int64_t round) { return deal->sync[round] == AD_SYNC_ALL; }
+
+ad_span ad_leaves_of_segment(const ad_leaf_deal *deal, int64_t round) {
+  ad_span segment = rounds_of(deal, round, ends_segment);
+  return weighed((ad_span){0, deal->leaves}, segment.first, segment.count, deal->rounds);
+}
+
+ad_span ad_leaves_of_replica(const ad_leaf_deal *deal, int64_t replica, int64_t round) {
+  return cut(ad_leaves_of_segment(deal, round), replica, deal->replicas);
+}
+
+ad_span ad_leaves_of_unit(const ad_leaf_deal *deal, int64_t replica, int64_t round) {
+  ad_span segment = rounds_of(deal, round, ends_segment), unit = rounds_of(deal, round, ad_leaf_round_sends);
+  ad_span leaves = ad_leaves_of_replica(deal, replica, round);
+  return weighed(leaves, unit.first - segment.first, unit.count, segment.count);
+}
+
+ad_span ad_leaves_of_position(const ad_leaf_deal *deal, int64_t replica, int64_t shard, int64_t round) {
+  return cut(ad_leaves_of_unit(deal, replica, round), shard, deal->shards);
+}
+
+int64_t ad_leaf_of(const ad_leaf_deal *deal, int64_t replica, int64_t shard, int64_t round) {
+  ad_span unit = rounds_of(deal, round, ad_leaf_round_sends);
+  ad_span leaf = cut(ad_leaves_of_position(deal, replica, shard, round), round - unit.first, unit.count);
+  return leaf.count ? leaf.first : -1;
+}
