@@ -121,6 +121,7 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
 
 static ad_status take_options(const ad_reducer_options *options, ad_reducer *reducer) {
   AD_TRY(ad_options_take(&reducer->options, sizeof reducer->options, options, "ad_reducer_options"));
+  if (reducer->options.leaves) return ad_fail(AD_INVALID, "the reducer cannot sum by leaves yet; set `leaves` to NULL");
   if (!reducer->options.bucket_bytes) reducer->options.bucket_bytes = DEFAULT_BUCKET_BYTES;
   AD_TRY(ad_copy_string(reducer->options.prefix ? reducer->options.prefix : "", &reducer->prefix));
   AD_TRY(ad_copy_string(reducer->options.files ? reducer->options.files : reducer->prefix, &reducer->files));
@@ -301,6 +302,20 @@ ad_status ad_reducer_begin_microbatch_at(ad_reducer *reducer, ad_sync sync, cons
   ad_caller by = CALLER("begin_microbatch");
   AD_TRY(check_begin(reducer, sync, by));
   return done(reducer, by, begin_microbatch(reducer, sync));
+}
+
+ad_status ad_reducer_begin_leaf_at(ad_reducer *reducer, ad_sync sync, int64_t leaf, const char *site) {
+  ad_caller by = CALLER("begin_leaf");
+  AD_TRY(check_begin(reducer, sync, by));
+  return ad_fail(AD_INVALID,
+                 "%s: ad_reducer_begin_leaf was called for leaf %lld, but the reducer was created without `leaves`; call "
+                 "ad_reducer_begin_microbatch; nothing was changed",
+                 by.site, (long long)leaf);
+}
+
+int64_t ad_reducer_leaf(const ad_reducer *reducer, int64_t round) {
+  (void)reducer, (void)round;
+  return -1;
 }
 
 static ad_status check_param(const ad_reducer *reducer, size_t param, ad_caller by) {

@@ -28,6 +28,19 @@ typedef struct ad_bucket_step {
   ad_axes axes;
   size_t bytes; /* bytes that this rank contributes */
 } ad_bucket_step;
+/* With leaves, the sums of a step do not depend on how many ranks share the data. The global batch is divided into
+ * `leaves` leaves; the gradient of each leaf is computed by itself, and gradients are summed by one tree over the
+ * leaves, in the accumulate dtype. A leaf with the same gradient on every number of ranks then gives sums with the same
+ * bits on every number of ranks.
+ *
+ * A step has `rounds` rounds in place of microbatches. In each round a data-parallel position (the ranks that differ
+ * neither on dp_replicate nor on dp_shard) computes at most one leaf; ad_reducer_leaf says which. */
+typedef struct ad_leaf_options {
+  int64_t leaves;      /* leaves of the global batch, at least 1 */
+  int64_t rounds;      /* rounds of a step, at least leaves / (ranks of dp_replicate and dp_shard) */
+  const ad_sync *sync; /* [rounds]: how far the gradients of each round are reduced; the last is AD_SYNC_ALL */
+} ad_leaf_options;
+
 typedef struct ad_reducer_options {
   size_t size;         /* sizeof(ad_reducer_options) */
   size_t bucket_bytes; /* size of a bucket; 0: 25 MiB */
@@ -44,6 +57,8 @@ typedef struct ad_reducer_options {
   size_t window;
   /* prefix of the names of a dump's files, such as "stage0."; NULL: `prefix`; read by create alone */
   const char *files;
+  /* NULL: no leaves. Otherwise each step consists of rounds, which ad_reducer_begin_leaf begins. Copied. */
+  const ad_leaf_options *leaves;
 } ad_reducer_options;
 
 typedef struct ad_reducer ad_reducer;
@@ -67,6 +82,13 @@ AD_API ad_array ad_reducer_describe(const ad_reducer *reducer, size_t param);
  * a set of parameters that differed between ranks, the reducer can begin the next step. */
 #define ad_reducer_begin_microbatch(...) ad_reducer_begin_microbatch_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_begin_microbatch_at(ad_reducer *reducer, ad_sync sync, const char *site);
+/* With leaves, the leaf that this rank computes in round `round` of a step, or -1: no leaf. Also -1 without leaves. */
+AD_API int64_t ad_reducer_leaf(const ad_reducer *reducer, int64_t round);
+/* With leaves, begins the next round in place of ad_reducer_begin_microbatch; the round ends with end_microbatch. `sync`
+ * and `leaf` must be those of this round: `leaf` is ad_reducer_leaf. If it is -1, the gradients of this rank in this
+ * round are discarded, and need not be submitted. */
+#define ad_reducer_begin_leaf(...) ad_reducer_begin_leaf_at(__VA_ARGS__, AD_HERE)
+AD_API AD_CHECKED ad_status ad_reducer_begin_leaf_at(ad_reducer *reducer, ad_sync sync, int64_t leaf, const char *site);
 /* *out: memory of the bucket to which the backward may write this gradient directly; *adds: 1 if the gradient must be
  * added to the memory's contents, 0 if it must overwrite them. out->data is NULL if direct writing is impossible,
  * because the gradient's dtype or scale must still change: then pass the gradient to `add`. May wait until earlier
