@@ -1,0 +1,34 @@
+/* The sums of leaves that a rank holds for one bucket: a stack of nodes of the aligned tree (kernels/nodes.h), the
+ * earliest leaves lowest. A leaf's gradients form above the top, in memory that begins empty; when the leaf is pushed,
+ * two nodes on top that are siblings become their sum. So the stack of n neighbouring leaves has no more values than
+ * these leaves have nodes. Each value has a level of its own in one piece of memory. */
+#ifndef REDUCE_STACK_H
+#define REDUCE_STACK_H
+#include "addend/dtype.h"
+#include "addend/status.h"
+#include "kernels/nodes.h"
+
+typedef struct ad_node_stack {
+  int64_t leaves;  // leaves of the whole batch
+  ad_dtype dtype;  // dtype of the values, in which they are also summed: f32 or f64
+  size_t numel;    // elements of a value
+  size_t levels;   // values for which there is memory
+  char *memory;    // the levels, lowest first; NULL on backend dry
+  size_t count;    // values in the stack
+  ad_node node[AD_NODES_MAX];
+} ad_node_stack;
+
+/* Makes an empty stack, without memory, for pushing the leaves [first, first + count) one by one. */
+ad_node_stack ad_stack_for(int64_t first, int64_t count, int64_t leaves, ad_dtype dtype, size_t numel);
+/* Bytes of memory that the stack needs; level 0 alone has exactly the bytes of one value. */
+size_t ad_stack_bytes(const ad_node_stack *stack);
+/* *out: the memory above the top, where the values of `node` form; NULL on backend dry. AD_TYPE if the node cannot be
+ * pushed next: its leaves must be those that follow the leaves in the stack, or any if the stack is empty (law 6, like
+ * adds to like). */
+ad_status ad_stack_next(const ad_node_stack *stack, ad_node node, void **out) AD_CHECKED;
+/* Pushes the node whose values are in that memory, and sums siblings as long as two are on top. AD_TYPE as above. */
+ad_status ad_stack_push(ad_node_stack *stack, ad_node node) AD_CHECKED;
+/* Returns AD_TYPE unless the stack consists of this node alone. Its sum is then at the beginning of the memory. */
+ad_status ad_stack_expect(const ad_node_stack *stack, ad_node node) AD_CHECKED;
+
+#endif

@@ -1,0 +1,186 @@
+/* Tests the stack of a rank's sums of leaves: its nodes, the order in which they are summed, its memory, and what cannot
+ * be pushed. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include "aligned.h"
+#include "reduce/stack.h"
+#include "says.h"
+
+enum { MOST = 24, FEW = 5, MANY = 5003 };
+
+static double value_of(int64_t leaf, size_t element) { return drawn_value(3, (uint64_t)leaf, element); }
+
+/* Element `element` of a node's sum. A node [first, first + count) is node (k, first / 2^k) for the least 2^k that is
+ * not below count. */
+static double sum_of_node(ad_node node, int64_t leaves, ad_dtype dtype, size_t element) {
+  double leaf[MOST];
+  int k = 0;
+  for (int64_t i = 0; i < leaves; i++) leaf[i] = value_of(i, element);
+  while ((int64_t)1 << k < node.count) k++;
+  return node_sum(dtype, leaf, leaves, k, node.first >> k);
+}
+
+static void give_memory(ad_node_stack *stack) {
+  size_t bytes = ad_stack_bytes(stack);
+  stack->memory = malloc(bytes + 1);
+  assert_non_null(stack->memory);
+  memset(stack->memory, 0x7f, bytes + 1);
+}
+
+/* The byte behind the memory is still as give_memory left it. */
+static void free_memory(ad_node_stack *stack) {
+  assert_int_equal(stack->memory[ad_stack_bytes(stack)], 0x7f);
+  free(stack->memory);
+}
+
+static void put_leaf(const ad_node_stack *stack, int64_t leaf, void *memory) {
+  double values[MANY];
+  for (size_t e = 0; e < stack->numel; e++) values[e] = value_of(leaf, e);
+  assert_int_equal(ad_cast(memory, stack->dtype, values, AD_F64, stack->numel), AD_OK);
+}
+
+/* Level `at` of the stack as written by the caller: levels lie one after another, at multiples of 64 bytes. */
+static void check_level(const ad_node_stack *stack, size_t at) {
+  size_t bytes = stack->numel * ad_dtype_size(stack->dtype), apart = (bytes + 63) / 64 * 64;
+  double found[MANY];
+  assert_int_equal(ad_cast(found, AD_F64, stack->memory + at * apart, stack->dtype, stack->numel), AD_OK);
+  for (size_t e = 0; e < stack->numel; e++)
+    assert_true(found[e] == sum_of_node(stack->node[at], stack->leaves, stack->dtype, e));
+}
+
+/* Pushes leaves [first, first + count) and checks all levels after each push. Returns the most levels that were used. */
+static size_t push_all(ad_node_stack *stack, int64_t first, int64_t count) {
+  ad_node expected[AD_NODES_MAX];
+  size_t most = 0;
+  for (int64_t i = 0; i < count; i++) {
+    void *memory;
+    if (stack->count + 1 > most) most = stack->count + 1;
+    assert_int_equal(ad_stack_next(stack, (ad_node){first + i, 1}, &memory), AD_OK);
+    put_leaf(stack, first + i, memory);
+    assert_int_equal(ad_stack_push(stack, (ad_node){first + i, 1}), AD_OK);
+    assert_int_equal(stack->count, ad_nodes_of(first, i + 1, stack->leaves, expected));
+    assert_memory_equal(stack->node, expected, stack->count * sizeof *expected);
+    for (size_t at = 0; at < stack->count; at++) check_level(stack, at);
+  }
+  return most;
+}
+
+static void the_stack_has_the_sums_of_the_nodes_of_what_was_pushed(void **state) {
+  (void)state;
+  for (int64_t leaves = 1; leaves <= MOST; leaves++)
+    for (int64_t first = 0; first < leaves; first++)
+      for (int64_t count = 1; first + count <= leaves; count++) {
+        ad_dtype dtype = (first + count) % 2 ? AD_F32 : AD_F64;
+        ad_node_stack stack = ad_stack_for(first, count, leaves, dtype, FEW);
+        give_memory(&stack);
+        assert_int_equal(push_all(&stack, first, count), stack.levels);
+        free_memory(&stack);
+      }
+}
+
+static void a_second_step_has_the_sums_of_the_first(void **state) {
+  (void)state;
+  ad_node_stack stack = ad_stack_for(4, 7, MOST, AD_F32, FEW);
+  give_memory(&stack);
+  for (int step = 0; step < 2; step++) {
+    stack.count = 0;
+    push_all(&stack, 4, 7);
+  }
+  free_memory(&stack);
+}
+
+static void all_elements_of_long_values_are_summed(void **state) {
+  (void)state;
+  for (ad_dtype dtype = AD_F64; dtype <= AD_F32; dtype++) {
+    ad_node_stack stack = ad_stack_for(0, 8, 8, dtype, MANY);
+    give_memory(&stack);
+    push_all(&stack, 0, 8);
+    free_memory(&stack);
+  }
+}
+
+static void memory_is_what_the_levels_need(void **state) {
+  (void)state;
+  ad_node_stack one = ad_stack_for(3, 1, 16, AD_F32, 5), sixteen = ad_stack_for(0, 16, 16, AD_F32, 16),
+                odd = ad_stack_for(0, 4, 16, AD_F64, 9), none = ad_stack_for(2, 0, 16, AD_F64, 4);
+  assert_int_equal(ad_stack_bytes(&one), 20);           /* one value */
+  assert_int_equal(ad_stack_bytes(&sixteen), 5 * 64);   /* 1 + log2(16) values */
+  assert_int_equal(ad_stack_bytes(&odd), 2 * 128 + 72); /* 1 + log2(4) values; each but the last is padded */
+  assert_int_equal(ad_stack_bytes(&none), 32);          /* there is always one level */
+}
+
+/* Larger nodes are pushed as well, such as the results of collectives. */
+static void nodes_of_many_leaves_are_pushed(void **state) {
+  (void)state;
+  ad_node_stack stack = ad_stack_for(0, 12, 12, AD_F32, 0);
+  assert_int_equal(ad_stack_push(&stack, (ad_node){0, 8}), AD_OK);
+  assert_int_equal(ad_stack_push(&stack, (ad_node){8, 2}), AD_OK);
+  assert_int_equal(stack.count, 2);
+  assert_int_equal(ad_stack_push(&stack, (ad_node){10, 2}), AD_OK);
+  assert_int_equal(ad_stack_expect(&stack, (ad_node){0, 12}), AD_OK);
+}
+
+static void refused(ad_node_stack *stack, int64_t first, int64_t count) {
+  ad_node_stack before = *stack;
+  void *memory = &before;
+  assert_int_equal(ad_stack_next(stack, (ad_node){first, count}, &memory), AD_TYPE);
+  assert_ptr_equal(memory, &before);
+  assert_int_equal(ad_stack_push(stack, (ad_node){first, count}), AD_TYPE);
+  assert_memory_equal(stack, &before, sizeof before);
+}
+
+static void a_leaf_is_in_the_sum_once_and_in_order(void **state) {
+  (void)state;
+  ad_node_stack stack = ad_stack_for(4, 6, 12, AD_F32, 0);
+  assert_int_equal(ad_stack_push(&stack, (ad_node){4, 2}), AD_OK);
+  refused(&stack, 4, 1); /* a leaf of this step, or of the step before */
+  assert_says("[4, 5)", "[4, 6)", "12");
+  refused(&stack, 5, 2); /* leaf 5 twice */
+  refused(&stack, 7, 1); /* leaf 6 left out */
+  refused(&stack, 6, 7); /* a leaf that does not exist */
+  refused(&stack, 6, 0);
+  refused(&stack, 3, 1);
+  assert_int_equal(ad_stack_push(&stack, (ad_node){6, 1}), AD_OK);
+}
+
+static void there_is_no_memory_for_leaves_of_other_ranks(void **state) {
+  (void)state;
+  ad_node_stack stack = ad_stack_for(4, 1, 12, AD_F32, 0);
+  assert_int_equal(ad_stack_push(&stack, (ad_node){4, 1}), AD_OK);
+  refused(&stack, 5, 1);
+  assert_says("5", "1");
+}
+
+static void a_sum_that_is_not_complete_is_refused(void **state) {
+  (void)state;
+  ad_node_stack stack = ad_stack_for(0, 8, 8, AD_F32, 0);
+  assert_int_equal(ad_stack_expect(&stack, (ad_node){0, 4}), AD_TYPE);
+  assert_says("[0, 4)", "0");
+  assert_int_equal(ad_stack_push(&stack, (ad_node){0, 2}), AD_OK);
+  assert_int_equal(ad_stack_push(&stack, (ad_node){2, 1}), AD_OK);
+  assert_int_equal(ad_stack_expect(&stack, (ad_node){0, 4}), AD_TYPE);
+  assert_says("[0, 4)", "2", "[0, 2)", "[2, 3)");
+  assert_int_equal(ad_stack_push(&stack, (ad_node){3, 1}), AD_OK);
+  assert_int_equal(ad_stack_expect(&stack, (ad_node){0, 4}), AD_OK);
+  assert_int_equal(ad_stack_expect(&stack, (ad_node){0, 2}), AD_TYPE);
+  assert_int_equal(ad_stack_expect(&stack, (ad_node){2, 4}), AD_TYPE);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_stack_has_the_sums_of_the_nodes_of_what_was_pushed),
+      cmocka_unit_test(a_second_step_has_the_sums_of_the_first),
+      cmocka_unit_test(all_elements_of_long_values_are_summed),
+      cmocka_unit_test(memory_is_what_the_levels_need),
+      cmocka_unit_test(nodes_of_many_leaves_are_pushed),
+      cmocka_unit_test(a_leaf_is_in_the_sum_once_and_in_order),
+      cmocka_unit_test(there_is_no_memory_for_leaves_of_other_ranks),
+      cmocka_unit_test(a_sum_that_is_not_complete_is_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
