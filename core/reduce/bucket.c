@@ -143,9 +143,19 @@ static int relays(const ad_bucket *bucket) {
   return bucket->turn.window >= 0 && bucket->key.step_count > 1 && !ad_bucket_is_one_array(bucket);
 }
 
+/* Gives `sent` its memory; with leaves, the memory of the whole stack. */
+static ad_status allocate_sent(const ad_reducer *reducer, ad_bucket *bucket) {
+  if (!ad_reducer_has_leaves(reducer)) return give_memory(reducer, &bucket->sent);
+  void *memory = NULL;
+  bucket->stack = ad_leaves_stack(reducer, bucket);
+  if (!ad_comm_is_dry(reducer->comm)) AD_TRY(ad_comm_alloc(reducer->comm, ad_stack_bytes(&bucket->stack), &memory));
+  bucket->sent.data = bucket->stack.memory = memory;
+  return AD_OK;
+}
+
 static ad_status allocate(ad_reducer *reducer, ad_bucket *bucket) {
   int one = ad_bucket_is_one_array(bucket);
-  if (bucket->turn.window < 0) AD_TRY(give_memory(reducer, &bucket->sent));
+  if (bucket->turn.window < 0) AD_TRY(allocate_sent(reducer, bucket));
   if (relays(bucket)) {
     bucket->relayed = bucket->sum;
     bucket->relayed.dtype = bucket->key.comm_dtype;
@@ -200,6 +210,7 @@ static void release_bucket(ad_reducer *reducer, ad_bucket *bucket) {
   // hanging.
   if (bucket->steps.request.id && ad_comm_wait(reducer->comm, &bucket->steps.request)) bucket->steps.request.id = 0;
   if (bucket->turn.window >= 0) bucket->sent.data = NULL;
+  if (bucket->stack.memory) bucket->sent.data = bucket->partial.data = bucket->stack.memory;
   if (bucket->sum.data == bucket->sent.data) bucket->sum.data = NULL;
   if (bucket->partial.data == bucket->sent.data) bucket->partial.data = NULL;
   ad_array_destroy(reducer->comm, &bucket->sent);

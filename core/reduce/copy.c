@@ -28,7 +28,7 @@ int ad_param_is_in_place(const ad_reduced_param *param, const ad_bucket *bucket,
 int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param) {
   const ad_reduced_param *p = &reducer->params[param];
   ad_bucket *bucket = &reducer->buckets[p->bucket];
-  return ad_param_is_in_place(p, bucket, ad_bucket_target(bucket));
+  return !ad_leaves_idle(reducer) && ad_param_is_in_place(p, bucket, ad_bucket_target(bucket));
 }
 
 /* Number of elements of a block. A pass runs its stages (cast, add, scale) on one block after another, so that a block
@@ -108,4 +108,12 @@ void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_a
     add_elements(&p, base, from, to, param->numel);
   ad_added_passing added = {to, target->dtype, param->numel};
   if (base && from) ad_inject(AD_INJECT_ADDED, &added);
+}
+
+void ad_bucket_take_absent(ad_reducer *reducer, ad_bucket *bucket) {
+  for (size_t i = 0; i < bucket->members.count; i++) {
+    ad_reduced_param *param = &reducer->params[bucket->members.index[i]];
+    if (!param->arrived) ad_bucket_take(bucket, param, NULL);
+    param->filled = 0;
+  }
 }

@@ -23,6 +23,11 @@ ad_status ad_reducer_dump(ad_reducer *reducer, const char *folder, uint64_t afte
   if (reducer->state != AD_BETWEEN_STEPS)
     return ad_fail(AD_INVALID,
                    "ad_reducer_dump was called inside a step, but must be called between steps; nothing was changed");
+  if (ad_reducer_has_leaves(reducer))
+    return ad_fail(
+        AD_INVALID,
+        "a step of a reducer with `leaves` cannot be dumped, since files have one addend for each microbatch; "
+        "dump a reducer without `leaves`; nothing was changed");
   if (ad_comm_is_dry(reducer->comm) || !reducer->param_count) return AD_OK;
   ad_dump_destroy(reducer);
   AD_TRY(ad_new(1, &reducer->dump));

@@ -1,5 +1,6 @@
 /* The key of a bucket: the path of its gradients (the collectives that bring a gradient from its own layout to its
  * parameter's storage layout) and the precision policy of its sums. Gradients with the same key may share a bucket. */
+#include <string.h>
 #include "base/error.h"
 #include "layout/nest.h"
 #include "reduce/reducer.h"
@@ -40,9 +41,28 @@ static ad_status check_step(const ad_reducer *reducer, const ad_reduced_param *p
   return AD_OK;
 }
 
+/* With leaves, the steps over the data-parallel axes come first and are separate from those over other axes. They sum
+ * by the tree over the leaves, and what they sum does not depend on how many ranks share the leaves. */
+static ad_status put_leaves_first(const ad_reduced_param *param, ad_bucket_key *key) {
+  ad_path_step steps[AD_AXIS_COUNT] = {0};
+  int count = 0;
+  for (int others = 0; others < 2; others++)
+    for (int i = 0; i < key->step_count; i++) {
+      ad_path_step step = key->steps[i];
+      if (step.move != AD_MOVE_ALL_REDUCE && step.axes & ~AD_AXES_DP)
+        return refuse_step(param, step, "with leaves a gradient can be sharded only over dp_replicate and dp_shard");
+      step.axes &= others ? ~AD_AXES_DP : AD_AXES_DP;
+      if (step.axes) steps[count++] = step;
+    }
+  memcpy(key->steps, steps, sizeof steps);
+  key->step_count = count;
+  return AD_OK;
+}
+
 ad_status ad_bucket_key_find(const ad_reducer *reducer, const ad_reduced_param *param, ad_bucket_key *key) {
   ad_status status = ad_layout_path(&param->gradient, &param->storage, key->steps, &key->step_count);
   if (status) return ad_fail_in(status, "parameter `%s`", param->name);
+  if (ad_reducer_has_leaves(reducer)) AD_TRY(put_leaves_first(param, key));
   for (int i = 0; i < key->step_count; i++) AD_TRY(check_step(reducer, param, key, i));
   key->mesh = param->layout.mesh;
   key->policy = param->policy;

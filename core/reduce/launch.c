@@ -8,22 +8,15 @@
 
 /* ---- launching and completing buckets ---- */
 
-/* Copies into the bucket to be sent the accumulated gradient of each parameter that has no gradient in this microbatch.
- * Afterwards no parameter of the bucket has an accumulated gradient. */
-static void take_absent(ad_reducer *reducer, ad_bucket *bucket) {
-  for (size_t i = 0; i < bucket->members.count; i++) {
-    ad_reduced_param *param = &reducer->params[bucket->members.index[i]];
-    if (!param->arrived) ad_bucket_take(bucket, param, NULL);
-    param->filled = 0;
-  }
-}
-
 static ad_status launch(ad_reducer *reducer, size_t index) {
   ad_bucket *bucket = &reducer->buckets[index];
   if (!bucket->counters.sends) return AD_OK;
   AD_TRY(ad_bucket_settle(reducer, index));
   AD_TRY(ad_slot_claim(reducer, index));
-  take_absent(reducer, bucket);
+  if (ad_reducer_has_leaves(reducer))
+    AD_TRY(ad_leaves_complete(reducer, bucket));
+  else
+    ad_bucket_take_absent(reducer, bucket);
   AD_TRY(ad_bucket_pass(AD_INJECT_LAUNCH, reducer, bucket));
   ad_counters_sent(bucket);
   ad_bucket_begin_path(bucket);

@@ -61,7 +61,7 @@ ad_bucket_plan ad_reducer_bucket(const ad_reducer *reducer, size_t index) {
       .move = bucket->key.step_count ? bucket->key.steps[0].move : 0,
       .axes = bucket->key.step_count ? bucket->key.steps[0].axes & ad_mesh_large(bucket->key.mesh) : 0,
       .dtype = bucket->key.comm_dtype,
-      .bytes = ad_array_bytes(&bucket->sent),
+      .bytes = ad_bucket_bytes(bucket),
       .lasting = bucket->key.lasting,
       .window = bucket->turn.window,
       .overtaken = bucket->turn.overtaken,
@@ -95,6 +95,6 @@ size_t ad_reducer_window_needed(const ad_reducer *reducer) { return reducer->nee
 size_t ad_reducer_bytes(const ad_reducer *reducer) {
   size_t bytes = ad_reducer_sum_bytes(reducer) + ad_slots_bytes(reducer);
   for (size_t i = 0; i < reducer->bucket_count; i++)
-    if (reducer->buckets[i].turn.window < 0) bytes += ad_array_bytes(&reducer->buckets[i].sent);
+    if (reducer->buckets[i].turn.window < 0) bytes += ad_bucket_bytes(&reducer->buckets[i]);
   return bytes;
 }

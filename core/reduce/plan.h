@@ -23,7 +23,7 @@ typedef struct ad_bucket_plan {
   ad_move move; /* the first reduction, and below its axes; both 0: gradients are not reduced */
   ad_axes axes;
   ad_dtype dtype; /* dtype of the bucket's elements */
-  size_t bytes;   /* size of the bucket */
+  size_t bytes;   /* size of the bucket; with leaves, of all sums of leaves that this rank holds at the same time */
   int lasting;    /* 1: the bucket's parameters are `lasting`; such parameters share no bucket with others */
   /* number of the window whose slots this bucket uses, in turns with the window's other buckets; -1: it has its own
    * memory */

@@ -17,6 +17,11 @@ enum { WORDS = 4, ENTRY_TEXT = 384 };
 
 /* ---- groups of ranks that compare their parameters ---- */
 
+/* Returns how many more words a reducer with leaves compares: two for each parameter. */
+static size_t leaf_words(const ad_reducer *reducer) {
+  return ad_reducer_has_leaves(reducer) ? 2 * reducer->param_count : 0;
+}
+
 static int is_known(const ad_reducer *reducer, const ad_mesh *mesh) {
   for (size_t i = 0; i < reducer->presence_set_count; i++) {
     if (ad_mesh_equal(reducer->presence_sets[i].group.mesh, mesh)) return 1;
@@ -33,7 +38,8 @@ ad_status ad_presence_sets_build(ad_reducer *reducer) {
     set->group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(reducer->comm));
     if (ad_comm_is_dry(reducer->comm)) continue;
     void *words;
-    AD_TRY(ad_comm_alloc(reducer->comm, WORDS * sizeof *set->words, &words));
+    size_t bytes = (WORDS + leaf_words(reducer)) * sizeof *set->words;
+    AD_TRY(ad_comm_alloc(reducer->comm, bytes, &words));
     set->words = words;
   }
   return AD_OK;
@@ -51,19 +57,24 @@ void ad_presence_sets_release(ad_reducer *reducer) {
 
 /* ---- comparing a number among the ranks of a group ---- */
 
+/* Replaces each of the first `count` words of all ranks by its maximum. */
+static ad_status post_maximum(ad_reducer *reducer, ad_presence_set *set, size_t count) {
+  ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .group = set->group, .in = set->words, .out = set->words};
+  call.count = count;
+  call.dtype = AD_I64;
+  call.reduction = AD_MAX;
+  call.site = AD_HERE;
+  return ad_comm_post(reducer->comm, &call, &set->request);
+}
+
 static ad_status post_compare(ad_reducer *reducer, ad_presence_set *set, int64_t count, uint64_t hash) {
   int64_t signed_hash = (int64_t)hash;
   set->words[0] = count;
   set->words[1] = ~count;
   set->words[2] = signed_hash;
   set->words[3] = ~signed_hash;
-  ad_collective call = {
-      .size = sizeof call, .op = AD_ALL_REDUCE, .group = set->group, .in = set->words, .out = set->words};
-  call.count = WORDS;
-  call.dtype = AD_I64;
-  call.reduction = AD_MAX;
-  call.site = AD_HERE;
-  return ad_comm_post(reducer->comm, &call, &set->request);
+  return post_maximum(reducer, set, WORDS);
 }
 
 static int all_equal(const ad_presence_set *set) {
@@ -137,6 +148,9 @@ static void describe_entry(const ad_reducer *reducer, const ad_reduced_param *pa
   ad_text text = ad_text_on(buffer, ENTRY_TEXT);
   if (!entry) {
     ad_text_add(&text, "bucket_bytes %zu", reducer->options.bucket_bytes);
+    if (ad_reducer_has_leaves(reducer))
+      ad_text_add(&text, " leaves %lld rounds %lld", (long long)reducer->leaves.deal.leaves,
+                  (long long)reducer->leaves.deal.rounds);
   } else if (param) {
     describe_param(param, &text);
   } else {
@@ -251,11 +265,53 @@ static uint64_t hash_presence(const ad_reducer *reducer, const ad_presence_set *
   return hash;
 }
 
+/* ---- with leaves: which parameters had a gradient anywhere ---- */
+
+/* A gradient is a matter of its leaf, so ranks may have gradients of different parameters; but raw gradients of one
+ * parameter must come in one dtype. For each parameter that had a gradient on this rank, the first word has its dtype,
+ * the second word the complement of the dtype; both have the rank in their lower half. Their maxima over all ranks have
+ * the largest and the smallest dtype, each with a rank that has it. */
+enum { DTYPE_SHIFT = 32 };
+static const int64_t RANK_MASK = ((int64_t)1 << DTYPE_SHIFT) - 1, COMPLEMENT = 0xff;
+
+static ad_status post_leaves(ad_reducer *reducer, ad_presence_set *set) {
+  int64_t rank = ad_comm_rank(reducer->comm) & RANK_MASK;
+  for (size_t i = 0; i < reducer->param_count; i++) {
+    int64_t dtype = reducer->params[i].produced;
+    set->words[2 * i] = dtype ? dtype << DTYPE_SHIFT | rank : 0;
+    set->words[2 * i + 1] = dtype ? (COMPLEMENT - dtype) << DTYPE_SHIFT | rank : 0;
+  }
+  return post_maximum(reducer, set, leaf_words(reducer));
+}
+
+static ad_status take_leaves(ad_reducer *reducer, const ad_presence_set *set) {
+  for (size_t i = 0; i < reducer->param_count; i++) {
+    ad_reduced_param *param = &reducer->params[i];
+    int64_t largest = set->words[2 * i], smallest = set->words[2 * i + 1];
+    ad_dtype one = (ad_dtype)(largest >> DTYPE_SHIFT), other = (ad_dtype)(COMPLEMENT - (smallest >> DTYPE_SHIFT));
+    param->present = largest != 0;
+    if (!param->policy.raw || !param->present || one == other) continue;
+    return ad_fail(
+        AD_MISMATCH,
+        "the raw gradient of `%s` has dtype %s on rank %lld, but %s on rank %lld; produce it in one dtype, or "
+        "set `grad` in the precision policy. This step's gradients are unusable, but the reducer can begin "
+        "the next step",
+        param->name, ad_dtype_name(one), (long long)(largest & RANK_MASK), ad_dtype_name(other),
+        (long long)(smallest & RANK_MASK));
+  }
+  return AD_OK;
+}
+
+/* ---- comparing at the end of a step ---- */
+
 ad_status ad_presence_sets_post(ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->presence_set_count; i++) {
     ad_presence_set *set = &reducer->presence_sets[i];
     if (!set->words || set->posted) continue;
-    AD_TRY(post_compare(reducer, set, (int64_t)reducer->param_count, hash_presence(reducer, set)));
+    if (ad_reducer_has_leaves(reducer))
+      AD_TRY(post_leaves(reducer, set));
+    else
+      AD_TRY(post_compare(reducer, set, (int64_t)reducer->param_count, hash_presence(reducer, set)));
     set->posted = 1;
   }
   return AD_OK;
@@ -325,7 +381,10 @@ ad_status ad_presence_sets_wait(ad_reducer *reducer) {
     if (!set->words) continue;
     set->posted = 0;
     AD_TRY(ad_comm_wait(reducer->comm, &set->request));
-    if (!all_equal(set) && !first) first = name_absent(reducer, set);
+    if (ad_reducer_has_leaves(reducer))
+      first = take_leaves(reducer, set);
+    else if (!all_equal(set) && !first)
+      first = name_absent(reducer, set);
   }
   return first;
 }

@@ -121,11 +121,12 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
 
 static ad_status take_options(const ad_reducer_options *options, ad_reducer *reducer) {
   AD_TRY(ad_options_take(&reducer->options, sizeof reducer->options, options, "ad_reducer_options"));
-  if (reducer->options.leaves) return ad_fail(AD_INVALID, "the reducer cannot sum by leaves yet; set `leaves` to NULL");
   if (!reducer->options.bucket_bytes) reducer->options.bucket_bytes = DEFAULT_BUCKET_BYTES;
   AD_TRY(ad_copy_string(reducer->options.prefix ? reducer->options.prefix : "", &reducer->prefix));
   AD_TRY(ad_copy_string(reducer->options.files ? reducer->options.files : reducer->prefix, &reducer->files));
+  if (reducer->options.leaves) AD_TRY(ad_leaves_take(reducer, reducer->options.leaves));
   reducer->options.prefix = reducer->options.files = NULL;
+  reducer->options.leaves = NULL;
   return AD_OK;
 }
 
@@ -144,6 +145,7 @@ static ad_status build_reducer(ad_reducer *reducer, const ad_param_spec *params,
     reducer->names[i] = reducer->params[i].name;
   }
   AD_TRY(ad_buckets_build(reducer));
+  if (ad_reducer_has_leaves(reducer)) AD_TRY(ad_leaves_deal(reducer));
   AD_TRY(ad_buckets_allocate(reducer));
   AD_TRY(ad_presence_sets_build(reducer));
   return ad_dump_from_environment(reducer);
@@ -177,6 +179,7 @@ void ad_reducer_destroy(ad_reducer *reducer) {
   if (!reducer) return;
   ad_dump_end(reducer);
   ad_buckets_release(reducer);
+  ad_leaves_release(reducer);
   ad_presence_sets_release(reducer);
   for (size_t i = 0; i < reducer->param_count; i++) ad_release(reducer->params[i].name);
   ad_release(reducer->params);
@@ -195,7 +198,10 @@ static void begin_step(ad_reducer *reducer) {
     reducer->params[i].filled = 0;
     reducer->params[i].produced = 0;
   }
-  for (size_t i = 0; i < reducer->bucket_count; i++) ad_counters_begin_step(&reducer->buckets[i]);
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    ad_counters_begin_step(&reducer->buckets[i]);
+    reducer->buckets[i].stack.count = 0;
+  }
 }
 
 static ad_status keep_reduced(ad_reducer *reducer, ad_bucket *bucket) {
@@ -216,11 +222,12 @@ static ad_status set_reduced_aside(ad_reducer *reducer) {
   return AD_OK;
 }
 
-/* Prepares the bucket for a microbatch: if the microbatch does not send the bucket, gives the bucket memory to
+/* Prepares the bucket for a microbatch: with leaves, gives it memory for the leaf; otherwise, if the microbatch does not send the bucket, gives the bucket memory to
  * accumulate in; otherwise sets the scale that its addends need. */
 static ad_status begin_bucket(ad_reducer *reducer, ad_bucket *bucket, ad_sync sync) {
   ad_counters_begin_microbatch(bucket, sync);
   bucket->sent.scale = 0;
+  if (ad_reducer_has_leaves(reducer)) return ad_leaf_begin(reducer, bucket);
   if (!bucket->counters.sends) return ad_bucket_keep_partial(reducer, bucket);
   bucket->sent.scale = ad_scale_for(bucket->key.comm_dtype, bucket->counters.unsent * ad_bucket_ranks(&bucket->key, 0));
   return AD_OK;
@@ -266,9 +273,20 @@ static ad_status begin_first(ad_reducer *reducer) {
   return AD_OK;
 }
 
-static ad_status check_begin(const ad_reducer *reducer, ad_sync sync, ad_caller by) {
+static ad_status check_outside(const ad_reducer *reducer, ad_caller by) {
   AD_TRY(check_reducer(reducer, by));
-  if (reducer->state == AD_IN_MICROBATCH) return need_state(reducer, AD_BETWEEN_STEPS, by, "inside a microbatch");
+  return reducer->state == AD_IN_MICROBATCH ? need_state(reducer, AD_BETWEEN_STEPS, by, "inside a microbatch") : AD_OK;
+}
+
+static ad_status check_begin(const ad_reducer *reducer, ad_sync sync, ad_caller by) {
+  AD_TRY(check_outside(reducer, by));
+  if (ad_reducer_has_leaves(reducer)) {
+    return ad_fail(
+        AD_INVALID,
+        "%s: ad_reducer_%s was called, but the reducer was created with `leaves`, so that a step consists of "
+        "rounds; begin each with ad_reducer_begin_leaf; nothing was changed",
+        by.site, by.call);
+  }
   if (sync == AD_SYNC_NONE && reducer->options.reuses) {
     return ad_fail(AD_INVALID,
                    "%s: ad_reducer_begin_microbatch was called with AD_SYNC_NONE, but a reducer that reuses memory "
@@ -304,18 +322,36 @@ ad_status ad_reducer_begin_microbatch_at(ad_reducer *reducer, ad_sync sync, cons
   return done(reducer, by, begin_microbatch(reducer, sync));
 }
 
-ad_status ad_reducer_begin_leaf_at(ad_reducer *reducer, ad_sync sync, int64_t leaf, const char *site) {
-  ad_caller by = CALLER("begin_leaf");
-  AD_TRY(check_begin(reducer, sync, by));
+/* Refuses to begin a round that the step does not have, or with another leaf or sync than that round has. */
+static ad_status check_round(const ad_reducer *reducer, int64_t round, ad_sync sync, int64_t leaf, ad_caller by) {
+  const ad_leaf_deal *deal = &reducer->leaves.deal;
+  if (!ad_reducer_has_leaves(reducer))
+    return ad_fail(AD_INVALID,
+                   "%s: ad_reducer_%s was called, but the reducer was created without `leaves`; call "
+                   "ad_reducer_begin_microbatch; nothing was changed",
+                   by.site, by.call);
+  if (round >= deal->rounds)
+    return ad_fail(
+        AD_INVALID,
+        "%s: ad_reducer_%s was called after all %lld rounds of the step; call ad_reducer_finish; nothing was "
+        "changed",
+        by.site, by.call, (long long)deal->rounds);
+  if (sync == deal->sync[round] && leaf == ad_reducer_leaf(reducer, round)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: ad_reducer_begin_leaf was called for leaf %lld, but the reducer was created without `leaves`; call "
-                 "ad_reducer_begin_microbatch; nothing was changed",
-                 by.site, (long long)leaf);
+                 "%s: ad_reducer_%s was called with `sync` %d and leaf %lld, but round %lld has `sync` %d and, on this "
+                 "rank, leaf %lld (-1: none); nothing was changed",
+                 by.site, by.call, (int)sync, (long long)leaf, (long long)round, (int)deal->sync[round],
+                 (long long)ad_reducer_leaf(reducer, round));
 }
 
-int64_t ad_reducer_leaf(const ad_reducer *reducer, int64_t round) {
-  (void)reducer, (void)round;
-  return -1;
+ad_status ad_reducer_begin_leaf_at(ad_reducer *reducer, ad_sync sync, int64_t leaf, const char *site) {
+  ad_caller by = CALLER("begin_leaf");
+  AD_TRY(check_outside(reducer, by));
+  int64_t round = reducer->state == AD_BETWEEN_STEPS ? 0 : reducer->leaves.rounds;
+  AD_TRY(check_round(reducer, round, sync, leaf, by));
+  reducer->leaves.rounds = round + 1;
+  reducer->leaves.leaf = leaf;
+  return done(reducer, by, begin_microbatch(reducer, sync));
 }
 
 static ad_status check_param(const ad_reducer *reducer, size_t param, ad_caller by) {
@@ -351,7 +387,7 @@ ad_status ad_reducer_target_at(ad_reducer *reducer, size_t param, ad_array *out,
   const ad_array *target = ad_bucket_target(bucket);
   ad_array described = ad_array_describe(reducer->comm, target->dtype, &p->shape, &p->gradient);
   described.scale = target->scale;
-  int in_place = ad_param_is_in_place(p, bucket, target);
+  int in_place = !ad_leaves_idle(reducer) && ad_param_is_in_place(p, bucket, target);
   ad_inject(AD_INJECT_IN_PLACE, &in_place);
   if (in_place) described.data = ad_param_in(p, target);
   *out = described;
@@ -441,16 +477,20 @@ static ad_status check_given(const ad_reducer *reducer, size_t param, const ad_a
   return check_produced(p, grad, site);
 }
 
+static void keep_gradient(ad_bucket *bucket, ad_reduced_param *param, const ad_array *grad) {
+  if (grad->data != ad_param_in(param, ad_bucket_target(bucket))) ad_bucket_take(bucket, param, grad);
+  param->filled = 1;
+  param->present++;
+  param->produced = grad->dtype;
+}
+
 static ad_status take_gradient(ad_reducer *reducer, size_t param, const ad_array *grad) {
   ad_reduced_param *p = &reducer->params[param];
   ad_bucket *bucket = &reducer->buckets[p->bucket];
   AD_TRY(free_target(reducer, p->bucket));
   AD_TRY(ad_dump_addend(reducer, param, grad));
-  if (grad->data != ad_param_in(p, ad_bucket_target(bucket))) ad_bucket_take(bucket, p, grad);
-  p->filled = 1;
+  if (!ad_leaves_idle(reducer)) keep_gradient(bucket, p, grad);
   p->arrived = 1;
-  p->present++;
-  p->produced = grad->dtype;
   ad_counters_arrived(bucket);
   return reducer->sync == AD_SYNC_NONE ? AD_OK : ad_buckets_launch_ready(reducer, 0);
 }
@@ -468,17 +508,18 @@ void ad_reducer_expect(ad_reducer *reducer, size_t param, int count) {
   ad_counters_expect(&reducer->buckets[reducer->params[param].bucket], count);
 }
 
-/* Refuses to end the last microbatch while gradients that ad_reducer_expect announced have not arrived. */
+/* Refuses to end the last microbatch, or with leaves any, while gradients that ad_reducer_expect announced have not
+ * arrived. */
 static ad_status check_expected(const ad_reducer *reducer, ad_caller by) {
-  if (reducer->sync != AD_SYNC_ALL) return AD_OK;
+  if (reducer->sync != AD_SYNC_ALL && !ad_reducer_has_leaves(reducer)) return AD_OK;
   for (size_t i = 0; i < reducer->param_count; i++) {
     const ad_reduced_param *param = &reducer->params[i];
     if (!param->expected) continue;
     return ad_fail(AD_INVALID,
-                   "%s: ad_reducer_%s was called for the last microbatch, but %d gradient%s of `%s` %s still missing; "
+                   "%s: ad_reducer_%s was called for %s, but %d gradient%s of `%s` %s still missing; "
                    "call ad_backward_weights for every tape before; nothing was changed",
-                   by.site, by.call, param->expected, param->expected == 1 ? "" : "s", param->name,
-                   param->expected == 1 ? "is" : "are");
+                   by.site, by.call, ad_reducer_has_leaves(reducer) ? "a leaf" : "the last microbatch", param->expected,
+                   param->expected == 1 ? "" : "s", param->name, param->expected == 1 ? "is" : "are");
   }
   return AD_OK;
 }
@@ -488,6 +529,7 @@ ad_status ad_reducer_end_microbatch_at(ad_reducer *reducer, const char *site) {
   AD_TRY(need_state(reducer, AD_IN_MICROBATCH, by, "outside a microbatch"));
   AD_TRY(check_expected(reducer, by));
   if (reducer->sync != AD_SYNC_NONE) AD_TRY(done(reducer, by, ad_buckets_launch_ready(reducer, 1)));
+  if (ad_reducer_has_leaves(reducer)) AD_TRY(done(reducer, by, ad_leaves_keep(reducer)));
   AD_TRY(done(reducer, by, ad_dump_end_microbatch(reducer)));
   reducer->state = AD_BETWEEN_MICROBATCHES;
   return AD_OK;

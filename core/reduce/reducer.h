@@ -4,6 +4,8 @@
 #include "addend/reduce.h"
 #include "base/injection.h"
 #include "base/internal.h"
+#include "reduce/deal.h"
+#include "reduce/stack.h"
 
 typedef struct ad_reduced_param {
   char *name;
@@ -17,9 +19,11 @@ typedef struct ad_reduced_param {
   int filled;            // 1: the bucket's memory contains a sum of the parameter's gradients that is not sent yet
   int arrived;           // 1: the gradient of the present microbatch has arrived
   int expected;          // number of gradients that ad_reducer_expect announced and that have not arrived
-  int64_t present;       // number of this step's microbatches in which a gradient of the parameter arrived
-  ad_dtype produced;     // the dtype in which this step's gradients arrived; 0: none has arrived
-  ad_array result;       // the parameter's part of the bucket's sum, in the storage layout
+  // number of this step's microbatches in which a gradient of the parameter arrived; with leaves, after the step, 1 if
+  // a gradient arrived on any rank
+  int64_t present;
+  ad_dtype produced;  // the dtype in which this step's gradients arrived; 0: none has arrived
+  ad_array result;    // the parameter's part of the bucket's sum, in the storage layout
 } ad_reduced_param;
 
 /* The properties that all gradients of a bucket share; written by key.c. Their path is the list of collectives (steps)
@@ -96,6 +100,9 @@ typedef struct ad_bucket {
   ad_bucket_counters counters;
   ad_bucket_steps steps;
   ad_bucket_turn turn;
+  // with leaves: this rank's sums of leaves, in memory whose beginning is that of `sent`. In a microbatch `sent` and
+  // `partial` point to the level in which the leaf forms.
+  ad_node_stack stack;
 } ad_bucket;
 
 /* Slots: pieces of memory that the buckets of one key use one after another. A window is all slots of one key. */
@@ -129,6 +136,15 @@ typedef enum ad_reducer_state {
 
 typedef struct ad_dump ad_dump;
 
+/* Which leaves a reducer with leaves sums; written by leaves.c. Each microbatch of its steps is a round. */
+typedef struct ad_reducer_leaves {
+  ad_leaf_deal deal;       // deal.leaves 0: the reducer has no leaves
+  ad_sync *sync;           // the memory of deal.sync
+  int64_t replica, shard;  // this rank's data-parallel position
+  int64_t rounds;          // number of rounds of this step that have begun
+  int64_t leaf;            // the leaf of this round; -1: this rank has none
+} ad_reducer_leaves;
+
 struct ad_reducer {
   ad_comm *comm;
   ad_reducer_options options;
@@ -148,6 +164,7 @@ struct ad_reducer {
   size_t presence_set_count;
   ad_reducer_state state;
   ad_sync sync;
+  ad_reducer_leaves leaves;
   size_t launched;  // number of buckets launched in the present microbatch
   uint64_t steps;   // number of finished steps
   ad_dump *dump;    // the dump of this or a later step; NULL: none
@@ -169,6 +186,10 @@ void ad_buckets_release(ad_reducer *reducer);
  * `earlier` for sums that are reduced before the last microbatch. */
 ad_status ad_bucket_keep_partial(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 ad_status ad_bucket_keep_earlier(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
+/* Returns the size of the memory of `sent`: one value or, with leaves, a stack of them. */
+static inline size_t ad_bucket_bytes(const ad_bucket *bucket) {
+  return bucket->stack.levels ? ad_stack_bytes(&bucket->stack) : ad_array_bytes(&bucket->sent);
+}
 /* Returns 1 if the sent gradients and their sum have the same dtype, so that they can be one array; else 0. */
 static inline int ad_bucket_is_one_array(const ad_bucket *bucket) {
   return bucket->key.comm_dtype == bucket->key.policy.accumulate;
@@ -216,6 +237,9 @@ void *ad_param_in(const ad_reduced_param *param, const ad_array *array);
  * dtype, adds the accumulated gradient in the accumulate dtype, and rounds to the communication dtype and scale. If
  * `grad` is NULL, no gradient arrived, and only the accumulated gradient is copied. */
 void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_array *grad);
+/* Does the same for each parameter of the bucket that has no gradient in this microbatch: copies its accumulated
+ * gradient, or zeros if there is none. Afterwards no parameter of the bucket has an accumulated gradient. */
+void ad_bucket_take_absent(ad_reducer *reducer, ad_bucket *bucket);
 /* Returns the least k with 2^k >= addends if the dtype is f16, so that their sum does not overflow; 0 for dtypes of
  * wider range. */
 int ad_scale_for(ad_dtype dtype, int64_t addends);
@@ -258,6 +282,28 @@ typedef struct ad_added_passing {
   ad_dtype dtype;
   size_t numel;
 } ad_added_passing;
+
+/* leaves.c: what differs in a reducer with leaves. */
+static inline int ad_reducer_has_leaves(const ad_reducer *reducer) { return reducer->leaves.deal.leaves > 0; }
+ad_status ad_leaves_take(ad_reducer *reducer, const ad_leaf_options *options) AD_CHECKED;
+void ad_leaves_release(ad_reducer *reducer);
+/* Finds the data-parallel positions in the mesh of the parameters, whose buckets are built. AD_INVALID or AD_TYPE, with
+ * a parameter's name, if the parameters cannot be summed by leaves, or the collectives of a bucket's path would not sum
+ * by the tree over the leaves. */
+ad_status ad_leaves_deal(ad_reducer *reducer) AD_CHECKED;
+/* Makes the stack of a bucket, without memory. */
+ad_node_stack ad_leaves_stack(const ad_reducer *reducer, const ad_bucket *bucket);
+/* Returns 1 if this rank has no leaf in this round, so that its gradients are discarded; else 0. */
+static inline int ad_leaves_idle(const ad_reducer *reducer) {
+  return ad_reducer_has_leaves(reducer) && reducer->leaves.leaf < 0;
+}
+/* Points the bucket's arrays to the memory in which this round's leaf forms. */
+ad_status ad_leaf_begin(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
+/* Ends a round for the buckets that it does not send: adds its leaf to this rank's sums. Parameters without a gradient
+ * have zeros in the leaf. */
+ad_status ad_leaves_keep(ad_reducer *reducer) AD_CHECKED;
+/* The same for a bucket that is sent next: its arrays then point to the sum of all leaves of this rank. */
+ad_status ad_leaves_complete(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 
 /* presence_sets.c: checks that all ranks have the same parameters, and gradients of the same parameters. */
 ad_status ad_presence_sets_build(ad_reducer *reducer) AD_CHECKED;

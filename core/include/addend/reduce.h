@@ -28,17 +28,24 @@ typedef struct ad_bucket_step {
   ad_axes axes;
   size_t bytes; /* bytes that this rank contributes */
 } ad_bucket_step;
-/* With leaves, the sums of a step do not depend on how many ranks share the data. The global batch is divided into
- * `leaves` leaves; the gradient of each leaf is computed by itself, and gradients are summed by one tree over the
- * leaves, in the accumulate dtype. A leaf with the same gradient on every number of ranks then gives sums with the same
- * bits on every number of ranks.
+/* Leaves make a step's sums independent of the number of ranks. The global batch is divided into `leaves` leaves; the
+ * gradient of each leaf is computed by itself, and gradients are summed in the order of one tree over the leaves
+ * (core/docs/laws.md, law 10), in the accumulate dtype. If a leaf's gradient has the same bits wherever it is computed,
+ * the sums have the same bits on every number of ranks.
  *
- * A step has `rounds` rounds in place of microbatches. In each round a data-parallel position (the ranks that differ
- * neither on dp_replicate nor on dp_shard) computes at most one leaf; ad_reducer_leaf says which. */
+ * A step has `rounds` rounds in place of microbatches. In each round, ranks with the same positions on dp_replicate and
+ * dp_shard work on the same leaf, or on none; ad_reducer_leaf returns which.
+ *
+ * AD_INVALID or AD_TYPE by ad_reducer_create: unless all parameters are on one mesh, R on dp_replicate and dp_shard, and
+ * have precision policies whose `reduce` is `accumulate`; unless storage is sharded over no axes but these two, if the
+ * gradient is summed over them; together with `reuses`; if the collectives over these axes would sum in another order
+ * than the tree. They sum in its order if leaves and ranks are powers of two, and no rank is without leaves. */
 typedef struct ad_leaf_options {
-  int64_t leaves;      /* leaves of the global batch, at least 1 */
-  int64_t rounds;      /* rounds of a step, at least leaves / (ranks of dp_replicate and dp_shard) */
-  const ad_sync *sync; /* [rounds]: how far the gradients of each round are reduced; the last is AD_SYNC_ALL */
+  int64_t leaves; /* at least 1 */
+  int64_t rounds; /* at least leaves / (size of dp_replicate * size of dp_shard), rounded up */
+  /* [rounds]: AD_SYNC_ALL in the last, AD_SYNC_NONE in the others, where AD_SYNC_SHARD does the same if no storage is
+   * sharded, and is refused otherwise */
+  const ad_sync *sync;
 } ad_leaf_options;
 
 typedef struct ad_reducer_options {
@@ -57,7 +64,7 @@ typedef struct ad_reducer_options {
   size_t window;
   /* prefix of the names of a dump's files, such as "stage0."; NULL: `prefix`; read by create alone */
   const char *files;
-  /* NULL: no leaves. Otherwise each step consists of rounds, which ad_reducer_begin_leaf begins. Copied. */
+  /* NULL: no leaves. Otherwise a step consists of rounds, which ad_reducer_begin_leaf begins. Copied. */
   const ad_leaf_options *leaves;
 } ad_reducer_options;
 
@@ -82,18 +89,20 @@ AD_API ad_array ad_reducer_describe(const ad_reducer *reducer, size_t param);
  * a set of parameters that differed between ranks, the reducer can begin the next step. */
 #define ad_reducer_begin_microbatch(...) ad_reducer_begin_microbatch_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_begin_microbatch_at(ad_reducer *reducer, ad_sync sync, const char *site);
-/* With leaves, the leaf that this rank computes in round `round` of a step, or -1: no leaf. Also -1 without leaves. */
+/* With leaves, the leaf (0 .. leaves-1) whose gradients this rank submits in round `round` (0 .. rounds-1) of each step;
+ * -1 if it has none in this round, if there is no such round, and without leaves. */
 AD_API int64_t ad_reducer_leaf(const ad_reducer *reducer, int64_t round);
-/* With leaves, begins the next round in place of ad_reducer_begin_microbatch; the round ends with end_microbatch. `sync`
- * and `leaf` must be those of this round: `leaf` is ad_reducer_leaf. If it is -1, the gradients of this rank in this
- * round are discarded, and need not be submitted. */
+/* With leaves, begins the next round of the step, in place of begin_microbatch; end_microbatch ends it. Between the two,
+ * `add` is called for each parameter that has a gradient in this leaf; which ones may differ between leaves. AD_INVALID,
+ * with nothing changed, unless `sync` is that of the round and `leaf` what ad_reducer_leaf returns for it. If that is
+ * -1, gradients that this rank submits nevertheless are checked and then ignored. */
 #define ad_reducer_begin_leaf(...) ad_reducer_begin_leaf_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_begin_leaf_at(ad_reducer *reducer, ad_sync sync, int64_t leaf, const char *site);
 /* *out: memory of the bucket to which the backward may write this gradient directly; *adds: 1 if the gradient must be
  * added to the memory's contents, 0 if it must overwrite them. out->data is NULL if direct writing is impossible,
  * because the gradient's dtype or scale must still change: then pass the gradient to `add`. May wait until earlier
  * contents were sent. If the reducer reuses memory, *out is valid until its bucket was sent, and must be asked for
- * again in each microbatch. */
+ * again in each microbatch; with leaves too, and *adds is always 0. */
 #define ad_reducer_target(...) ad_reducer_target_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_target_at(ad_reducer *reducer, size_t param, ad_array *out, int *adds,
                                                  const char *site);
@@ -118,7 +127,7 @@ AD_API AD_CHECKED ad_status ad_reducer_step_at(ad_reducer *reducer, const ad_arr
 /* The summed gradient, in the storage layout and the accumulate dtype, without scale. Valid after finish until the next
  * begin_microbatch. Owned by the reducer. */
 AD_API const ad_array *ad_reducer_gradient(const ad_reducer *reducer, size_t param);
-/* Returns 1 if no gradient of the parameter came in any microbatch of the step. */
+/* Returns 1 if no gradient of the parameter came in any microbatch of the step; with leaves, in any leaf of any rank. */
 AD_API int ad_reducer_is_absent(const ad_reducer *reducer, size_t param);
 /* *out: the global norm of all gradients, with every distinct element counted once. Collective over `group`. */
 #define ad_reducer_norm(...) ad_reducer_norm_at(__VA_ARGS__, AD_HERE)

@@ -1,0 +1,604 @@
+/* Tests a reducer with leaves: the same leaves on any number of ranks have the same sums bit for bit, which are those of
+ * the tree over the leaves; and what cannot be summed by leaves is refused. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include "addend/reduce.h"
+#include "aligned.h"
+#include "allocations.h"
+#include "ranks.h"
+#include "reduce/plan.h"
+#include "reduce/reducer.h"
+
+enum { PARAMS = 6, LEAVES_MAX = 16, ROUNDS_MAX = 24, NUMEL_MAX = 32 };
+
+/* What the leaves' gradients of a parameter are like. */
+enum { COPIED, BY_COLUMNS, INVARIANT, SOMETIMES, NEVER, EMPTY };
+static const ad_shape shapes[PARAMS] = {{2, {5, 3}}, {2, {4, 6}}, {1, {7}}, {2, {3, 4}}, {1, {6}}, {1, {0}}};
+static const char *const names[PARAMS] = {"copied", "by columns", "invariant", "sometimes", "never", "empty"};
+
+typedef struct setting {
+  const char *mesh;
+  int64_t ranks, leaves;
+  ad_precision_policy policy;
+  int shards;  // 1: storage is sharded over dp_shard
+  size_t bucket_bytes;
+  int64_t rounds;
+  ad_sync early;  // sync of all rounds but the last
+} setting;
+
+typedef struct world {
+  ad_comm *comm;
+  ad_mesh *mesh;
+  const setting *s;
+  ad_param_spec specs[PARAMS];
+  ad_sync sync[ROUNDS_MAX];
+  ad_reducer *reducer;
+} world;
+
+static void describe(world *w, ad_comm *comm, const setting *s) {
+  *w = (world){.comm = comm, .s = s};
+  CHECK_OK(ad_mesh_create(s->mesh, &w->mesh));
+  for (int p = 0; p < PARAMS; p++) {
+    ad_param_spec *spec = &w->specs[p];
+    *spec = (ad_param_spec){
+        .size = sizeof(ad_param_spec), .name = names[p], .shape = shapes[p], .layout = ad_layout_all(w->mesh, AD_R)};
+    if (p == BY_COLUMNS) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_S(1));
+    if (p == INVARIANT) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_I);
+    spec->storage = spec->layout;
+    if (s->shards) ad_layout_set(&spec->storage, AD_AXES(AD_DP_SHARD), AD_S(0));
+    spec->policy = s->policy;
+  }
+  for (int64_t round = 0; round < s->rounds; round++) w->sync[round] = round + 1 == s->rounds ? AD_SYNC_ALL : s->early;
+}
+
+static ad_status create(world *w) {
+  ad_leaf_options leaves = {w->s->leaves, w->s->rounds, w->sync};
+  ad_reducer_options options = {
+      .size = sizeof options, .bucket_bytes = w->s->bucket_bytes, .leaves = w->s->leaves ? &leaves : NULL};
+  return ad_reducer_create(w->comm, w->specs, PARAMS, &options, &w->reducer);
+}
+
+static void open_world(world *w, ad_comm *comm, const setting *s) {
+  describe(w, comm, s);
+  CHECK_OK(create(w));
+}
+
+static void close_world(world *w) {
+  ad_reducer_destroy(w->reducer);
+  ad_mesh_destroy(w->mesh);
+}
+
+/* ---- the leaves' gradients ---- */
+
+static int is_present(int p, int64_t leaf) { return p == SOMETIMES ? leaf % 3 == 1 : p != NEVER; }
+
+/* One element of the gradient of a leaf on a position of tp, as it is submitted. Leaf 3 is empty, so its gradients are
+ * 0. Element 0 of "copied" is -0 in every leaf, so that a +0 of no leaf changes the sum's sign. */
+static double gradient_of(const world *w, int p, int64_t leaf, int64_t tp, int step, size_t element) {
+  double value = drawn_value(5, (uint64_t)((step * LEAVES_MAX + leaf) * PARAMS + p) * 2 + (uint64_t)tp, element),
+         rounded;
+  ad_dtype dtype = w->s->policy.grad;
+  char narrow[8];
+  if (p == COPIED && !element) return -0.0;
+  if (leaf == 3) return 0;
+  if (ad_cast(narrow, dtype, &value, AD_F64, 1) || ad_cast(&rounded, AD_F64, narrow, dtype, 1)) return NAN;
+  return rounded;
+}
+
+/* The sum by definition, of one element of the gradient that this rank submits: over the leaves by their tree, then over
+ * tp. */
+static double expected_sum(const world *w, int p, int step, size_t element) {
+  double leaf[LEAVES_MAX], total = 0;
+  int64_t tp_size = ad_mesh_axis_size(w->mesh, AD_TP), own = ad_mesh_position(w->mesh, ad_comm_rank(w->comm), AD_TP);
+  int is_summed = p != BY_COLUMNS && p != INVARIANT;
+  for (int64_t tp = 0; tp < (is_summed ? tp_size : 1); tp++) {
+    int64_t at = is_summed ? tp : p == INVARIANT ? 0 : own;
+    for (int64_t i = 0; i < w->s->leaves; i++) leaf[i] = is_present(p, i) ? gradient_of(w, p, i, at, step, element) : 0;
+    double sum = aligned_sum(w->s->policy.accumulate, leaf, w->s->leaves);
+    total = tp ? sum_of_two(w->s->policy.accumulate, total, sum) : sum;
+  }
+  return total;
+}
+
+/* ---- steps ---- */
+
+static void fill(const world *w, int p, int64_t leaf, int step, ad_array *grad) {
+  int64_t tp = p == INVARIANT ? 0 : ad_mesh_position(w->mesh, ad_comm_rank(w->comm), AD_TP);
+  double values[NUMEL_MAX];
+  size_t numel = ad_array_numel(grad);
+  for (size_t i = 0; i < numel; i++) values[i] = leaf < 0 ? NAN : gradient_of(w, p, leaf, tp, step, i);
+  if (numel) CHECK_OK(ad_cast(grad->data, grad->dtype, values, AD_F64, numel));
+}
+
+/* Submits one gradient: in place, if `in_place` and the reducer has memory for it. A leaf forms in memory of its own. */
+static void submit(world *w, int p, int64_t leaf, int step, int in_place) {
+  double memory[NUMEL_MAX];
+  ad_array target, grad = ad_reducer_describe(w->reducer, (size_t)p);
+  int adds = 2;
+  grad.data = memory;
+  if (in_place) {
+    CHECK_OK(ad_reducer_target(w->reducer, (size_t)p, &target, &adds));
+    CHECK(adds == 0);
+    int offered = leaf >= 0 && target.dtype == w->s->policy.grad && ad_array_numel(&target);
+    CHECK(!offered || target.data != NULL);
+    CHECK(leaf >= 0 || target.data == NULL);
+    CHECK(!ad_array_numel(&target) || ad_reducer_writes_in_place(w->reducer, (size_t)p) == (target.data != NULL));
+    if (offered) grad = target;
+  }
+  fill(w, p, leaf, step, &grad);
+  CHECK_OK(ad_reducer_add(w->reducer, (size_t)p, &grad));
+}
+
+/* Runs one round. Ranks submit gradients in other orders; a rank without a leaf submits NaN, or every second time
+ * nothing. */
+static void run_round(world *w, int64_t round, int step) {
+  int64_t leaf = ad_reducer_leaf(w->reducer, round);
+  CHECK_OK(ad_reducer_begin_leaf(w->reducer, w->sync[round], leaf));
+  for (int k = 0; k < PARAMS; k++) {
+    int p = ad_comm_rank(w->comm) % 2 ? k : PARAMS - 1 - k;
+    int submits = leaf < 0 ? (round + step) % 2 : is_present(p, leaf);
+    if (submits) submit(w, p, leaf, step, (int)(p + round + step) % 2);
+  }
+  CHECK_OK(ad_reducer_end_microbatch(w->reducer));
+}
+
+/* The index, in the gradient that this rank submitted, of the first element of its shard of the result. */
+static size_t result_start(const world *w, int p) {
+  int64_t rank = ad_comm_rank(w->comm);
+  ad_shape local = ad_layout_local_shape(&w->specs[p].layout, &shapes[p], rank);
+  int64_t shard = ad_mesh_position(w->mesh, rank, AD_DP_SHARD), shards = ad_mesh_axis_size(w->mesh, AD_DP_SHARD);
+  ad_span rows = ad_cut(local.dim[0], shard, shards);
+  return w->s->shards && local.dim[0] ? (size_t)(rows.first * (ad_shape_numel(&local) / local.dim[0])) : 0;
+}
+
+static void check_sums(const world *w, int step) {
+  for (int p = 0; p < PARAMS; p++) {
+    const ad_array *sum = ad_reducer_gradient(w->reducer, (size_t)p);
+    double found[NUMEL_MAX];
+    CHECK(ad_layout_equal(&sum->layout, &w->specs[p].storage) && sum->dtype == w->s->policy.accumulate);
+    int is_absent = 1;
+    for (int64_t leaf = 0; leaf < w->s->leaves; leaf++) is_absent &= !is_present(p, leaf);
+    CHECK(ad_reducer_is_absent(w->reducer, (size_t)p) == is_absent);
+    if (ad_array_numel(sum)) CHECK_OK(ad_cast(found, AD_F64, sum->data, sum->dtype, ad_array_numel(sum)));
+    for (size_t i = 0; i < ad_array_numel(sum); i++) {
+      double expected = expected_sum(w, p, step, result_start(w, p) + i);
+      CHECK(!memcmp(&found[i], &expected, sizeof expected));
+    }
+  }
+}
+
+static void run_step(world *w, int step) {
+  for (int64_t round = 0; round < w->s->rounds; round++) run_round(w, round, step);
+  CHECK_OK(ad_reducer_finish(w->reducer));
+}
+
+static int sum_two_steps(ad_comm *comm, void *context) {
+  world w;
+  open_world(&w, comm, context);
+  for (int step = 0; step < 2; step++) {
+    run_step(&w, step);
+    check_sums(&w, step);
+  }
+  close_world(&w);
+  return 0;
+}
+
+/* Every policy, size of buckets and list of syncs in the ranks of one world. */
+static int sum_all(ad_comm *comm, void *context) {
+  static const ad_precision_policy policies[] = {{AD_F32, AD_F32, 0, AD_F32, AD_F32},
+                                                 {AD_BF16, AD_BF16, 0, AD_F32, AD_F32},
+                                                 {AD_F32, AD_BF16, 1, AD_F64, AD_F64},
+                                                 {AD_F64, AD_F64, 0, AD_F64, AD_F64}};
+  static const size_t sizes[] = {1, 100, 0};
+  setting s = *(const setting *)context;
+  int64_t least = s.rounds;
+  for (int policy = 0; policy < 4; policy++)
+    for (int size = 0; size < 3; size++)
+      for (int64_t more = 0; more < 3; more++)
+        for (s.shards = 0; s.shards < 2; s.shards++) {
+          s.policy = policies[policy];
+          s.bucket_bytes = sizes[size];
+          s.rounds = least + more;
+          s.early = s.shards || more == 1 ? AD_SYNC_NONE : AD_SYNC_SHARD;
+          sum_two_steps(comm, &s);
+        }
+  return 0;
+}
+
+static void on_each_mesh(const char *const *meshes, int64_t leaves) {
+  for (; *meshes; meshes++) {
+    ad_mesh *mesh;
+    assert_int_equal(ad_mesh_create(*meshes, &mesh), AD_OK);
+    setting s = {.mesh = *meshes, .ranks = ad_mesh_size(mesh), .leaves = leaves};
+    int64_t positions = ad_mesh_axis_size(mesh, AD_DP_REPLICATE) * ad_mesh_axis_size(mesh, AD_DP_SHARD);
+    s.rounds = (leaves + positions - 1) / positions;
+    ad_mesh_destroy(mesh);
+    run_ranks(s.ranks, sum_all, &s);
+  }
+}
+
+static void sums_are_those_of_the_tree_over_leaves_on_any_number_of_ranks(void **state) {
+  static const char *const meshes[] = {"tp=1",
+                                       "dp_shard=1",
+                                       "dp_shard=2",
+                                       "dp_replicate=4",
+                                       "dp_replicate=2 dp_shard=2",
+                                       "dp_replicate=2 dp_shard=4",
+                                       "dp_shard=8",
+                                       NULL};
+  (void)state;
+  on_each_mesh(meshes, 16);
+}
+
+static void three_ranks_have_the_sums_of_one(void **state) {
+  static const char *const meshes[] = {"dp_replicate=1 dp_shard=1", "dp_shard=3", "dp_replicate=3", NULL};
+  (void)state;
+  on_each_mesh(meshes, 12);
+}
+
+/* Any number of leaves can be summed on one rank. */
+static void an_odd_number_of_leaves_is_summed(void **state) {
+  static const char *const meshes[] = {"dp_shard=1", NULL}, *const seven[] = {"dp_replicate=7", "dp_shard=1", NULL};
+  (void)state;
+  on_each_mesh(meshes, 1);
+  on_each_mesh(meshes, 11);
+  on_each_mesh(seven, 7);
+}
+
+static void other_axes_are_summed_after_the_leaves(void **state) {
+  static const char *const meshes[] = {
+      "dp_shard=1 tp=2", "tp=2", "dp_replicate=2 tp=2", "tp=2 dp_shard=2", "dp_replicate=2 dp_shard=2 tp=2", NULL};
+  (void)state;
+  on_each_mesh(meshes, 8);
+}
+
+static void backend_hostile_changes_no_bit(void **state) {
+  static const char *const meshes[] = {"dp_shard=1", "dp_replicate=2 dp_shard=2", NULL};
+  (void)state;
+  setenv("ADDEND_HOSTILE", "3", 1);
+  on_each_mesh(meshes, 8);
+  unsetenv("ADDEND_HOSTILE");
+}
+
+/* ---- gradients that not every rank has ---- */
+
+static ad_array array_of(const world *w, int p, ad_dtype dtype, void *data) {
+  ad_layout layout = ad_layout_dual(&w->specs[p].layout);
+  ad_array array = ad_array_describe(w->comm, dtype, &shapes[p], &layout);
+  array.data = data;
+  return array;
+}
+
+/* Two steps; in the first, raw gradients have another dtype on the last rank. In the second, only the last rank has a
+ * gradient, of parameter 2. */
+static int differ(ad_comm *comm, void *context) {
+  world w;
+  int is_last = ad_comm_rank(comm) + 1 == ad_comm_size(comm);
+  float values[NUMEL_MAX] = {0};
+  open_world(&w, comm, context);
+  ad_array odd = array_of(&w, INVARIANT, is_last ? AD_F32 : AD_BF16, values);
+  CHECK_OK(ad_reducer_begin_leaf(w.reducer, AD_SYNC_ALL, ad_comm_rank(comm)));
+  CHECK_OK(ad_reducer_add(w.reducer, INVARIANT, &odd));
+  CHECK_OK(ad_reducer_end_microbatch(w.reducer));
+  CHECK_STATUS(ad_reducer_finish(w.reducer), AD_MISMATCH);
+  CHECK_SAYS("invariant", "bf16", "f32", "rank 3");
+  CHECK_OK(ad_reducer_begin_leaf(w.reducer, AD_SYNC_ALL, ad_comm_rank(comm)));
+  values[1] = 3;
+  if (is_last) CHECK_OK(ad_reducer_add(w.reducer, INVARIANT, &odd));
+  CHECK_OK(ad_reducer_end_microbatch(w.reducer));
+  CHECK_OK(ad_reducer_finish(w.reducer));
+  for (size_t p = 0; p < PARAMS; p++) CHECK(ad_reducer_is_absent(w.reducer, p) == (p != INVARIANT));
+  CHECK(((const float *)ad_reducer_gradient(w.reducer, INVARIANT)->data)[1] == 3);
+  close_world(&w);
+  return 0;
+}
+
+static void ranks_may_have_gradients_of_other_parameters_but_of_one_dtype(void **state) {
+  setting s = {.mesh = "dp_shard=4", .leaves = 4, .rounds = 1, .policy = {.raw = 1, .reduce = AD_F32}};
+  (void)state;
+  run_ranks(4, differ, &s);
+}
+
+static int create_other_leaves(ad_comm *comm, void *context) {
+  world w;
+  setting s = *(const setting *)context;
+  if (ad_comm_rank(comm)) s.leaves = 2;
+  open_world(&w, comm, &s);
+  CHECK_STATUS(ad_reducer_begin_leaf(w.reducer, AD_SYNC_NONE, ad_reducer_leaf(w.reducer, 0)), AD_MISMATCH);
+  CHECK_SAYS("leaves 4", "leaves 2", "rank 0", "rank 1");
+  close_world(&w);
+  return 0;
+}
+
+static void ranks_agree_on_their_leaves(void **state) {
+  setting s = {.mesh = "dp_shard=2", .leaves = 4, .rounds = 2};
+  (void)state;
+  run_ranks(2, create_other_leaves, &s);
+}
+
+/* ---- what is refused, on backend dry ---- */
+
+/* Opens the world of a setting as rank 1 of a dry world; the test ends it with close_dry. */
+static void describe_dry(world *w, const setting *s) {
+  ad_comm *comm;
+  ad_mesh *mesh;
+  assert_int_equal(ad_mesh_create(s->mesh, &mesh), AD_OK);
+  assert_int_equal(ad_comm_open_dry(ad_mesh_size(mesh) - 1, ad_mesh_size(mesh), &comm), AD_OK);
+  ad_mesh_destroy(mesh);
+  describe(w, comm, s);
+}
+
+static void close_dry(world *w) {
+  ad_comm *comm = w->comm;
+  close_world(w);
+  ad_comm_close(comm);
+}
+
+/* A setting that create refuses with AD_INVALID, and what the message has. */
+typedef struct refusal {
+  setting s;
+  const char *facts[6];
+} refusal;
+
+static void each_is_refused(const refusal *cases, size_t count, const char *test) {
+  for (size_t i = 0; i < count; i++) {
+    world w;
+    describe_dry(&w, &cases[i].s);
+    assert_int_equal(create(&w), AD_INVALID);
+    assert_null(w.reducer);
+    assert_says_in(test, ad_last_error(), cases[i].facts);
+    close_dry(&w);
+  }
+}
+#define REFUSED(cases) each_is_refused((cases), sizeof(cases) / sizeof *(cases), __func__)
+
+static void leaves_that_cannot_be_summed_by_collectives_are_refused(void **state) {
+  const refusal cases[] = {
+      {{.mesh = "dp_shard=5", .leaves = 16, .rounds = 4}, {"empty", "16", "dp_shard=5", "all_reduce"}},
+      {{.mesh = "dp_shard=5", .leaves = 16, .rounds = 4, .shards = 1}, {"reduce_scatter", "dp_shard"}},
+      {{.mesh = "dp_replicate=2", .leaves = 12, .rounds = 6}, {"12", "dp_replicate=2"}},
+      {{.mesh = "dp_replicate=4", .leaves = 2, .rounds = 1}, {"2", "dp_replicate=4"}},
+      {{.mesh = "dp_replicate=5 dp_shard=2", .leaves = 40, .rounds = 4, .shards = 1}, {"all_reduce", "dp_replicate"}},
+      {{.mesh = "dp_shard=2 dp_replicate=2", .leaves = 4, .rounds = 1}, {"dp_replicate", "dp_shard"}}};
+  (void)state;
+  REFUSED(cases);
+}
+
+static void rounds_that_do_not_fit_are_refused(void **state) {
+  const refusal cases[] = {
+      {{.mesh = "dp_shard=4", .leaves = 16, .rounds = 3}, {"16", "3", "4"}},
+      {{.mesh = "dp_shard=2", .leaves = 4, .rounds = 2, .shards = 1, .early = AD_SYNC_SHARD},
+       {"AD_SYNC_SHARD", "round 0"}},
+      {{.mesh = "dp_shard=2", .leaves = 4, .rounds = 2, .early = AD_SYNC_ALL}, {"round 0", "AD_SYNC_ALL"}},
+      {{.mesh = "dp_shard=2", .leaves = 4, .rounds = 2, .early = (ad_sync)7}, {"7"}},
+      {{.mesh = "dp_shard=2", .leaves = -1, .rounds = 2}, {"-1"}},
+      {{.mesh = "dp_shard=2", .leaves = 2, .rounds = 0}, {"0"}}};
+  (void)state;
+  REFUSED(cases);
+}
+
+static void sums_that_are_rounded_are_refused(void **state) {
+  const refusal cases[] = {
+      {{.mesh = "dp_shard=2", .leaves = 4, .rounds = 2, .policy = {.param = AD_BF16}}, {"copied", "bf16", "f32"}},
+      {{.mesh = "dp_shard=2", .leaves = 4, .rounds = 2, .policy = {.reduce = AD_F32, .accumulate = AD_F64}},
+       {"copied", "f32", "f64"}}};
+  (void)state;
+  REFUSED(cases);
+}
+
+/* Makes a reducer of one parameter after `change`, which must be refused. */
+static void one_param_is_refused(const char *mesh, void (*change)(world *w), const ad_reducer_options *given,
+                                 ad_status status) {
+  world w;
+  setting s = {.mesh = mesh, .leaves = 4, .rounds = 4};
+  ad_reducer_options options = *given;
+  describe_dry(&w, &s);
+  change(&w);
+  ad_leaf_options leaves = {4, 4, w.sync};
+  options.size = sizeof options;
+  if (!options.leaves) options.leaves = &leaves;
+  assert_int_equal(ad_reducer_create(w.comm, w.specs, 2, &options, &w.reducer), status);
+  assert_null(w.reducer);
+  close_dry(&w);
+}
+
+static void change_nothing(world *w) { (void)w; }
+static void make_invariant(world *w) {
+  ad_layout_set(&w->specs[1].layout, AD_AXES(AD_DP_SHARD), AD_I);
+  w->specs[1].storage = w->specs[1].layout;
+}
+static void shard_over_cp(world *w) {
+  ad_layout_set(&w->specs[1].storage, AD_AXES(AD_DP_SHARD) | AD_AXES(AD_CP), AD_S(0));
+}
+static ad_mesh *other_mesh;
+static void take_other_mesh(world *w) { w->specs[1].layout.mesh = w->specs[1].storage.mesh = other_mesh; }
+
+static void parameters_that_leaves_do_not_fit_are_refused(void **state) {
+  const ad_reducer_options none = {0}, reuses = {.reuses = 1};
+  (void)state;
+  one_param_is_refused("dp_shard=2", make_invariant, &none, AD_TYPE);
+  assert_says("by columns", "dp_shard");
+  one_param_is_refused("dp_shard=2 cp=2", shard_over_cp, &none, AD_INVALID);
+  assert_says("by columns", "reduce_scatter", "dp_shard,cp");
+  assert_int_equal(ad_mesh_create("efsdp=2", &other_mesh), AD_OK);
+  one_param_is_refused("dp_shard=2", take_other_mesh, &none, AD_INVALID);
+  assert_says("by columns", "efsdp=2", "copied", "dp_shard=2");
+  ad_mesh_destroy(other_mesh);
+  one_param_is_refused("dp_shard=2", change_nothing, &reuses, AD_INVALID);
+  assert_says("leaves", "reuses");
+  one_param_is_refused("dp_shard=2", change_nothing, &(ad_reducer_options){.leaves = &(ad_leaf_options){4, 2, NULL}},
+                       AD_INVALID);
+  assert_says("NULL");
+}
+
+static void a_reducer_with_leaves_has_parameters(void **state) {
+  ad_comm *comm;
+  ad_reducer *reducer = NULL;
+  ad_sync sync = AD_SYNC_ALL;
+  ad_reducer_options options = {.size = sizeof options, .leaves = &(ad_leaf_options){1, 1, &sync}};
+  (void)state;
+  assert_int_equal(ad_comm_open_dry(0, 1, &comm), AD_OK);
+  assert_int_equal(ad_reducer_create(comm, NULL, 0, &options, &reducer), AD_INVALID);
+  assert_says("leaves");
+  ad_comm_close(comm);
+}
+
+static void calls_that_do_not_fit_are_refused(void **state) {
+  world w;
+  setting s = {.mesh = "dp_shard=2", .leaves = 4, .rounds = 2};
+  const ad_array *none[PARAMS] = {NULL};
+  (void)state;
+  describe_dry(&w, &s);
+  assert_int_equal(create(&w), AD_OK);
+  for (int64_t round = -1; round < 3; round++)
+    assert_int_equal(ad_reducer_leaf(w.reducer, round), round == 0 || round == 1 ? 2 + round : -1);
+  for (int step = 0; step < 2; step++) {
+    assert_int_equal(ad_reducer_begin_microbatch(w.reducer, AD_SYNC_ALL), AD_INVALID);
+    assert_says("ad_reducer_begin_microbatch", "ad_reducer_begin_leaf");
+    assert_int_equal(ad_reducer_step(w.reducer, none), AD_INVALID);
+    assert_int_equal(ad_reducer_begin_leaf(w.reducer, AD_SYNC_NONE, 0), AD_INVALID);
+    assert_says("round 0", "leaf 0", "leaf 2");
+    assert_int_equal(ad_reducer_begin_leaf(w.reducer, AD_SYNC_NONE, -1), AD_INVALID);
+    assert_int_equal(ad_reducer_begin_leaf(w.reducer, AD_SYNC_ALL, 2), AD_INVALID);
+    assert_int_equal(ad_reducer_begin_leaf(w.reducer, AD_SYNC_NONE, 2), AD_OK);
+    assert_int_equal(ad_reducer_begin_leaf(w.reducer, AD_SYNC_ALL, 3), AD_INVALID);
+    ad_reducer_expect(w.reducer, 0, 1);
+    assert_int_equal(ad_reducer_end_microbatch(w.reducer), AD_INVALID);
+    assert_says("copied", "1");
+    ad_reducer_expect(w.reducer, 0, -1);
+    assert_int_equal(ad_reducer_end_microbatch(w.reducer), AD_OK);
+    assert_int_equal(ad_reducer_finish(w.reducer), AD_INVALID);
+    assert_int_equal(ad_reducer_begin_leaf(w.reducer, AD_SYNC_NONE, 2), AD_INVALID);
+    assert_int_equal(ad_reducer_begin_leaf(w.reducer, AD_SYNC_ALL, 3), AD_OK);
+    assert_int_equal(ad_reducer_end_microbatch(w.reducer), AD_OK);
+    assert_int_equal(ad_reducer_begin_leaf(w.reducer, AD_SYNC_ALL, 3), AD_INVALID);
+    assert_says("2", "ad_reducer_finish");
+    assert_int_equal(ad_reducer_finish(w.reducer), AD_OK);
+  }
+  assert_int_equal(ad_reducer_dump(w.reducer, ".", 0, 0), AD_INVALID);
+  assert_says("leaves");
+  close_dry(&w);
+}
+
+static void without_leaves_there_are_no_rounds(void **state) {
+  world w;
+  setting s = {.mesh = "dp_shard=2"};
+  (void)state;
+  describe_dry(&w, &s);
+  assert_int_equal(create(&w), AD_OK);
+  assert_int_equal(ad_reducer_leaf(w.reducer, 0), -1);
+  assert_int_equal(ad_reducer_begin_leaf(w.reducer, AD_SYNC_ALL, 0), AD_INVALID);
+  assert_says("ad_reducer_begin_leaf", "leaves", "ad_reducer_begin_microbatch");
+  close_dry(&w);
+}
+
+/* ---- sums that are wrong inside ---- */
+
+/* A sum of earlier leaves is lost, or one of the step before is still there: law 6 refuses it. */
+static void a_sum_that_is_not_of_this_ranks_leaves_is_refused(void **state) {
+  (void)state;
+  for (int kept = 0; kept < 2; kept++) {
+    world w;
+    setting s = {.mesh = "dp_shard=2", .leaves = 4, .rounds = 2};
+    describe_dry(&w, &s);
+    assert_int_equal(create(&w), AD_OK);
+    assert_int_equal(ad_reducer_begin_leaf(w.reducer, AD_SYNC_NONE, 2), AD_OK);
+    assert_int_equal(ad_reducer_end_microbatch(w.reducer), AD_OK);
+    ad_node_stack *stack = &w.reducer->buckets[0].stack;
+    assert_int_equal(stack->count, 1);
+    if (kept) stack->node[0] = (ad_node){2, 2};
+    if (!kept) stack->count = 0;
+    ad_status status = ad_reducer_begin_leaf(w.reducer, AD_SYNC_ALL, 3);
+    if (!kept) {
+      assert_int_equal(status, AD_OK);
+      status = ad_reducer_end_microbatch(w.reducer);
+    }
+    assert_int_equal(status, AD_TYPE);
+    assert_says("empty", kept ? "[2, 4)" : "[3, 4)");
+    close_dry(&w);
+  }
+}
+
+/* ---- memory ---- */
+
+static int bytes_on_rank(ad_comm *comm, void *context) {
+  world w, dry;
+  ad_comm *dry_comm;
+  setting s = *(const setting *)context;
+  for (s.shards = 0; s.shards < 2; s.shards++) {
+    open_world(&w, comm, &s);
+    run_step(&w, 0);
+    CHECK_OK(ad_comm_open_dry(ad_comm_rank(comm), ad_comm_size(comm), &dry_comm));
+    open_world(&dry, dry_comm, &s);
+    for (int64_t round = 0; round < s.rounds; round++) {
+      CHECK_OK(ad_reducer_begin_leaf(dry.reducer, dry.sync[round], ad_reducer_leaf(dry.reducer, round)));
+      CHECK_OK(ad_reducer_end_microbatch(dry.reducer));
+    }
+    CHECK_OK(ad_reducer_finish(dry.reducer));
+    CHECK(ad_reducer_bytes(w.reducer) == ad_reducer_bytes(dry.reducer));
+    CHECK(ad_reducer_bucket(w.reducer, 0).bytes == ad_reducer_bucket(dry.reducer, 0).bytes);
+    close_world(&dry);
+    ad_comm_close(dry_comm);
+    close_world(&w);
+  }
+  return 0;
+}
+
+static void memory_is_planned_exactly(void **state) {
+  setting s = {.mesh = "dp_shard=2", .leaves = 16, .rounds = 8, .policy = {.grad = AD_F32}};
+  (void)state;
+  run_ranks(2, bytes_on_rank, &s);
+  for (int levels = 1; levels < 6; levels++) { /* 16 leaves on 16 ranks need one level, on one rank 1 + log2(16) */
+    static const char *const meshes[] = {"dp_shard=16", "dp_shard=8", "dp_shard=4", "dp_shard=2", "dp_shard=1"};
+    world w;
+    s = (setting){.mesh = meshes[levels - 1], .leaves = 16, .rounds = 1 << (levels - 1)};
+    describe_dry(&w, &s);
+    assert_int_equal(create(&w), AD_OK);
+    size_t values = (15 + 24 + 7 + 12 + 6) * sizeof(float), apart = (values + 63) / 64 * 64;
+    assert_int_equal(ad_reducer_bytes(w.reducer), (size_t)(levels - 1) * apart + values);
+    close_dry(&w);
+  }
+}
+
+static void a_failed_allocation_leaves_nothing_behind(void **state) {
+  world w;
+  setting s = {.mesh = "dp_replicate=2 dp_shard=2", .leaves = 8, .rounds = 2, .shards = 1};
+  (void)state;
+  describe_dry(&w, &s);
+  ad_status status = AD_MEMORY;
+  for (long n = 1; status; n++) {
+    ad_memory_fail_at(n);
+    status = create(&w);
+    assert_true(reports_allocation(n, status));
+    assert_true(!status || !w.reducer);
+  }
+  close_dry(&w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(sums_are_those_of_the_tree_over_leaves_on_any_number_of_ranks),
+      cmocka_unit_test(three_ranks_have_the_sums_of_one),
+      cmocka_unit_test(an_odd_number_of_leaves_is_summed),
+      cmocka_unit_test(other_axes_are_summed_after_the_leaves),
+      cmocka_unit_test(backend_hostile_changes_no_bit),
+      cmocka_unit_test(ranks_may_have_gradients_of_other_parameters_but_of_one_dtype),
+      cmocka_unit_test(ranks_agree_on_their_leaves),
+      cmocka_unit_test(leaves_that_cannot_be_summed_by_collectives_are_refused),
+      cmocka_unit_test(rounds_that_do_not_fit_are_refused),
+      cmocka_unit_test(sums_that_are_rounded_are_refused),
+      cmocka_unit_test(parameters_that_leaves_do_not_fit_are_refused),
+      cmocka_unit_test(a_reducer_with_leaves_has_parameters),
+      cmocka_unit_test(calls_that_do_not_fit_are_refused),
+      cmocka_unit_test(without_leaves_there_are_no_rounds),
+      cmocka_unit_test(a_sum_that_is_not_of_this_ranks_leaves_is_refused),
+      cmocka_unit_test(memory_is_planned_exactly),
+      cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
