@@ -296,6 +296,8 @@ static void reducers_and_counts(void **state) {
   refused(ad_reducer_create(comm, NULL, 1, NULL, &reducer), "params", "NULL");
   refused(ad_reducer_create(comm, &spec, 1, NULL, NULL), "out", "NULL");
   refused_call(ad_reducer_begin_microbatch(NULL, AD_SYNC_ALL), "NULL");
+  refused_call(ad_reducer_begin_leaf(NULL, AD_SYNC_ALL, 0), "NULL");
+  assert_int_equal(ad_reducer_leaf(NULL, 0), -1);
   refused_call(ad_reducer_target(NULL, 0, &out, &adds), "NULL");
   refused_call(ad_reducer_add_at(NULL, 0, &array, NULL), "NULL");
   refused_call(ad_reducer_end_microbatch(NULL), "NULL");

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests the core's examples that train and send: a trainer with ZeRO takes the same steps on any number of ranks, resumes
-# on another number, and its dump is right; rows reach their owners; a table of one's own is checked.
+# on another number, and its dump is right; rows reach their owners; leaves have the same bits; a table of one's own is
+# checked.
 # Usage: core_examples.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2 build=$(dirname -- "$1")
@@ -69,6 +70,11 @@ for ranks in 1 3 4; do
 done
 grep -q '^rank 0 owns 10 of 40 rows$' "$work/messages" || fail "messages: $(cat "$work/messages")"
 grep -q '^2 even ranks, from 2 to 0; rank 0 is number 1 of them; their sum is 2$' "$work/messages" || fail "messages: $(cat "$work/messages")"
+
+# The same bits on one rank, on two and on four.
+"$build/example_leaves" >"$work/leaves" || fail "leaves: $(cat "$work/leaves")"
+[ "$(wc -l <"$work/leaves")" -eq 3 ] || fail "leaves printed: $(cat "$work/leaves")"
+[ "$(sed 's/.*checksum //' "$work/leaves" | sort -u | wc -l)" -eq 1 ] || fail "other bits: $(cat "$work/leaves")"
 
 # A schedule of one's own.
 "$build/example_own_schedule" "$work/table.svg" >"$work/table" || fail "own_schedule"
