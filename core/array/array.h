@@ -3,6 +3,7 @@
 #define ARRAY_ARRAY_H
 #include <string.h>
 #include "addend/array.h"
+#include "base/exact.h"
 #include "base/internal.h"
 
 /* Returns this rank's group over `axes` of the array's mesh. */
@@ -29,6 +30,11 @@ ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const 
 AD_INTERNAL ad_status ad_square_sums(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
                                      const char *const *names, size_t count, const char *site, double *sums,
                                      const size_t *places, size_t sum_count) AD_CHECKED;
+/* Like ad_square_sums, with sums that do not depend on how the arrays are sharded along dimension 0: the squares of a row
+ * are summed in f64, and these sums exactly. ad_exact_value rounds a sum. */
+AD_INTERNAL ad_status ad_exact_square_sums(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
+                                           const char *const *names, size_t count, const char *site, ad_exact *sums,
+                                           const size_t *places, size_t sum_count) AD_CHECKED;
 
 /* Describes a packed array, with data NULL. Its layout may shard it only on dimension 0 (S(0)). */
 ad_array ad_array_describe_packed(const ad_comm *comm, ad_dtype dtype, const ad_segment *segments, size_t count,

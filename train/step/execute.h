@@ -7,12 +7,13 @@
 
 typedef struct ad_step_state {
   int64_t step;
-  double losses[AD_LOSSES_MAX]; /* this rank's addend of each loss; if several ranks have the same loss, all except
+  double losses[AD_LOSSES_MAX];   /* this rank's addend of each loss; if several ranks have the same loss, all except
                                  * one have 0 */
-  double scale;                 // the power of 2 by which losses are multiplied before backward
-  int counted;                  // 1: the sums of the counts have arrived
-  int updates;                  // 1: a step, in which gradients are reduced; 0: a pass without reductions
-  int goes_back;                // 1: forward and backward; 0: only forward, for the losses
+  ad_exact exact[AD_LOSSES_MAX];  // with train.leaves, the same addends; their sum is rounded once, over all ranks
+  double scale;                   // the power of 2 by which losses are multiplied before backward
+  int counted;                    // 1: the sums of the counts have arrived
+  int updates;                    // 1: a step, in which gradients are reduced; 0: a pass without reductions
+  int goes_back;                  // 1: forward and backward; 0: only forward, for the losses
 } ad_step_state;
 
 /* Executes all microbatches. When this returns, only reductions may still be in flight. */

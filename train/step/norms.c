@@ -50,8 +50,11 @@ ad_status ad_norms_create(ad_run *run) {
     if (ad_run_module(run, i)) AD_TRY(list_gradients(run, group, i));
     group->sum_count += spec->param_count;
   }
-  for (size_t i = 0; i < run->norms.count; i++)
-    AD_TRY(ad_new(run->norms.groups[i].sum_count, &run->norms.groups[i].sums));
+  for (size_t i = 0; i < run->norms.count; i++) {
+    ad_norm_group *group = &run->norms.groups[i];
+    AD_TRY(ad_new(group->sum_count, &group->sums));
+    if (run->recipe->train.leaves) AD_TRY(ad_new(group->sum_count, &group->exact));
+  }
   return AD_OK;
 }
 
@@ -61,6 +64,7 @@ static void release_group(ad_norm_group *group) {
   ad_release(group->names);
   ad_release(group->places);
   ad_release(group->sums);
+  ad_release(group->exact);
 }
 
 void ad_norms_destroy(ad_run *run) {
@@ -74,6 +78,20 @@ size_t ad_run_norm_group_count(const ad_run *run) { return run->norms.count; }
 size_t ad_run_norm_group_of(const ad_run *run, size_t module) { return run->norms.group_of[module]; }
 const char *ad_run_norm_group_name(const ad_run *run, size_t group) { return run->norms.groups[group].name; }
 
+/* Sums the squares of each of the group's parameters. With train.leaves no bit of these sums depends on how many ranks
+ * share the parameters. */
+static ad_status sum_squares(ad_run *run, const ad_norm_group *group) {
+  const ad_array *const *arrays = group->arrays;
+  const char *const *names = (const char *const *)group->names;
+  if (!group->exact)
+    return ad_square_sums(run->comm, &run->everyone, arrays, names, group->count, AD_HERE, group->sums, group->places,
+                          group->sum_count);
+  AD_TRY(ad_exact_square_sums(run->comm, &run->everyone, arrays, names, group->count, AD_HERE, group->exact,
+                              group->places, group->sum_count));
+  for (size_t k = 0; k < group->sum_count; k++) group->sums[k] = ad_exact_value(&group->exact[k]);
+  return AD_OK;
+}
+
 /* Finds the norm of each group, and that of all groups together. Squares are summed parameter by parameter in the
  * program's order, so no bit depends on how the model is divided into pipeline stages. */
 ad_status ad_norms_find(ad_run *run, double scale, ad_step_report *report) {
@@ -81,8 +99,7 @@ ad_status ad_norms_find(ad_run *run, double scale, ad_step_report *report) {
   for (size_t i = 0; i < run->norms.count; i++) {
     const ad_norm_group *group = &run->norms.groups[i];
     double sum = 0;
-    AD_TRY(ad_square_sums(run->comm, &run->everyone, group->arrays, (const char *const *)group->names, group->count,
-                          AD_HERE, group->sums, group->places, group->sum_count));
+    AD_TRY(sum_squares(run, group));
     for (size_t k = 0; k < group->sum_count; k++) sum += group->sums[k];
     report->norms[i] = sqrt(sum) / scale;
     squares += sum;

@@ -155,8 +155,10 @@ static ad_status take_losses(ad_run *run, ad_step_state *state, size_t p, size_t
     AD_TRY(ad_step_wait_for_counts(run, state));
     divide_loss(run, state, p, i, m);
     const ad_array *loss = ad_tensor_array(submitted[i].numerator);
-    // On backend dry the loss has no value.
-    if (loss && loss->data) state->losses[i] += own_addend(run, submitted[i].numerator);
+    if (!loss || !loss->data) continue;  // on backend dry the loss has no value
+    double own = own_addend(run, submitted[i].numerator);
+    state->losses[i] += own;
+    if (run->recipe->train.leaves) ad_exact_add(&state->exact[i], own);
   }
   return ad_tape_status(ad_run_tape(run, p, m));
 }

@@ -3,6 +3,7 @@
 #ifndef TRAIN_RUN_H
 #define TRAIN_RUN_H
 #include "addend/train.h"
+#include "base/exact.h"
 #include "module/module.h"
 #include "program/program.h"
 #include "tensor/tape.h"
@@ -20,6 +21,7 @@ typedef struct ad_norm_group {
   size_t *places;          /* for each of these gradients, its index in `sums` */
   size_t count;            /* the number of these gradients */
   double *sums;            /* the sum of squares of each parameter of the group on any rank, in the program's order */
+  ad_exact *exact;         /* the same before they are rounded; NULL without train.leaves */
   size_t sum_count;
 } ad_norm_group;
 

@@ -93,6 +93,28 @@ static int64_t own_count(const ad_run *run) {
   return total;
 }
 
+/* Sums the losses of a run with train.leaves over ranks, into run->sums: exactly, so that no bit depends on which rank
+ * computed which leaf. */
+static ad_status sum_exactly(ad_run *run, const ad_step_state *state) {
+  ad_exact sums[AD_LOSSES_MAX];
+  size_t count = losses(run);
+  for (size_t i = 0; i < count; i++) {
+    sums[i] = state->exact[i];
+    ad_exact_carry(&sums[i]);
+  }
+  ad_collective reduce = {.size = sizeof reduce,
+                          .op = AD_ALL_REDUCE,
+                          .group = run->everyone,
+                          .in = sums,
+                          .out = sums,
+                          .count = count * AD_EXACT_NUMBERS,
+                          .dtype = AD_I64,
+                          .site = AD_HERE};
+  AD_TRY(ad_comm_run(run->comm, &reduce));
+  for (size_t i = 0; i < count; i++) run->sums[i] = ad_exact_value(&sums[i]);
+  return AD_OK;
+}
+
 static ad_status sum_losses(ad_run *run, const ad_step_state *state, ad_step_report *report) {
   size_t count = losses(run);
   double sum = 0;
@@ -101,6 +123,7 @@ static ad_status sum_losses(ad_run *run, const ad_step_state *state, ad_step_rep
   put_times(run, &run->sums[count + 1]);
   run->sums[count + 3] = (double)own_count(run);
   AD_TRY(ad_run_reduce_sums(run, count + 4, AD_SUM, AD_HERE));
+  if (run->recipe->train.leaves) AD_TRY(sum_exactly(run, state));
   take_requests(run, run->sums[count]);
   take_times(run, &run->sums[count + 1], report);
   report->count = (int64_t)run->sums[count + 3];

@@ -67,6 +67,7 @@ typedef struct ad_recipe {
     int64_t seed;
     ad_sync *sync; /* which sums are made after each microbatch: one for each microbatch */
     size_t sync_count;
+    int64_t leaves; /* parts of the global batch whose gradients are summed by one tree over them; 0: none */
   } train;
   /* Keys of `train` and of `optimizer`. Each number is exact: 0 is 0, not the default. `size` is not set. */
   ad_optimizer_options optimizer;
