@@ -58,6 +58,45 @@ ad_status ad_mesh_create_stage(const ad_mesh *mesh, int64_t position, ad_mesh **
   return ad_mesh_create_pool(text, mesh->first_rank + position * (mesh->size / positions), out);
 }
 
+/* Writes the mesh's text with size 1 for both data-parallel axes. */
+static void text_without_data(const ad_mesh *mesh, char buffer[AD_MESH_TEXT_MAX]) {
+  ad_text text = ad_text_on(buffer, AD_MESH_TEXT_MAX);
+  for (int i = 0; i < mesh->named_count; i++) {
+    ad_axis axis = mesh->order[i];
+    int64_t size = AD_AXES_DP & AD_AXES(axis) ? 1 : mesh->axis_size[axis];
+    ad_text_add(&text, "%s%s=%" PRId64, text.used ? " " : "", ad_axis_name(axis), size);
+  }
+}
+
+/* Returns an axis with several ranks that is slower than a data-parallel axis with several ranks, or AD_AXIS_COUNT if
+ * there is none. */
+static ad_axis slower_than_data(const ad_mesh *mesh) {
+  ad_axis slowest = AD_AXIS_COUNT;
+  for (int i = 0; i < mesh->named_count; i++) {
+    ad_axis axis = mesh->order[i];
+    int is_data = (AD_AXES_DP & AD_AXES(axis)) != 0;
+    if (mesh->axis_size[axis] == 1) continue;
+    if (is_data && slowest != AD_AXIS_COUNT) return slowest;
+    if (!is_data && slowest == AD_AXIS_COUNT) slowest = axis;
+  }
+  return AD_AXIS_COUNT;
+}
+
+ad_status ad_mesh_create_slice(const ad_mesh *mesh, int64_t rank, ad_mesh **out) {
+  AD_NEED(mesh, out);
+  char text[AD_MESH_TEXT_MAX];
+  ad_axis slower = slower_than_data(mesh);
+  if (!ad_mesh_has_rank(mesh, rank))
+    return ad_fail(AD_INVALID, "rank %" PRId64 " is not on the mesh \"%s\"", rank, mesh->text);
+  if (slower < AD_AXIS_COUNT)
+    return ad_fail(AD_INVALID,
+                   "mesh \"%s\": write the data-parallel axes before `%s`, because the ranks of one data-parallel "
+                   "position must be consecutive",
+                   mesh->text, ad_axis_name(slower));
+  text_without_data(mesh, text);
+  return ad_mesh_create_pool(text, ad_mesh_group(mesh, AD_AXES_ALL & ~AD_AXES_DP, rank).base, out);
+}
+
 ad_status ad_mesh_create_both(const ad_mesh *a, const ad_mesh *b, ad_mesh **out) {
   AD_NEED(a, b, out);
   const ad_mesh *low = a->first_rank < b->first_rank ? a : b, *high = low == a ? b : a;

@@ -157,6 +157,51 @@ static void a_stage_has_the_other_axes_on_the_ranks_of_its_position(void **state
   ad_mesh_destroy(mesh);
 }
 
+static void a_slice_has_the_ranks_of_one_data_parallel_position(void **state) {
+  static const char *const meshes[][2] = {
+      {"dp_replicate=2 dp_shard=3 cp=2 tp=2", "dp_replicate=1 dp_shard=1 cp=2 tp=2"},
+      {"dp_shard=3 dp_replicate=2 tp=4", "dp_shard=1 dp_replicate=1 tp=4"},
+      {"cp=1 dp_shard=6 pp=1 tp=4", "cp=1 dp_shard=1 pp=1 tp=4"},
+      {"tp=1 dp_replicate=24", "tp=1 dp_replicate=1"},
+      {"tp=24", "tp=24"},
+      {"", ""}};
+  for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+    ad_mesh *mesh, *slice;
+    assert_int_equal(ad_mesh_create_pool(meshes[i][0], 7, &mesh), AD_OK);
+    for (int64_t rank = 7; rank < 7 + ad_mesh_size(mesh); rank++) {
+      assert_int_equal(ad_mesh_create_slice(mesh, rank, &slice), AD_OK);
+      assert_string_equal(ad_mesh_text(slice), meshes[i][1]);
+      for (int64_t other = 7; other < 7 + ad_mesh_size(mesh); other++) {
+        int has = ad_mesh_has_rank(slice, other);
+        assert_int_equal(
+            has, !((ad_mesh_position(mesh, rank, AD_DP_REPLICATE) != ad_mesh_position(mesh, other, AD_DP_REPLICATE)) ||
+                   (ad_mesh_position(mesh, rank, AD_DP_SHARD) != ad_mesh_position(mesh, other, AD_DP_SHARD))));
+        for (int axis = AD_CP; has && axis <= AD_TP; axis++)
+          assert_int_equal(ad_mesh_position(slice, other, (ad_axis)axis), ad_mesh_position(mesh, other, (ad_axis)axis));
+      }
+      ad_mesh_destroy(slice);
+    }
+    ad_mesh_destroy(mesh);
+  }
+}
+
+static void a_slice_that_is_not_consecutive_is_refused(void **state) {
+  static const char *const meshes[][2] = {
+      {"tp=2 dp_shard=2", "tp"}, {"dp_replicate=2 cp=2 dp_shard=2", "cp"}, {"pp=2 cp=2 dp_replicate=2 tp=2", "pp"}};
+  ad_mesh *mesh, *slice = NULL;
+  for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+    assert_int_equal(ad_mesh_create(meshes[i][0], &mesh), AD_OK);
+    assert_int_equal(ad_mesh_create_slice(mesh, 0, &slice), AD_INVALID);
+    assert_says(meshes[i][0], meshes[i][1]);
+    assert_null(slice);
+    ad_mesh_destroy(mesh);
+  }
+  assert_int_equal(ad_mesh_create("dp_shard=2", &mesh), AD_OK);
+  assert_int_equal(ad_mesh_create_slice(mesh, 2, &slice), AD_INVALID);
+  assert_says("2", "dp_shard=2");
+  ad_mesh_destroy(mesh);
+}
+
 static void a_failed_allocation_leaves_nothing_behind(void **state) {
   ad_mesh *mesh = NULL, *view = NULL;
   ad_memory_fail_at(1);
@@ -182,6 +227,8 @@ int main(void) {
       cmocka_unit_test(a_damaged_mesh_is_found_and_the_numbers_are_named),
       cmocka_unit_test(a_block_has_the_other_axes_of_its_mesh),
       cmocka_unit_test(a_stage_has_the_other_axes_on_the_ranks_of_its_position),
+      cmocka_unit_test(a_slice_has_the_ranks_of_one_data_parallel_position),
+      cmocka_unit_test(a_slice_that_is_not_consecutive_is_refused),
       cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
