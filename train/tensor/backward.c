@@ -108,13 +108,15 @@ static ad_status claim_slots(ad_tape *tape, ad_tensor *out, uint64_t filled, ad_
 // Submits the complete gradient of a parameter to its reducer, or to the caller's function.
 static ad_status pass_to_reducer(ad_tape *tape, ad_tensor *parameter) {
   const ad_parameters *from = parameter->from;
+  ad_array gradient = parameter->grad;
+  if (tape->full) gradient.layout.mesh = tape->full;
   if (!from->reducer) {
-    if (from->gradient) from->gradient(from->gradient_context, parameter->param, &parameter->grad);
+    if (from->gradient) from->gradient(from->gradient_context, parameter->param, &gradient);
     return AD_OK;
   }
   parameter->has_grad = 0;
   if (tape->walk == WALK_WEIGHTS) ad_reducer_expect(from->reducer, parameter->param, -1);
-  AD_TRY(ad_reducer_add_at(from->reducer, parameter->param, &parameter->grad, parameter->site));
+  AD_TRY(ad_reducer_add_at(from->reducer, parameter->param, &gradient, parameter->site));
   int is_spare = tape->values->is_shared && !parameter->is_in_reducer;
   return is_spare ? ad_block_give(tape, ad_array_bytes(&parameter->grad), parameter->grad.data) : AD_OK;
 }

@@ -44,9 +44,26 @@ static int is_undone(const ad_layout *before, const ad_layout *after, const move
          ad_layout_equal(&arrived, &wanted);
 }
 
+/* Refuses to move bytes between data-parallel positions, or stages, on the tape of a leaf: a leaf is computed on one
+ * position alone, and only its gradients meet those of other leaves, in the reducer. Moves without bytes (convert, once,
+ * declare) are right there: each says how a value is distributed over the ranks that have it, and one position has all of
+ * a leaf's values. So `once` over dp counts a value once for the leaf, as for a microbatch in other runs. */
+static ad_status check_leaf(const ad_tape *tape, const ad_tensor *out) {
+  ad_axes axes = numbers_of(out)->axes & (AD_AXES_DP | AD_AXES(AD_PP));
+  char names[96];
+  if (!tape->full || !axes || !ad_move_moves_bytes(numbers_of(out)->move)) return AD_OK;
+  ad_axes_print(axes, names, sizeof names);
+  return ad_fail(AD_TYPE,
+                 "%s: `%s` is over %s, but with train.leaves each leaf of the batch is computed on the ranks of one "
+                 "data-parallel position, which has no value of others" AD_MAY_REPAIR
+                 "leave this move out, so that the leaf is computed by itself, or leave train.leaves out",
+                 out->site, ad_move_name(numbers_of(out)->move), names);
+}
+
 static ad_status move_describe(ad_tape *tape, ad_tensor *out) {
   const move_numbers *at = numbers_of(out);
   const ad_array *x = &out->operand[0]->array;
+  AD_TRY(check_leaf(tape, out));
   AD_TRY(ad_array_after_at(tape->comm, x, at->move, at->axes, at->to, &out->array, out->site));
   if (is_undone(&x->layout, &out->array.layout, at, x->shape.ndim, out->site)) return AD_OK;
   char before[128], after[128];

@@ -36,6 +36,8 @@ ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) {
   return ad_memory_take(from, tape->dry, out->op->scratch(out), &out->scratch);
 }
 
+void ad_tape_take_leaf(ad_tape *tape, const ad_mesh *full) { tape->full = full; }
+
 void ad_tape_note_samples(ad_tape *tape, const ad_sample_losses *to) { tape->samples = to; }
 
 /* ---- creating, resetting and querying a tape ---- */
@@ -188,19 +190,19 @@ static ad_status no_memory(const char *site) {
   return ad_fail(AD_INVALID, "%s: the array has no memory, since its `data` is NULL; set `data`", site);
 }
 
-/* Checks an array that is to become a leaf. may_index 1: dtype i32 is allowed, too. comes_later 1: the array has memory
- * only while it is acquired. */
-static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int may_index, int comes_later,
-                            const char *site) {
+/* Checks an array that is to become a leaf; its mesh must have the ranks of `mesh`. may_index 1: dtype i32 is allowed,
+ * too. comes_later 1: the array has memory only while it is acquired. */
+static ad_status check_leaf(const ad_tape *tape, const ad_array *value, const ad_mesh *mesh, int may_index,
+                            int comes_later, const char *site) {
   if (!value) return ad_fail(AD_INVALID, "%s: the array of this leaf is NULL; give an array", site);
   if (!ad_tape_has_dtype(tape, value->dtype) && !(may_index && value->dtype == AD_I32))
     return ad_fail(AD_INVALID,
                    "%s: the dtype of the array is %s, but the tape computes in %s%s; convert the array first", site,
                    ad_dtype_name(value->dtype), ad_dtype_name(tape->options.dtype),
                    may_index ? " (and takes indices in i32)" : "");
-  if (!value->layout.mesh || !ad_mesh_same_ranks(value->layout.mesh, tape->mesh))
+  if (!value->layout.mesh || !ad_mesh_same_ranks(value->layout.mesh, mesh))
     return ad_fail(AD_TYPE, "%s: the mesh of the array must have the same ranks as the mesh of the tape, \"%s\"", site,
-                   ad_mesh_text(tape->mesh));
+                   ad_mesh_text(mesh));
   if (value->scale)
     return ad_fail(AD_TYPE, "%s: the array is scaled by 2^-%d, but its scale must be 0; undo the scale first", site,
                    value->scale);
@@ -211,11 +213,12 @@ static ad_status check_leaf(const ad_tape *tape, const ad_array *value, int may_
 // Records a leaf with this value. `from` is NULL if the leaf is not a parameter.
 static ad_status record_leaf(ad_tape *tape, const ad_array *value, const ad_parameters *from, int carries,
                              const char *site, ad_tensor **out) {
-  int may_index = !carries, comes_later = from && from->acquire;
-  AD_TRY(check_leaf(tape, value, may_index, comes_later, site));
+  int may_index = !carries, comes_later = from && from->acquire, is_full = from && tape->full;
+  AD_TRY(check_leaf(tape, value, is_full ? tape->full : tape->mesh, may_index, comes_later, site));
   ad_tensor *leaf;
   AD_TRY(new_tensor(tape, 0, 0, site, &leaf));
   leaf->array = *value;
+  if (is_full) leaf->array.layout.mesh = tape->mesh;
   leaf->from = from;
   leaf->carries = carries;
   leaf->reached = carries && !from;

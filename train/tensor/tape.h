@@ -37,6 +37,9 @@ typedef struct ad_sample_losses {
 struct ad_tape {
   ad_comm *comm;
   const ad_mesh *mesh;
+  /* For a tape that computes one leaf (ad_tape_take_leaf): the mesh of all ranks, on which its parameters are; else NULL
+   */
+  const ad_mesh *full;
   ad_tape_options options;
   int dry;             /* 1: the tape only records and checks operations, and computes nothing */
   tape_memory own;     /* all memory of a step that is not shared */
@@ -86,6 +89,11 @@ typedef struct ad_operation_passing {
   const char *site;
 } ad_operation_passing;
 
+/* Makes the tape compute one leaf of the batch (train.leaves), on the ranks of one data-parallel position, which the
+ * tape's mesh has. Its parameters are on the mesh `full`, which has the same axes with the ranks of all positions; they
+ * enter the tape, and their gradients leave it, with the other mesh and the same types. Moves of bytes over dp_replicate,
+ * dp_shard and pp are refused from now on. */
+void ad_tape_take_leaf(ad_tape *tape, const ad_mesh *full);
 void ad_tape_note_samples(ad_tape *tape, const ad_sample_losses *to);
 /* Returns 1 if values of this tape may have the dtype: the tape's own, or the wide one. */
 int ad_tape_has_dtype(const ad_tape *tape, ad_dtype dtype);
