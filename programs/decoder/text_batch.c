@@ -43,14 +43,19 @@ static int reads(const ad_text_batch *batch, const ad_array *array) {
   return ad_mesh_has_rank(array->layout.mesh, ad_comm_rank(batch->comm));
 }
 
+/* Returns number `i` of the microbatches that this rank runs. */
+static ad_text_microbatch *own_microbatch(const ad_text_batch *batch, size_t i) {
+  return &batch->microbatches[batch->own[i]];
+}
+
 static void place(ad_text_batch *batch) {
   int32_t *next = batch->memory;
-  for (size_t m = 0; m < batch->count; m++) {
-    ad_text_microbatch *microbatch = &batch->microbatches[m];
+  for (size_t i = 0; i < batch->own_count; i++) {
+    ad_text_microbatch *microbatch = own_microbatch(batch, i);
     ad_array *arrays[] = {&microbatch->tokens, &microbatch->targets};
-    for (int i = 0; i < 2; i++) {
-      if (reads(batch, arrays[i])) arrays[i]->data = next;
-      next += ad_array_numel(arrays[i]);
+    for (int k = 0; k < 2; k++) {
+      if (reads(batch, arrays[k])) arrays[k]->data = next;
+      next += ad_array_numel(arrays[k]);
     }
   }
 }
@@ -78,6 +83,9 @@ ad_status ad_text_batch_create(const ad_program_setting *setting, const ad_text_
                                      .valid = text->valid,
                                      .valid_count = text->valid_count},
                          .count = (size_t)setting->microbatches,
+                         .own = setting->own,
+                         .own_count = setting->own_count,
+                         .is_of_leaves = setting->leaves > 0,
                          .evaluated = setting->evaluated};
   ad_status status = take_positions(setting, &layouts->rows, &batch);
   if (!status) status = ad_new(batch.count, &batch.microbatches);
@@ -123,8 +131,8 @@ static ad_status find_tokenizer(ad_text_batch *batch) {
 ad_status ad_text_batch_open(ad_text_batch *batch) {
   int is_dry = ad_comm_is_dry(batch->comm);
   size_t numel = 0;
-  for (size_t m = 0; m < batch->count; m++)
-    numel += ad_array_numel(&batch->microbatches[m].tokens) + ad_array_numel(&batch->microbatches[m].targets);
+  for (size_t i = 0; i < batch->own_count; i++)
+    numel += ad_array_numel(&own_microbatch(batch, i)->tokens) + ad_array_numel(&own_microbatch(batch, i)->targets);
   if (!is_dry) AD_TRY(ad_new(numel, &batch->memory));
   if (!is_dry) place(batch);
   AD_TRY(find_tokenizer(batch));
@@ -145,26 +153,28 @@ ad_status ad_text_batch_read(ad_text_batch *batch, int64_t step, ad_data_split v
     return ad_fail(AD_INVALID, "the training data has no validation part; set data.validation above 0");
   batch->options.validation = validation != AD_TRAINED_ON;
   batch->options.set = validation == AD_VALIDATION_SET ? set_of(batch) : 0;
-  for (size_t m = 0; m < batch->count; m++) {
-    ad_text_microbatch *microbatch = &batch->microbatches[m];
+  memset(counted, 0, batch->count * sizeof *counted);
+  for (size_t i = 0; i < batch->own_count; i++) {
+    ad_text_microbatch *microbatch = own_microbatch(batch, i);
     AD_TRY(ad_text_data_rows(batch->data, &batch->options, step, microbatch->rows.first, microbatch->rows.count,
-                             microbatch->tokens.data, microbatch->targets.data, &counted[m]));
+                             microbatch->tokens.data, microbatch->targets.data, &counted[batch->own[i]]));
   }
   return AD_OK;
 }
 
 const ad_array *ad_text_batch_array(const ad_text_batch *batch, size_t index, char *name, size_t size) {
-  size_t m = index / 2;
-  if (m >= batch->count) return NULL;
-  if (size) snprintf(name, size, "microbatch.%zu.%s", m, index % 2 ? "targets" : "tokens");
-  return index % 2 ? &batch->microbatches[m].targets : &batch->microbatches[m].tokens;
+  if (index / 2 >= batch->own_count) return NULL;
+  ad_text_microbatch *microbatch = own_microbatch(batch, index / 2);
+  if (size)
+    snprintf(name, size, "microbatch.%lld.%s", (long long)batch->own[index / 2], index % 2 ? "targets" : "tokens");
+  return index % 2 ? &microbatch->targets : &microbatch->tokens;
 }
 
 /* Mapped files of tokens are not counted: the system can free their pages when it needs memory. */
 size_t ad_text_batch_bytes(const ad_text_batch *batch) {
   size_t bytes = batch->text->token_count ? 0 : (size_t)ad_text_data_bytes(batch->data);
-  for (size_t m = 0; m < batch->count; m++)
-    bytes += ad_array_bytes(&batch->microbatches[m].tokens) + ad_array_bytes(&batch->microbatches[m].targets);
+  for (size_t i = 0; i < batch->own_count; i++)
+    bytes += ad_array_bytes(&own_microbatch(batch, i)->tokens) + ad_array_bytes(&own_microbatch(batch, i)->targets);
   return bytes;
 }
 
@@ -192,8 +202,10 @@ static void print_data(const ad_text_batch *batch, char *buffer, size_t size) {
 
 static void print_batch(const ad_text_batch *batch, char *buffer, size_t size) {
   long long samples = (long long)batch->options.global_batch, tokens = (long long)batch->text->seq;
-  snprintf(buffer, size, "%lld sample%s of %lld token%s in %zu microbatch%s", samples, plural(samples), tokens,
-           plural(tokens), batch->count, batch->count == 1 ? "" : "es");
+  const char *one = batch->is_of_leaves ? "leaf" : "microbatch",
+             *many = batch->is_of_leaves ? "leaves" : "microbatches";
+  snprintf(buffer, size, "%lld sample%s of %lld token%s in %zu %s", samples, plural(samples), tokens, plural(tokens),
+           batch->count, batch->count == 1 ? one : many);
 }
 
 const char *ad_text_batch_fact(const ad_text_batch *batch, size_t index, char *buffer, size_t size) {

@@ -26,6 +26,9 @@ typedef struct ad_text_batch {
   ad_span *positions; /* the positions of the sequence that this rank reads */
   ad_text_microbatch *microbatches;
   size_t count;
+  const int64_t *own; /* the microbatches that this rank runs, borrowed; the others have no memory */
+  size_t own_count;
+  int is_of_leaves; /* 1: each microbatch is a leaf */
   int32_t *memory;
 } ad_text_batch;
 

@@ -20,26 +20,40 @@ struct ad_batch {
 
 static ad_comm *comm_of(const ad_batch *batch) { return (ad_comm *)(uintptr_t)batch->setting.comm; }
 
-static size_t array_count(const ad_batch *batch) { return (size_t)batch->setting.microbatches * batch->field_count; }
+static size_t array_count(const ad_batch *batch) { return batch->setting.own_count * batch->field_count; }
 
 static ad_array *array_of(const ad_batch *batch, size_t field, size_t m) {
   return &batch->arrays[m * batch->field_count + field];
 }
 
-static ad_status create_array(const ad_batch *batch, size_t field, int64_t m) {
+/* Returns array number `index` of those of the microbatches that this rank runs. */
+static ad_array *own_array(const ad_batch *batch, size_t index) {
+  return array_of(batch, index % batch->field_count, (size_t)batch->setting.own[index / batch->field_count]);
+}
+
+/* Makes the array of a field in a microbatch; without data if this rank does not run the microbatch. */
+static ad_status create_array(const ad_batch *batch, size_t field, int64_t m, int is_own) {
   const ad_batch_field *of = &batch->fields[field];
   ad_shape shape = {of->row.ndim + 1, {ad_cut(batch->setting.global_batch, m, batch->setting.microbatches).count}};
   if (shape.ndim > AD_DIMS_MAX)
     return ad_fail(AD_INVALID, "a row of the batch field `%s` has %d dimensions, but at most %d are allowed", of->name,
                    of->row.ndim, AD_DIMS_MAX - 1);
   for (int d = 0; d < of->row.ndim; d++) shape.dim[d + 1] = of->row.dim[d];
-  return ad_array_create(comm_of(batch), of->dtype, &shape, &batch->rows, array_of(batch, field, (size_t)m));
+  ad_array *array = array_of(batch, field, (size_t)m);
+  if (is_own) return ad_array_create(comm_of(batch), of->dtype, &shape, &batch->rows, array);
+  *array = ad_array_describe(batch->setting.comm, of->dtype, &shape, &batch->rows);
+  return AD_OK;
 }
 
 static ad_status create_arrays(ad_batch *batch) {
-  AD_TRY(ad_new(array_count(batch), &batch->arrays));
-  for (int64_t m = 0; m < batch->setting.microbatches; m++)
-    for (size_t field = 0; field < batch->field_count; field++) AD_TRY(create_array(batch, field, m));
+  const ad_program_setting *s = &batch->setting;
+  size_t own = 0;
+  AD_TRY(ad_new((size_t)s->microbatches * batch->field_count, &batch->arrays));
+  for (int64_t m = 0; m < s->microbatches; m++) {
+    int is_own = own < s->own_count && s->own[own] == m;
+    for (size_t field = 0; field < batch->field_count; field++) AD_TRY(create_array(batch, field, m, is_own));
+    own += (size_t)is_own;
+  }
   return AD_OK;
 }
 
@@ -71,7 +85,8 @@ ad_status ad_program_add_batch(ad_program *to, const ad_layout *rows, const ad_b
 
 void ad_batch_destroy(ad_batch *batch) {
   if (!batch) return;
-  for (size_t i = 0; batch->arrays && i < array_count(batch); i++) ad_array_destroy(comm_of(batch), &batch->arrays[i]);
+  for (size_t i = 0; batch->arrays && i < array_count(batch); i++)
+    ad_array_destroy(comm_of(batch), own_array(batch, i));
   ad_release(batch->arrays);
   ad_release(batch);
 }
@@ -86,14 +101,14 @@ const ad_array *ad_batch_array(const ad_batch *batch, size_t field, size_t m) {
 const ad_array *ad_batch_list(const ad_batch *batch, size_t index, char *name, size_t size) {
   if (!batch || index >= array_count(batch)) return NULL;
   if (size)
-    snprintf(name, size, "microbatch.%zu.%s", index / batch->field_count,
+    snprintf(name, size, "microbatch.%lld.%s", (long long)batch->setting.own[index / batch->field_count],
              batch->fields[index % batch->field_count].name);
-  return &batch->arrays[index];
+  return own_array(batch, index);
 }
 
 size_t ad_batch_bytes(const ad_batch *batch) {
   size_t bytes = 0;
-  for (size_t i = 0; batch && i < array_count(batch); i++) bytes += ad_array_bytes(&batch->arrays[i]);
+  for (size_t i = 0; batch && i < array_count(batch); i++) bytes += ad_array_bytes(own_array(batch, i));
   return bytes;
 }
 
@@ -124,8 +139,11 @@ ad_status ad_batch_read(ad_batch *batch, int64_t step, ad_data_split validation,
   AD_NEED(batch, reader, counted);
   batch->step = step;
   batch->validation = validation;
-  for (int64_t m = 0; m < batch->setting.microbatches; m++)
+  memset(counted, 0, (size_t)batch->setting.microbatches * sizeof *counted);
+  for (size_t i = 0; i < batch->setting.own_count; i++) {
+    int64_t m = batch->setting.own[i];
     AD_TRY(read_microbatch(batch, step, m, validation, reader, &counted[m]));
+  }
   return AD_OK;
 }
 

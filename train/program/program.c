@@ -25,6 +25,9 @@ int ad_program_has_validation(const ad_program *program) {
 const ad_mesh *ad_program_mesh(const ad_program *program, size_t module) {
   return ad_has(module, program->mesh_count, __func__, "module") ? program->meshes[module] : NULL;
 }
+const ad_mesh *ad_program_full_mesh(const ad_program *program, size_t module) {
+  return program->full_mesh ? program->full_mesh : ad_program_mesh(program, module);
+}
 const ad_mesh *ad_program_pool(const ad_program *program, size_t pool) {
   return ad_has(pool, program->pool_count, __func__, "pool") ? program->pools[pool] : NULL;
 }
@@ -388,6 +391,17 @@ static ad_status create_meshes(ad_program *program, const ad_program_setting *se
   return AD_OK;
 }
 
+/* Copies the list of the microbatches that this rank runs; without one, lists all. */
+static ad_status list_own(ad_program *program) {
+  ad_program_setting *setting = &program->setting;
+  size_t count = setting->own ? setting->own_count : (size_t)setting->microbatches;
+  AD_TRY(ad_new(count, &program->own_list));
+  for (size_t i = 0; i < count; i++) program->own_list[i] = setting->own ? setting->own[i] : (int64_t)i;
+  setting->own = program->own_list;
+  setting->own_count = count;
+  return AD_OK;
+}
+
 typedef struct mistakes {
   ad_text text;
   int no_memory; /* 1: memory ran out, which is not an error of the options */
@@ -436,9 +450,12 @@ static ad_status check_whole(const ad_program *program) {
 
 static ad_status build(ad_program *program, const ad_program_setting *setting) {
   AD_TRY(create_meshes(program, setting));
+  AD_TRY(list_own(program));
+  if (setting->leaves) AD_TRY(ad_leaves_slice(program));
   AD_TRY(check_program(program));
   AD_TRY(AD_GUEST(program->kind, "create", program->kind->create(program->options, program, &program->own)));
-  return check_whole(program);
+  AD_TRY(check_whole(program));
+  return setting->leaves ? ad_leaves_widen(program) : AD_OK;
 }
 
 ad_status ad_program_create(const ad_program_kind *kind, const void *options, const ad_program_setting *setting,
@@ -488,6 +505,9 @@ void ad_program_destroy(ad_program *program) {
   for (size_t i = 0; i < program->mesh_count; i++) ad_mesh_destroy(program->meshes[i]);
   for (size_t i = 0; program->pools && ad_program_kind_modules(program->kind)[i]; i++)
     ad_mesh_destroy(program->pools[i]);
+  ad_mesh_destroy(program->full_mesh);
+  ad_mesh_destroy(program->full_pool);
+  ad_release(program->own_list);
   ad_release(program->pools);
   ad_release(program->pool_of);
   ad_release(program->modules);

@@ -102,6 +102,15 @@ typedef struct ad_program_setting {
   int64_t stages;
   const int64_t *stage_layers;
   size_t stage_layer_count;
+  /* train.leaves: the number of leaves of the global batch; 0: there are none. With leaves `microbatches` is the same
+   * number: to the program each leaf is a microbatch of a run without data parallelism. Its mesh has the ranks of one
+   * data-parallel position, and dp_replicate and dp_shard have size 1 there. */
+  int64_t leaves;
+  /* The microbatches that this rank runs, in ascending order. All of them, but with leaves those of its data-parallel
+   * position only; the others have no data here, and their counts are not read. Owned by the program; NULL before
+   * `create`, as for rules.check. */
+  const int64_t *own;
+  size_t own_count;
 } ad_program_setting;
 
 /* Where a batch's samples come from. */
@@ -235,9 +244,9 @@ struct ad_program_kind {
   /* Frees own; also called after a failed create that had set *own. NULL: own is freed with free(). */
   void (*destroy)(void *own);
   ad_status (*open)(void *own); /* Opens the program's data, before the first `read`. NULL: there is nothing to open. */
-  /* Reads this rank's share of a step's batch, for all microbatches. The batch must depend only on the step's number
-   * (and validation): a check reads steps again, and its mutants give one rank the batch of another. counted[c][m]
-   * receives what count number c is on this rank in microbatch m. */
+  /* Reads this rank's share of a step's batch, for all microbatches that the rank runs (setting->own). The batch must
+   * depend only on the step's number (and validation): a check reads steps again, and its mutants give one rank the
+   * batch of another. counted[c][m] receives what count number c is on this rank in microbatch m. */
   ad_status (*read)(void *own, int64_t step, ad_data_split validation, int64_t *const *counted);
 
   /* Rules for options in combination; the range of each single option is in its key. */
@@ -424,7 +433,7 @@ AD_API AD_CHECKED ad_status ad_program_add_loss(ad_program *to, const ad_loss_sp
 AD_API AD_CHECKED ad_status ad_program_add_transfer(ad_program *to, const ad_transfer_spec *spec);
 AD_API AD_CHECKED ad_status ad_program_add_phase(ad_program *to, const ad_phase *phase);
 
-/* Returns the mesh of a module. */
+/* Returns the mesh of a module; with train.leaves, that of this rank's data-parallel position. */
 AD_API const ad_mesh *ad_program_mesh(const ad_program *program, size_t module);
 /* Returns the mesh of the kind's module number `pool` with all its blocks or stages, for counts that these share. */
 AD_API const ad_mesh *ad_program_pool(const ad_program *program, size_t pool);
@@ -441,14 +450,14 @@ typedef struct ad_batch_field {
   ad_dtype dtype;
   ad_shape row; /* shape of one sample; 0 dimensions: a number */
 } ad_batch_field;
-/* For `create`: makes, for every microbatch, an array [samples, row...] of each field, with layout `rows`, and
- * zeroes it. A program has at most one batch. Unless the kind's `data` says otherwise, these arrays are the
+/* For `create`: makes, for every microbatch that this rank runs, an array [samples, row...] of each field, with layout
+ * `rows`, and zeroes it. A program has at most one batch. Unless the kind's `data` says otherwise, these arrays are the
  * program's data: their bytes count as its memory, and dumps contain them ("microbatch.0.x"). The fields are
  * borrowed. This rank must be on the mesh of `rows`, else AD_INVALID. On a rank that reads no batch, as in some
  * pools (ad_mesh_has_rank), `create` must not call this, and `read` must not call ad_batch_read. */
 AD_API AD_CHECKED ad_status ad_program_add_batch(ad_program *to, const ad_layout *rows, const ad_batch_field *fields,
                                                  size_t count, ad_batch **out);
-/* Returns the array of one field in microbatch m; borrowed. */
+/* Returns the array of one field in microbatch m; borrowed. It has no data if this rank does not run m. */
 AD_API const ad_array *ad_batch_array(const ad_batch *batch, size_t field, size_t m);
 
 /* One of this rank's samples, to be read. */
@@ -471,7 +480,7 @@ typedef struct ad_row_reader {
   void *own;
 } ad_row_reader;
 /* For the kind's `read`: calls the reader for every sample of this rank, and counts in counted[m] the samples that
- * count in microbatch m (pass `counted[0]` of `read` if count 0 counts samples). On backend dry nothing is read, and
+ * count in microbatch m, 0 if this rank does not run m (pass `counted[0]` of `read` if count 0 counts samples). On backend dry nothing is read, and
  * all samples count. */
 AD_API AD_CHECKED ad_status ad_batch_read(ad_batch *batch, int64_t step, ad_data_split validation,
                                           const ad_row_reader *reader, int64_t *counted);
@@ -485,8 +494,8 @@ AD_API int64_t ad_batch_first(const ad_batch *batch, size_t m);
 /* ---- what a phase's functions may call ---- */
 
 AD_API ad_tape *ad_phase_tape(ad_phase_run *at);
-AD_API size_t ad_phase_microbatch(const ad_phase_run *at);
-AD_API size_t ad_phase_module(const ad_phase_run *at); /* number of the phase's module in the program */
+AD_API size_t ad_phase_microbatch(const ad_phase_run *at); /* with train.leaves the number of the leaf */
+AD_API size_t ad_phase_module(const ad_phase_run *at);     /* number of the phase's module in the program */
 /* Returns 1 if the phase runs in a step, 0 if it runs in a forward pass without a step, in which it must change
  * nothing. */
 AD_API int ad_phase_trains(const ad_phase_run *at);

@@ -254,13 +254,14 @@ static void a_known_bug_that_a_custom_program_never_reaches_is_not_injected(void
                    AD_KILLED_BY_NOT_APPLICABLE);
 }
 
-/* Whichever allocation fails, that is what is said: no step is taken of a run that was not made. */
+/* Whichever allocation fails, that is what is said: no step is taken of a run that was not made. One may fail without
+ * harm, that of a larger chunk in which a tape would keep the memory of the next microbatch in one piece. */
 static void transitions_that_found_no_memory_are_not_listed(void **state) {
   ad_recipe *recipe = every_recipe(worlds[0].mesh, worlds[0].zero);
   ad_places places = {0};
   ad_memory_fail_at(0);
   must(ad_derived_places(recipe, &places));
-  long made = ad_memory_fail_at(0);
+  long made = ad_memory_fail_at(0), harmless = 0;
   ad_places_release(&places);
   assert_true(made > 100);
   for (long n = 1; n <= made; n += n < 20 ? 1 : made / 50 + 1) {
@@ -268,6 +269,10 @@ static void transitions_that_found_no_memory_are_not_listed(void **state) {
     ad_memory_fail_at(n);
     ad_status status = ad_derived_places(recipe, &places);
     ad_memory_fail_at(0);
+    if (!status && ++harmless == 1) {
+      ad_places_release(&places);
+      continue;
+    }
     if (status != AD_MEMORY) fail_msg("allocation %ld: %s: %s", n, ad_status_name(status), ad_last_error());
     assert_null(places.list);
   }

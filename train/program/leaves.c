@@ -1,0 +1,87 @@
+/* A program whose batch is divided into leaves (train.leaves). Each leaf's tape runs on the ranks of one data-parallel
+ * position, so the program sees the mesh of that position alone, in which the data-parallel axes have size 1. Its module
+ * and its counts are on the mesh of all ranks. The two meshes have the same axes, so a layout goes from one to the other
+ * with the same types: what is R on a data-parallel axis has a gradient that is P there. */
+#include "base/error.h"
+#include "mesh/mesh.h"
+#include "program/program.h"
+
+/* ---- before `create` ---- */
+
+/* Puts the mesh of this rank's data-parallel position in place of a mesh, which goes to *full. */
+static ad_status slice(const ad_program *program, ad_mesh **mesh, ad_mesh **full) {
+  *full = *mesh;
+  *mesh = NULL;
+  return ad_mesh_create_slice(*full, ad_comm_rank(program->setting.comm), mesh);
+}
+
+ad_status ad_leaves_slice(ad_program *program) {
+  if (program->mesh_count != 1 || program->pool_count != 1)
+    return ad_fail(AD_INVALID,
+                   "program `%s` has %zu modules, but train.leaves is for programs with one module on one mesh; leave "
+                   "train.leaves out",
+                   program->kind->name, program->mesh_count);
+  AD_TRY(slice(program, &program->pools[0], &program->full_pool));
+  return slice(program, &program->meshes[0], &program->full_mesh);
+}
+
+/* ---- after `create` ---- */
+
+/* Refuses a parameter that every data-parallel rank would not add its leaves' gradients to. */
+static ad_status check_param(const ad_program *program, const ad_param_spec *param) {
+  char axes[96];
+  ad_axes wrong = AD_AXES_DP & ~ad_layout_axes_of(&param->layout, AD_R);
+  if (param->layout.mesh != program->meshes[0])
+    return ad_fail(AD_INVALID,
+                   "parameter `%s` is on \"%s\", another view of the module's ranks, but with train.leaves parameters "
+                   "must be on the module's mesh itself; leave train.leaves out",
+                   param->name, ad_mesh_text(param->layout.mesh));
+  if (!wrong) return AD_OK;
+  return ad_fail(AD_TYPE,
+                 "parameter `%s` is not R on %s, but with train.leaves it must be: its gradient is the sum over all "
+                 "leaves, of which each data-parallel rank has some; declare it R there, or leave train.leaves out",
+                 param->name, ad_axes_print(wrong, axes, sizeof axes));
+}
+
+static ad_status widen_params(ad_program *program, ad_planned_module *module) {
+  for (size_t i = 0; i < module->spec.param_count; i++) {
+    ad_param_spec *param = &module->params[i];
+    AD_TRY(check_param(program, param));
+    param->layout.mesh = program->full_mesh;
+    if (param->storage.mesh) param->storage.mesh = program->full_mesh;
+  }
+  return AD_OK;
+}
+
+/* A state may change with every microbatch, and later microbatches see it. Leaves that other ranks compute would not,
+ * so its value would depend on who computes what. */
+static ad_status check_states(const ad_planned_module *module) {
+  if (!module->spec.state_count) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "module `%s` has the state `%s`, which steps may change from one microbatch to the next, but with "
+                 "train.leaves ranks compute leaves without those before them; leave train.leaves out",
+                 module->spec.name, module->states[0].name);
+}
+
+/* Each leaf is counted on one data-parallel position, so a count is P on the data-parallel axes, whatever it is there
+ * for a single position. */
+static ad_status widen_count(const ad_program *program, ad_count_spec *count) {
+  const ad_mesh *mesh = count->layout.mesh;
+  if (mesh != program->meshes[0] && mesh != program->pools[0])
+    return ad_fail(AD_INVALID,
+                   "count `%s` is on \"%s\", another view of the module's ranks, but with train.leaves counts must be "
+                   "on the module's mesh itself; leave train.leaves out",
+                   count->name, ad_mesh_text(mesh));
+  count->layout.mesh = mesh == program->meshes[0] ? program->full_mesh : program->full_pool;
+  ad_layout_set(&count->layout, AD_AXES_DP & ad_mesh_named(count->layout.mesh), AD_P);
+  return AD_OK;
+}
+
+ad_status ad_leaves_widen(ad_program *program) {
+  ad_planned_module *module = &program->modules[0];
+  AD_TRY(check_states(module));
+  AD_TRY(widen_params(program, module));
+  module->spec.mesh = program->full_mesh;
+  for (size_t i = 0; i < program->count_count; i++) AD_TRY(widen_count(program, &program->counts[i]));
+  return AD_OK;
+}
