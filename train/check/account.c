@@ -22,6 +22,7 @@
 #include "files/file.h"
 #include "module/module.h"
 #include "program/program.h"
+#include "recipe/leaves.h"
 #include "step/run.h"
 
 static size_t modules(const ad_checker *checker) { return ad_program_module_count(ad_run_program(checker->run)); }
@@ -69,7 +70,7 @@ static int has_room(const ad_checker *checker) {
   double bytes = 0;
   for (size_t i = 0; i < checker->param_count; i++)
     bytes += (double)ad_shape_numel(&ad_run_param_at(checker->run, i).spec->shape) * sizeof(double);
-  bytes *= (double)(checker->job->recipe->train.microbatches + 1) * (double)ad_comm_size(checker->comm) + 1;
+  bytes *= (double)(ad_recipe_rounds(checker->job->recipe) + 1) * (double)ad_comm_size(checker->comm) + 1;
   return !statvfs(memory, &room) && bytes < (double)room.f_bavail * (double)room.f_frsize / 2;
 }
 

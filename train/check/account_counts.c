@@ -3,6 +3,7 @@
 #include "base/memory.h"
 #include "check/account.h"
 #include "program/program.h"
+#include "recipe/leaves.h"
 #include "step/run.h"
 #include "mesh/mesh.h"
 
@@ -10,7 +11,7 @@
 static int64_t total_of(const ad_run *run, size_t count) {
   const ad_count *sums = ad_run_count(run, count);
   int64_t total = 0;
-  for (size_t m = 0; sums && m < (size_t)ad_run_recipe(run)->train.microbatches; m++) total += ad_count_of(sums, m);
+  for (size_t m = 0; sums && m < (size_t)ad_recipe_parts(ad_run_recipe(run)); m++) total += ad_count_of(sums, m);
   return total;
 }
 

@@ -10,6 +10,7 @@
 #include "optim/known_bugs.h"
 #include "program/known_bugs.h"
 #include "program/program.h"
+#include "recipe/leaves.h"
 #include "recipe/recipe.h"
 #include "reduce/known_bugs.h"
 #include "reduce/plan.h"
@@ -139,7 +140,7 @@ static ad_needs facts_of_losses(const ad_run *run) {
     const ad_loss_spec *spec = ad_program_loss(run->program, i);
     if (spec->is_metric || spec->per_microbatch) continue;
     facts |= AD_NEED_DIVIDED;
-    for (size_t m = 1; m < (size_t)run->recipe->train.microbatches; m++)
+    for (size_t m = 1; m < (size_t)ad_recipe_parts(run->recipe); m++)
       if (counted_in(run, spec->count, m) != counted_in(run, spec->count, 0)) facts |= AD_NEED_UNEQUAL_MICROBATCHES;
   }
   return facts;
@@ -147,7 +148,7 @@ static ad_needs facts_of_losses(const ad_run *run) {
 
 static ad_needs facts_of_batch(const ad_run *run) {
   ad_needs facts = facts_of_losses(run);
-  int64_t microbatches = run->recipe->train.microbatches;
+  int64_t microbatches = ad_recipe_parts(run->recipe);
   if (microbatches > 1) facts |= AD_NEED_MICROBATCHES;
   for (int64_t m = 0; m < microbatches; m++)
     if (some_are_counted(run, (size_t)m)) facts |= AD_NEED_TOKENS;

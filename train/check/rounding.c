@@ -7,6 +7,7 @@
 #include "base/roundoff.h"
 #include "check/result.h"
 #include "mesh/mesh.h"
+#include "recipe/leaves.h"
 
 /* Returns the largest error of rounding a value below the dtype's normal range: half of the dtype's smallest number.
  * Half of f64's smallest number cannot be represented, so for f64 it is the smallest number itself. */
@@ -33,7 +34,7 @@ static ad_passage passage_of(const ad_recipe *recipe, const ad_param_spec *spec)
   ad_dtype produced = ad_dtype_wide(recipe->precision.compute);
   ad_passage passage = {.policy = spec->policy, .produced = produced};
   if (passage.policy.raw) passage.policy.grad = produced;
-  passage.microbatches = (double)recipe->train.microbatches;
+  passage.microbatches = (double)ad_recipe_rounds(recipe);
   for (size_t m = 0; m + 1 < recipe->train.sync_count; m++)
     passage.sums_first |=
         recipe->train.sync[m] != AD_SYNC_ALL && (recipe->train.sync[m] == AD_SYNC_NONE || recipe->shard.zero == 0);

@@ -15,6 +15,7 @@
 #include "comm/agree.h"
 #include "module/module.h"
 #include "program/program.h"
+#include "recipe/leaves.h"
 #include "step/run.h"
 
 enum { STEPS = 2 };
@@ -160,7 +161,7 @@ static ad_status run_clean(trials *t) {
   ad_needs seen = 0;
   AD_TRY(take_steps_that_count(t, &seen));
   atomic_fetch_or(&shared->facts, ad_known_facts(run, t->checker.shards_formulas) | seen);
-  t->scene = (ad_known_bug_scene){.rank = ad_comm_rank(run->comm), .microbatches = run->recipe->train.microbatches};
+  t->scene = (ad_known_bug_scene){.rank = ad_comm_rank(run->comm), .microbatches = ad_recipe_parts(run->recipe)};
   if (!t->checker.reference) return AD_OK;
   t->checker.knows_cancelling = 1;
   t->job->result.result->complete = 1;

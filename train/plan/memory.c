@@ -58,8 +58,21 @@ static ad_status add_states(const ad_program *program, int is_written, ad_held_l
   return AD_OK;
 }
 
+/* With leaves: adds the leaves and the rows of the whole batch, which data-parallel ranks divide. */
+static ad_status add_leaves(const ad_program *program, ad_held_list *to) {
+  const ad_program_setting *setting = ad_program_setting_of(program);
+  ad_layout divided = ad_layout_all(ad_program_full_mesh(program, 0), AD_R);
+  ad_layout_set(&divided, AD_AXES_DP, AD_S(0));
+  AD_TRY(add_held(to, (ad_held){{1, {setting->leaves}}, divided, 0, 0}));
+  return add_held(to, (ad_held){{1, {setting->global_batch}}, divided, 0, 0});
+}
+
 static ad_status add_batch(const ad_program *program, ad_held_list *to, int *lists) {
   const ad_array *array;
+  if (ad_program_setting_of(program)->leaves) {
+    *lists = 1;
+    return add_leaves(program, to);
+  }
   for (size_t i = 0; (array = ad_program_batch_array(program, i, NULL, 0)); i++, *lists = 1)
     AD_TRY(add_held(to, (ad_held){array->shape, array->layout, 0, 0}));
   return AD_OK;

@@ -36,7 +36,7 @@ static ad_status act(const ad_recipe *recipe, const ad_plan_world *world, ad_pla
   AD_TRY(add_pool(recipe, world, 0, to));
   ad_plan_world after = ad_plan_world_after(to, world);
   for (size_t m = 0; m < ad_program_module_count(ad_plan_program(to)); m++) {
-    const ad_mesh *mesh = ad_program_mesh(ad_plan_program(to), m);
+    const ad_mesh *mesh = ad_program_full_mesh(ad_plan_program(to), m);
     size_t pool = find_first(to, ad_mesh_first_rank(mesh));
     if (pool == to->count) AD_TRY(add_pool(recipe, &after, ad_mesh_first_rank(mesh), to));
     to->list[pool].ranks = ad_mesh_size(mesh);

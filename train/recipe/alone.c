@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/memory.h"
 #include "base/text.h"
+#include "recipe/leaves.h"
 
 /* Gives every axis size 1, except block, and removes no axis: "block=2 dp_replicate=3 cp=2" becomes "block=2
  * dp_replicate=1 cp=1". So types, names and modules stay the same. */
@@ -61,6 +62,7 @@ ad_status ad_alone_create(const ad_recipe *recipe, ad_recipe *out) {
   out->options = NULL;
   out->placement = recipe->placement ? colocated : NULL;
   out->shard.zero = 0;
+  if (out->train.leaves) ad_recipe_set_rounds(out, 1); /* one rank computes all leaves */
   memset(&out->schedule, 0, sizeof out->schedule);
   AD_TRY(shrink_meshes(recipe, out));
   return shrink_views(recipe, out);

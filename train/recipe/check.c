@@ -9,6 +9,7 @@
 #include "optim/record.h"
 #include "program/keys.h"
 #include "program/program.h"
+#include "recipe/leaves.h"
 #include "recipe/precision_policy.h"
 #include "recipe/name.h"
 #include "recipe/prompts.h"
@@ -293,6 +294,22 @@ static void check_evaluated(ad_reading *r, const ad_program *program) {
   }
 }
 
+/* Refuses leaves whose sums would be rounded between two ranks: the ranks that sum would decide what is rounded. */
+static void check_leaf_sums(ad_reading *r, const ad_program *program) {
+  for (size_t i = 0; r->recipe->train.leaves && i < ad_program_module(program, 0)->param_count; i++) {
+    char name[AD_PROGRAM_NAME_SIZE];
+    ad_precision_policy policy;
+    ad_program_param_name(program, 0, i, name, sizeof name);
+    if (ad_recipe_precision_policy(r->recipe, name, &policy)) return;  // reported by ad_recipe_specify
+    if (policy.reduce == policy.accumulate) continue;
+    WRONG(r, "train.leaves",
+          "needs gradients that are sent in the dtype in which sums form, so that nothing is rounded on the way, but "
+          "for `%s` precision.reduce is %s and precision.accumulate is %s; set precision.reduce to %s",
+          name, ad_dtype_name(policy.reduce), ad_dtype_name(policy.accumulate), ad_dtype_name(policy.accumulate));
+    return;
+  }
+}
+
 /* If there are no errors so far, creates the program, which finds the remaining ones. Each override is valid by itself
  * then, but several may match one parameter and contradict each other. */
 static ad_status check_made(ad_reading *r, const ad_comm *comm) {
@@ -302,6 +319,7 @@ static ad_status check_made(ad_reading *r, const ad_comm *comm) {
   if (status) return take_failure(r, "model", status);
   check_patterns(r, program);
   check_evaluated(r, program);
+  check_leaf_sums(r, program);
   status = ad_recipe_specify(r->recipe, program, 0);
   if (status) status = take_failure(r, "precision.overrides", status);
   ad_program_destroy(program);
@@ -380,6 +398,13 @@ static ad_status make_meshes(ad_reading *r, ad_mesh **meshes) {
   return AD_OK;
 }
 
+static void check_leaves(ad_reading *r, const ad_mesh *mesh) {
+  ad_complaints to = complaints_of(r);
+  if (r->recipe->program && r->recipe->train.leaves &&
+      ARE_READ(r, "mesh", "shard.zero", "schedule", "train.leaves", "train.microbatches", "train.sync"))
+    ad_recipe_check_leaves(r->recipe, mesh, &to);
+}
+
 static ad_status check_on(ad_reading *r, ad_mesh **meshes) {
   const ad_mesh *const *made = (const ad_mesh *const *)meshes;
   AD_TRY(make_meshes(r, meshes));
@@ -387,6 +412,7 @@ static ad_status check_on(ad_reading *r, ad_mesh **meshes) {
     ad_status status = ad_recipe_check_sizes(r->recipe, made);
     if (status) AD_TRY(take_failure(r, "mesh", status));
   }
+  check_leaves(r, made[0]);
   return check_program(r, made);
 }
 

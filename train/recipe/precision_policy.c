@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "program/program.h"
+#include "recipe/leaves.h"
 #include "recipe/recipe.h"
 #include "reduce/precision_policy.h"
 
@@ -127,7 +128,8 @@ ad_program_setting ad_recipe_setting(const ad_recipe *recipe, const ad_comm *com
   return (ad_program_setting){.comm = comm,
                               .disjoint = ad_recipe_is_disjoint(recipe),
                               .global_batch = recipe->train.global_batch,
-                              .microbatches = recipe->train.microbatches,
+                              .microbatches = ad_recipe_parts(recipe),
+                              .leaves = recipe->train.leaves,
                               .seed = (uint64_t)recipe->train.seed,
                               .steps = recipe->train.steps,
                               .evaluated = recipe->evaluate.samples,
@@ -138,13 +140,28 @@ ad_program_setting ad_recipe_setting(const ad_recipe *recipe, const ad_comm *com
                               .stage_layer_count = recipe->schedule.layer_count};
 }
 
+/* Makes the list of the leaves that a rank computes. *out is NULL if the recipe has no leaves. */
+static ad_status list_own(const ad_recipe *recipe, const ad_comm *comm, int64_t **out, size_t *count) {
+  *out = NULL;
+  *count = 0;
+  if (!recipe->train.leaves) return AD_OK;
+  AD_TRY(ad_recipe_list_leaves(recipe, ad_comm_rank(comm), out));
+  for (int64_t i = 0; i < ad_recipe_rounds(recipe); i++)
+    if ((*out)[i] >= 0) (*out)[(*count)++] = (*out)[i];
+  return AD_OK;
+}
+
 ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype, ad_program **out) {
   const char **meshes;
+  int64_t *own;
   AD_TRY(ad_new(recipe->mesh_count, &meshes));
   for (size_t i = 0; i < recipe->mesh_count; i++) meshes[i] = recipe->meshes[i].text;
   ad_program_setting setting = ad_recipe_setting(recipe, comm, dtype);
   setting.meshes = meshes;
-  ad_status status = ad_program_create(recipe->program, recipe->options, &setting, out);
+  ad_status status = list_own(recipe, comm, &own, &setting.own_count);
+  setting.own = own;
+  if (!status) status = ad_program_create(recipe->program, recipe->options, &setting, out);
+  ad_release(own);
   ad_release(meshes);
   return status;
 }

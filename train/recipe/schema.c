@@ -90,6 +90,10 @@ static const ad_key common[] = {
      .help = "samples in a step, over all ranks and microbatches"},
     {"train.microbatches", AD_KEY_INTEGER, .offset = AT(train.microbatches), .least = 1, .most = AD_MICROBATCHES_MAX,
      .fallback = "1", .help = "number of parts in which a step is computed"},
+    {"train.leaves", AD_KEY_INTEGER, .offset = AT(train.leaves), .least = 0, .most = AD_MICROBATCHES_MAX,
+     .fallback = "0",
+     .help = "the number of leaves of a step: parts whose gradients are computed one by one and summed by one tree, so "
+             "that results have the same bits on any number of data-parallel ranks; example: 16; 0: none"},
     {"train.steps", AD_KEY_INTEGER, .offset = AT(train.steps), .least = 1, .most = 4294967296.0,
      .help = "number of updates of the parameters"},
     {"train.lr", AD_KEY_NUMBER, .offset = AT(train.lr), .least = 0, .most = 1e6, .help = "learning rate after warm-up"},

@@ -32,6 +32,7 @@ static ad_status create_program(const ad_recipe *recipe, ad_sample_model *model)
   if (recipe->program->sampling.prepare)
     AD_GUEST_VOID(recipe->program, "sampling.prepare", recipe->program->sampling.prepare(model->alone.options));
   model->alone.train.global_batch = model->alone.train.microbatches = 1;
+  model->alone.train.leaves = 0;
   AD_TRY(ad_comm_open_alone(&model->comm));
   AD_TRY(ad_recipe_program(&model->alone, model->comm, 0, &model->program));
   AD_TRY(check_kind(recipe->program));

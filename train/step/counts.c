@@ -2,17 +2,18 @@
  * that count their own rows, and every loss is divided by a count. */
 #include "base/memory.h"
 #include "program/program.h"
+#include "recipe/leaves.h"
 #include "step/execute.h"
 
 ad_status ad_run_counts_create(ad_run *run) {
-  size_t count = ad_program_count_count(run->program), microbatches = (size_t)run->recipe->train.microbatches;
+  size_t count = ad_program_count_count(run->program), parts = (size_t)ad_recipe_parts(run->recipe);
   AD_TRY(ad_new(count, &run->counts.sums));
   AD_TRY(ad_new(count, &run->counts.own));
   for (size_t i = 0; i < count; i++) {
     const ad_count_spec *spec = ad_program_count(run->program, i);
-    AD_TRY(ad_new(microbatches, &run->counts.own[i]));
+    AD_TRY(ad_new(parts, &run->counts.own[i]));
     if (ad_mesh_has_rank(spec->layout.mesh, ad_comm_rank(run->comm)))
-      AD_TRY(ad_count_create(run->comm, &spec->layout, microbatches, &run->counts.sums[i]));
+      AD_TRY(ad_count_create(run->comm, &spec->layout, parts, &run->counts.sums[i]));
   }
   return AD_OK;
 }
@@ -29,9 +30,23 @@ const ad_count *ad_run_count(const ad_run *run, size_t count) { return run->coun
 
 int64_t *const *ad_run_counted(const ad_run *run) { return run->counts.own; }
 
+/* Sets the counts of the leaves that other ranks compute to 0, so that the sum over ranks counts each leaf once. A
+ * program that reads all microbatches itself has counted them, too. */
+static void drop_others(const ad_run *run, int64_t *own) {
+  const ad_program_setting *setting = ad_program_setting_of(run->program);
+  size_t next = 0;
+  for (int64_t m = 0; m < setting->microbatches; m++) {
+    int is_own = next < setting->own_count && setting->own[next] == m;
+    if (!is_own) own[m] = 0;
+    next += (size_t)is_own;
+  }
+}
+
 ad_status ad_run_counts_post(ad_run *run) {
-  for (size_t i = 0; i < ad_program_count_count(run->program); i++)
+  for (size_t i = 0; i < ad_program_count_count(run->program); i++) {
+    if (run->leaves) drop_others(run, run->counts.own[i]);
     if (run->counts.sums[i]) AD_TRY(ad_count_post(run->counts.sums[i], run->counts.own[i]));
+  }
   return AD_OK;
 }
 

@@ -67,6 +67,7 @@ static ad_status create_phase_tapes(ad_run *run, size_t p, const ad_tape_options
   AD_TRY(ad_new(phase->tape_count, &phase->tapes));
   for (size_t i = 0; module_of(run, p) && i < phase->tape_count; i++) {
     AD_TRY(ad_tape_create(run->comm, ad_program_mesh(run->program, module), options, &phase->tapes[i]));
+    if (run->leaves) ad_tape_take_leaf(phase->tapes[i], ad_program_full_mesh(run->program, module));
     if (run->in_flight.pool) ad_tape_share(phase->tapes[i], run->in_flight.pool);
   }
   return AD_OK;
@@ -163,6 +164,8 @@ ad_tape *ad_run_tape(const ad_run *run, size_t p, size_t m) {
 ad_microbatch_run *ad_run_microbatch(const ad_run *run, size_t m) {
   return &run->in_flight.list[m % run->in_flight.count];
 }
+
+int64_t ad_run_part_of(const ad_run *run, size_t round) { return run->leaves ? run->leaves[round] : (int64_t)round; }
 
 size_t ad_run_own_phases(const ad_run *run) { return run->in_flight.own_phases; }
 const ad_phase_share *ad_run_phase(const ad_run *run, size_t p) { return &run->in_flight.phases[p]; }

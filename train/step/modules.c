@@ -7,6 +7,7 @@
 #include "module/module.h"
 #include "optim/record.h"
 #include "program/program.h"
+#include "recipe/leaves.h"
 #include "recipe/recipe.h"
 #include "step/run.h"
 
@@ -44,6 +45,19 @@ static ad_module_options module_options(ad_run *run) {
                              .optimizer = optimizer_options(recipe)};
 }
 
+/* Fills `sync` with how far each round is reduced, for a run with leaves; *out is NULL for others. */
+static ad_status leaf_options(const ad_run *run, ad_leaf_options *of, ad_sync **sync, const ad_leaf_options **out) {
+  *out = NULL;
+  *sync = NULL;
+  if (!run->leaves) return AD_OK;
+  *of = (ad_leaf_options){.leaves = run->recipe->train.leaves, .rounds = ad_recipe_rounds(run->recipe)};
+  AD_TRY(ad_new((size_t)of->rounds, sync));
+  for (int64_t i = 0; i < of->rounds; i++) (*sync)[i] = ad_recipe_sync(run->recipe, (size_t)i);
+  of->sync = *sync;
+  *out = of;
+  return AD_OK;
+}
+
 static ad_status create_module(ad_run *run, size_t i, const ad_module_options *options) {
   const ad_module_spec *spec = ad_program_module(run->program, i);
   ad_module_options own = *options;
@@ -59,21 +73,32 @@ static ad_status create_module(ad_run *run, size_t i, const ad_module_options *o
   return AD_OK;
 }
 
-ad_status ad_run_modules_create(ad_run *run) {
+static ad_status create_modules(ad_run *run, const ad_module_options *options) {
   size_t count = ad_program_module_count(run->program);
-  ad_module_options options = module_options(run);
-  AD_TRY(ad_new(count, &run->modules.here));
-  AD_TRY(ad_new(count, &run->modules.absent));
-  AD_TRY(ad_new(count, &run->modules.parameters));
   for (size_t i = 0; i < count; i++) {
     const ad_module_spec *spec = ad_program_module(run->program, i);
     run->modules.param_count += spec->param_count;
-    ad_status status = create_module(run, i, &options);
+    ad_status status = create_module(run, i, options);
     int scales = 0;
     if (!status) status = ad_module_needs_loss_scale(spec, &scales);
     if (status) return count > 1 ? ad_fail_in(status, "module `%s`", spec->name) : status;
     run->loss_scale.enabled |= scales;
   }
+  return AD_OK;
+}
+
+ad_status ad_run_modules_create(ad_run *run) {
+  size_t count = ad_program_module_count(run->program);
+  ad_module_options options = module_options(run);
+  ad_leaf_options leaves;
+  ad_sync *sync;
+  AD_TRY(ad_new(count, &run->modules.here));
+  AD_TRY(ad_new(count, &run->modules.absent));
+  AD_TRY(ad_new(count, &run->modules.parameters));
+  AD_TRY(leaf_options(run, &leaves, &sync, &options.reducer.leaves));
+  ad_status status = create_modules(run, &options);
+  ad_release(sync);
+  if (status) return status;
   run->loss_scale.exponent = run->loss_scale.enabled ? (int)run->recipe->precision.loss_scale : 0;
   return AD_OK;
 }

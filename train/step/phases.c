@@ -1,10 +1,12 @@
-/* One phase of one microbatch, forward and backward: its tape, the values that it needs and gives, and its losses. */
+/* One phase of one microbatch, forward and backward: its tape, the values that it needs and gives, and its losses. With
+ * train.leaves the run's microbatch is a round, in which the program sees the microbatch that is the round's leaf. */
 #include <math.h>
 #include "array/array.h"
 #include "base/error.h"
 #include "base/injection.h"
 #include "module/module.h"
 #include "program/program.h"
+#include "recipe/leaves.h"
 #include "step/execute.h"
 #include "tensor/tape.h"
 
@@ -32,12 +34,15 @@ static ad_status check_phase(const ad_run *run, size_t p, size_t m) {
 
 static ad_status wait_for_value(void *run, size_t value, size_t m) { return ad_transfers_wait_value(run, value, m); }
 
+/* Returns the program's microbatch in the run's microbatch m, which is not an idle round. */
+static size_t part_of(const ad_run *run, size_t m) { return (size_t)ad_run_part_of(run, m); }
+
 static ad_phase_run phase_run(ad_run *run, size_t p, size_t m) {
   size_t module = ad_program_phase(run->program, p)->module;
   return (ad_phase_run){.program = run->program,
                         .phase = p,
                         .place = ad_run_phase(run, p)->place,
-                        .microbatch = m,
+                        .microbatch = part_of(run, m),
                         .trains = run->trains,
                         .loss_scale = ad_run_loss_scale_exponent(run),
                         .rounds = ad_run_rounds_transfers(run),
@@ -53,7 +58,8 @@ static ad_phase_run phase_run(ad_run *run, size_t p, size_t m) {
 }
 
 static void note_samples(const ad_run *run, ad_tape *t, size_t m) {
-  int64_t first = ad_cut(run->recipe->train.global_batch, (int64_t)m, run->recipe->train.microbatches).first;
+  int64_t part = (int64_t)part_of(run, m);
+  int64_t first = ad_cut(run->recipe->train.global_batch, part, ad_recipe_parts(run->recipe)).first;
   if (run->samples) run->samples->first = run->samples->batch + (size_t)first;
   ad_tape_note_samples(t, run->samples);
 }
@@ -90,7 +96,8 @@ ad_status ad_phase_values(ad_run *run, size_t p, size_t m) {
   AD_TRY(check_first_run(run, p, m));
   ad_tape_reset(at.tape);
   note_samples(run, at.tape, m);
-  ad_inject(AD_INJECT_PHASE, &m);
+  size_t part = part_of(run, m);
+  ad_inject(AD_INJECT_PHASE, &part);
   ad_trace_begin_pass(&run->trace, AD_TRACE_FORWARD, p, m);
   AD_TRY(ad_store_begin_pass(store, AD_FORWARD));
   const ad_program_kind *kind = ad_program_kind_of(run->program);
@@ -132,7 +139,7 @@ static void divide_loss(ad_run *run, const ad_step_state *state, size_t p, size_
   ad_tape *t = ad_run_tape(run, p, m);
   const ad_count *count = ad_run_count(run, spec->count);
   ad_tensor *loss = submitted->numerator;
-  loss = spec->per_microbatch ? ad_share(t, loss, count, m) : ad_divide(t, loss, count);
+  loss = spec->per_microbatch ? ad_share(t, loss, count, part_of(run, m)) : ad_divide(t, loss, count);
   double factor = state->scale * ad_loss_coefficient(run, i);
   submitted->numerator = loss;
   submitted->start = factor == 1 ? loss : ad_scale(t, loss, factor);
@@ -164,6 +171,7 @@ static ad_status take_losses(ad_run *run, ad_step_state *state, size_t p, size_t
 }
 
 ad_status ad_phase_forward(ad_run *run, ad_step_state *state, size_t p, size_t m) {
+  if (ad_run_part_of(run, m) < 0) return AD_OK;
   AD_TRY(ad_phase_values(run, p, m));
   AD_TRY(take_losses(run, state, p, m));
   return p + 1 == phases(run) ? check_losses(run, m) : AD_OK;
@@ -240,6 +248,7 @@ ad_status ad_phase_weights(ad_run *run, size_t p, size_t m) {
 }
 
 ad_status ad_phase_after(ad_run *run, size_t p, size_t m) {
+  if (ad_run_part_of(run, m) < 0) return AD_OK;
   const ad_phase *phase = ad_program_phase(run->program, p);
   ad_phase_run at = phase_run(run, p, m);
   const ad_program_kind *kind = ad_program_kind_of(run->program);

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "module/module.h"
 #include "program/program.h"
+#include "recipe/leaves.h"
 #include "step/execute.h"
 
 static size_t phases(const ad_run *run) { return ad_program_phase_count(run->program); }
@@ -56,7 +57,7 @@ static double divisor_of(const ad_run *run) {
     if (spec->per_microbatch || (count != none && count != spec->count)) return 0;
     count = spec->count;
   }
-  for (size_t m = 0; count != none && ad_run_count(run, count) && m < (size_t)run->recipe->train.microbatches; m++)
+  for (size_t m = 0; count != none && ad_run_count(run, count) && m < (size_t)ad_recipe_parts(run->recipe); m++)
     total += (double)ad_count_of(ad_run_count(run, count), m);
   return total > 0 ? total : 0;
 }
@@ -69,10 +70,11 @@ static ad_reducer *reducer_of(const ad_run *run, size_t p) {
   return ad_module_reducer(ad_run_module(run, ad_program_phase(run->program, p)->module));
 }
 
-/* Returns how far the microbatch that the module begins now is reduced. A recipe that was read has an entry for each
- * microbatch. */
-static ad_sync next_sync(const ad_run *run, const ad_module_run *module) {
-  return run->recipe->train.sync[module->ended];
+/* Begins, in the reducer, the microbatch or the round that the module begins now. */
+static ad_status begin_in_reducer(ad_run *run, size_t p, size_t m) {
+  ad_sync sync = ad_recipe_sync(run->recipe, module_of(run, p)->ended);
+  if (run->leaves) return ad_reducer_begin_leaf(reducer_of(run, p), sync, ad_run_part_of(run, m));
+  return ad_reducer_begin_microbatch(reducer_of(run, p), sync);
 }
 
 static ad_status open_microbatch(ad_run *run, size_t p, size_t m) {
@@ -85,7 +87,7 @@ static ad_status open_microbatch(ad_run *run, size_t p, size_t m) {
                    ad_program_phase(run->program, p)->name, m, (long long)module->open, (long long)module->open);
   module->open = (int64_t)m;
   module->phases_left = module->phases;
-  return ad_reducer_begin_microbatch(reducer_of(run, p), next_sync(run, module));
+  return begin_in_reducer(run, p, m);
 }
 
 ad_status ad_progress_begin_addend(ad_run *run, size_t p, size_t m, int updates) {

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "program/program.h"
+#include "recipe/leaves.h"
 #include "recipe/recipe.h"
 #include "recipe/schedule.h"
 
@@ -35,7 +36,7 @@ static int is_pipeline(const ad_run *run) { return ad_program_stage_count(run->p
 static ad_status create_order(ad_run *run) {
   const char *schedule = is_pipeline(run) ? ad_recipe_schedule(run->recipe) : NULL;
   if (run->options.table) return ad_order_share(run->program, ad_comm_rank(run->comm), run->options.table, &run->order);
-  return ad_order_create(run->program, ad_comm_rank(run->comm), (size_t)run->recipe->train.microbatches, schedule,
+  return ad_order_create(run->program, ad_comm_rank(run->comm), (size_t)ad_recipe_rounds(run->recipe), schedule,
                          &run->order);
 }
 
@@ -56,6 +57,7 @@ static ad_status create_program(ad_run *run) {
   AD_TRY(ad_run_check_world(run->comm, run->recipe));
   AD_TRY(ad_recipe_program(run->recipe, run->comm, run->options.dtype, &run->program));
   AD_TRY(ad_run_group_create(run));
+  if (run->recipe->train.leaves) AD_TRY(ad_recipe_list_leaves(run->recipe, ad_comm_rank(run->comm), &run->leaves));
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   return kind->open ? AD_GUEST(kind, "open", kind->open(ad_program_own(run->program))) : AD_OK;
 }
@@ -124,6 +126,7 @@ void ad_run_destroy(ad_run *run) {
   ad_run_modules_destroy(run);
   ad_trace_destroy(&run->trace);
   ad_program_destroy(run->program);
+  ad_release(run->leaves);
   ad_run_group_destroy(run);
   ad_release(run);
 }

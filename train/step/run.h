@@ -91,7 +91,7 @@ typedef struct ad_norms {
 /* The counts of the program, one entry for each. Written by counts.c. */
 typedef struct ad_run_counts {
   ad_count **sums; /* the sum of each count over ranks; NULL if this rank has no share of the count */
-  int64_t **own;   /* this rank's number in each microbatch */
+  int64_t **own;   /* this rank's number in each microbatch of the program */
 } ad_run_counts;
 
 /* The transfers of values and gradients between modules on different ranks. Written by transfers.c. */
@@ -126,7 +126,8 @@ struct ad_run {
   ad_run_modules modules;
   ad_norms norms;
   ad_run_counts counts;
-  ad_order order; /* the actions of a step on this rank */
+  ad_order order;  /* the actions of a step on this rank; its microbatches are rounds (ad_recipe_rounds) */
+  int64_t *leaves; /* with train.leaves, the leaf that this rank computes in each round, -1: none; else NULL */
   ad_in_flight in_flight;
   ad_progress progress;
   ad_value_transfers transfers;
@@ -198,6 +199,9 @@ void ad_microbatches_begin_pass(ad_run *run);
  * microbatch m. */
 void ad_microbatch_begin(const ad_run *run, int32_t m);
 ad_microbatch_run *ad_run_microbatch(const ad_run *run, size_t m);
+/* Returns the microbatch of the program that this rank computes in a round of a step: the round itself or, with
+ * train.leaves, a leaf, -1 if it computes none. */
+int64_t ad_run_part_of(const ad_run *run, size_t round);
 size_t ad_run_own_phases(const ad_run *run);
 const ad_phase_share *ad_run_phase(const ad_run *run, size_t p);
 

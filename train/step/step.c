@@ -9,6 +9,7 @@
 #include "base/injection.h"
 #include "module/module.h"
 #include "program/program.h"
+#include "recipe/leaves.h"
 #include "step/execute.h"
 
 static atomic_int interrupt_flag, checkpoint_flag;
@@ -17,7 +18,7 @@ static int interrupt_asked(void) { return atomic_load(&interrupt_flag); }
 void ad_interrupt_clear(void) { atomic_store(&interrupt_flag, 0); }
 void ad_train_checkpoint(void) { atomic_store(&checkpoint_flag, 1); }
 
-static size_t microbatches(const ad_run *run) { return (size_t)run->recipe->train.microbatches; }
+static size_t parts(const ad_run *run) { return (size_t)ad_recipe_parts(run->recipe); }
 static size_t losses(const ad_run *run) { return ad_program_loss_count(run->program); }
 static size_t modules(const ad_run *run) { return ad_program_module_count(run->program); }
 
@@ -89,7 +90,7 @@ static int64_t own_count(const ad_run *run) {
   int64_t total = 0, rank = ad_comm_rank(run->comm);
   if (!ad_run_count(run, 0)) return 0;
   int reports = rank == ad_mesh_first_rank(ad_program_count(run->program, 0)->layout.mesh) || ad_comm_is_dry(run->comm);
-  for (size_t m = 0; reports && m < microbatches(run); m++) total += ad_count_of(ad_run_count(run, 0), m);
+  for (size_t m = 0; reports && m < parts(run); m++) total += ad_count_of(ad_run_count(run, 0), m);
   return total;
 }
 

@@ -68,6 +68,8 @@ typedef struct ad_recipe {
     ad_sync *sync; /* which sums are made after each microbatch: one for each microbatch */
     size_t sync_count;
     int64_t leaves; /* parts of the global batch whose gradients are summed by one tree over them; 0: none */
+    /* With leaves, not a key: how many leaves a rank computes at most in a microbatch, one after another */
+    int64_t rounds_each;
   } train;
   /* Keys of `train` and of `optimizer`. Each number is exact: 0 is 0, not the default. `size` is not set. */
   ad_optimizer_options optimizer;

@@ -208,7 +208,7 @@ static void the_keys_of_a_program_are_among_those_of_every_recipe(void **state) 
       "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n  residual: auto\n"
       "  loss_scale: 10\n  overrides: {}\n"
       "shard:\n  zero: 0\n  bucket_mib: 25\n  window: 0\n  prefetch: 1\n"
-      "train:\n  global_batch: 6\n  microbatches: 1\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
+      "train:\n  global_batch: 6\n  microbatches: 1\n  leaves: 0\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
       "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
       "  weight_decay: 0\n  seed: 1\n  sync: [all]\n  balance: 1\n"
       "optimizer:\n  kind: adamw\n  momentum: 0\n  nesterov: false\n"
@@ -535,6 +535,7 @@ static void a_number_has_its_range_in_every_kind(void **state) {
       {"[0, 4096]", " shard.window shard.prefetch schedule.layers "},
       {"[0, 2048]", " schedule.stages "},
       {"[1, 1024]", " train.microbatches "},
+      {"[0, 1024]", " train.leaves "},
       {"[1, 4294967296]", " train.steps "},
       {"[0, 1000000]", " train.lr model.balance_loss target.lr losses.sparsity.beta "},
       {"[0, 4294967296]", " train.warmup evaluate.every checkpoint.every target.steps target.warmup "},

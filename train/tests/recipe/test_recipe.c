@@ -741,7 +741,7 @@ static void every_key_is_printed(void **state) {
       "  loss_scale: 10\n  overrides:\n    \"*norm*\": {param: f64}\n"
       "shard:\n  zero: 0\n  bucket_mib: 25\n  window: 0\n  prefetch: 1\n"
       "schedule:\n  stages: 0\n  layers: []\n"
-      "train:\n  global_batch: 6\n  microbatches: 1\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
+      "train:\n  global_batch: 6\n  microbatches: 1\n  leaves: 0\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
       "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
       "  weight_decay: 0\n  seed: 1\n  sync: [all]\n"
       "optimizer:\n  kind: adamw\n  momentum: 0\n  nesterov: false\n"
