@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Tests train.leaves on the command line: runs on other numbers of ranks write the same bytes, also after a resume on
+# another mesh; the check, the plan and samples work; another number of leaves is another run.
+set -eu
+addend=$1 source=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+fail() { echo "FAILED: $*" >&2; [ ! -s err ] || cat err >&2; exit 1; }
+. "$source/tests/support/says.sh"
+recipe=$source/recipes/gpt-leaves.yaml
+train() { "$addend" train "$recipe" --set train.steps=6 --set checkpoint.every=3 "$@" >out 2>err; }
+same() { # arguments: two runs
+  cmp "$1/weights.safetensors" "$2/weights.safetensors" || fail "the weights of $2 differ from those of $1"
+  python3 - "$1" "$2" <<'P' || fail "the losses and norms of $2 differ from those of $1"
+import json, sys
+def lines(run): # what a step computed, without what it took
+    measured = "seconds tokens_per_second wait_seconds reduction_seconds pss_rank_bytes pss_all_bytes".split()
+    for line in open(f"{run}/metrics.jsonl"): yield {key: value for key, value in json.loads(line).items() if key not in measured}
+one, other = map(list, map(lines, sys.argv[1:]))
+assert len(one) == 6 and all("norm" in line and "validation_loss" in line for line in one), one
+assert one == other, [pair for pair in zip(one, other) if pair[0] != pair[1]][0]
+P
+}
+
+train -o one || fail "the run on one rank fails"
+number=0
+while IFS='|' read -r mesh sets; do
+  number=$((number + 1))
+  options=(--set "mesh=$mesh")
+  for set in $sets; do options+=(--set "$set"); done
+  train -o "other$number" "${options[@]}" || fail "the run on $mesh fails"
+  same one "other$number"
+done <<'W'
+dp_replicate=2|train.microbatches=2
+dp_replicate=2 dp_shard=2|shard.zero=1
+dp_shard=8|shard.zero=1 shard.bucket_mib=0.01
+W
+(export ADDEND_HOSTILE=5 && train -o hostile --set mesh=dp_shard=4) || fail "the run on backend hostile fails"
+same one hostile
+
+# A run that stopped on four ranks resumes on two, to the bits of the run that nothing stopped.
+cp -r other2 stopped && rm -r stopped/checkpoints/step-6 stopped/weights.safetensors
+train -o stopped --resume --set mesh=dp_shard=2 || fail "resuming on two ranks fails"
+same one stopped
+
+# Another number of leaves has other bits, so it is another run.
+cp -r other2 stopped2 && rm -r stopped2/checkpoints/step-6 stopped2/weights.safetensors
+status=0; train -o stopped2 --resume --set train.leaves=4 || status=$?
+[ $status -eq 2 ] || fail "a run resumes with another number of leaves"
+says err train.leaves 8 4
+
+"$addend" check "$recipe" --set mesh="dp_replicate=2 dp_shard=2" >out 2>err || fail "the check fails"
+"$addend" check "$recipe" --set mesh="dp_shard=3" --set train.leaves=13 >out 2>err || fail "the check of rounds without a leaf fails"
+"$addend" plan "$recipe" --set mesh="dp_shard=3 tp=2" --set train.leaves=13 --json >plan.json 2>err || fail "the plan fails"
+python3 - <<'P'
+import json
+ranks = json.load(open("plan.json"))["memory_per_rank"]
+assert len(ranks) == 6, ranks
+P
+"$addend" sample one "the " --tokens 3 >out 2>err || fail "a sample of a run with leaves fails"
+echo "OK: 5 worlds, a resume, a check and a plan"

@@ -1,0 +1,322 @@
+/* Tests runs with train.leaves: gradients, norms, losses, weights and the validation loss have the same bits on every
+ * number of data-parallel ranks, whatever the microbatches, the buckets and the ZeRO stage; and what a tape of a leaf
+ * refuses. */
+#include "says.h"
+#include "world.h"
+
+#include <math.h>
+#include "addend/helpers.h"
+#include "array/array.h"
+#include "base/memory.h"
+#include "program/program.h"
+#include "recipe/leaves.h"
+#include "step/run.h"
+
+enum { STEPS = 3 };
+
+/* ---- a custom program, which reads all microbatches on every rank ---- */
+
+enum { IN = 5, MID = 4, MICROBATCHES_MAX = 16, ROWS_MAX = 24 };
+enum { W, RARE, PARAMS };
+enum { SQUARE, LINEAR, SIZE };
+
+typedef struct sums_options {
+  int64_t moves; /* 1: the phase moves bytes over dp */
+} sums_options;
+
+typedef struct sums {
+  const sums_options *options;
+  const ad_program_setting *setting;
+  ad_layout rows;
+  ad_array x[MICROBATCHES_MAX];
+  float data[MICROBATCHES_MAX][ROWS_MAX * IN];
+} sums;
+
+/* h = x w; the loss `square` is the sum of h^2, and every other microbatch adds the sum of h v, so that v has no gradient
+ * in the others. The loss `linear`, the sum of h, is weighted by microbatches. */
+static ad_status run_sums(void *own, ad_phase_run *at) {
+  sums *model = own;
+  ad_tape *t = ad_phase_tape(at);
+  size_t m = ad_phase_microbatch(at);
+  ad_tensor *h = ad_linear(t, ad_constant(t, &model->x[m]), ad_parameter(t, ad_phase_parameters(at), W));
+  ad_tensor *square = ad_sum(t, ad_multiply(t, h, h));
+  if (m % 2) square = ad_add(t, square, ad_sum(t, ad_linear(t, h, ad_parameter(t, ad_phase_parameters(at), RARE))));
+  if (model->options->moves) ad_all_gather(t, h, "dp", AD_R);
+  ad_phase_loss(at, SQUARE, square);
+  ad_phase_loss(at, LINEAR, ad_sum(t, h));
+  ad_phase_loss(at, SIZE, ad_sum(t, ad_multiply(t, h, h)));
+  return AD_OK;
+}
+
+static ad_param_spec sums_param(const char *name, int64_t rows, int64_t columns, ad_layout layout) {
+  return (ad_param_spec){.size = sizeof(ad_param_spec),
+                         .name = name,
+                         .shape = {2, {rows, columns}},
+                         .layout = layout,
+                         .storage = layout,
+                         .sharded = AD_AXES(AD_DP_SHARD),
+                         .deviation = 0.5};
+}
+
+static ad_status create_sums(const void *options, ad_program *to, void **own) {
+  sums *model;
+  AD_TRY(ad_new(1, &model));
+  *own = model;
+  model->options = options;
+  model->setting = ad_program_setting_of(to);
+  ad_layout full = ad_layout_all(ad_program_mesh(to, 0), AD_R), counted = full;
+  model->rows = full;
+  ad_layout_set(&model->rows, AD_AXES_DP, AD_S(0));
+  ad_layout_set(&counted, AD_AXES_DP, AD_P);
+  ad_param_spec params[PARAMS] = {sums_param("w", IN, MID, full), sums_param("v", MID, 1, full)};
+  ad_module_spec module = {
+      .size = sizeof module, .name = "model", .mesh = full.mesh, .params = params, .param_count = PARAMS};
+  AD_TRY(ad_program_add_module(to, &module));
+  AD_TRY(ad_program_add_count(to, &(ad_count_spec){sizeof(ad_count_spec), "weight", counted}));
+  AD_TRY(ad_program_add_count(to, &(ad_count_spec){sizeof(ad_count_spec), "parts", full}));
+  AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "square"}));
+  AD_TRY(ad_program_add_loss(to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "linear", .per_microbatch = 1}));
+  AD_TRY(ad_program_add_loss(
+      to, &(ad_loss_spec){.size = sizeof(ad_loss_spec), .name = "size", .count = 1, .is_metric = 1}));
+  return ad_program_add_phase(to, &(ad_phase){.size = sizeof(ad_phase), .name = "model", .run = run_sums});
+}
+
+/* Reads all microbatches, and counts a weight of each row, and one part of each microbatch. */
+static ad_status read_sums(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
+  sums *model = own;
+  const ad_program_setting *s = model->setting;
+  for (int64_t m = 0; m < s->microbatches; m++) {
+    ad_span rows = ad_batch_rows(&model->rows, ad_comm_rank(s->comm), s->global_batch, s->microbatches, m);
+    ad_shape shape = {2, {ad_cut(s->global_batch, m, s->microbatches).count, IN}};
+    model->x[m] = ad_array_describe(s->comm, AD_F32, &shape, &model->rows);
+    model->x[m].data = model->data[m];
+    counted[0][m] = 0;
+    counted[1][m] = 1;
+    for (int64_t i = 0; i < rows.count; i++) {
+      counted[0][m] += 1 + (rows.first + i) % 3;
+      for (int64_t j = 0; j < IN; j++)
+        model->data[m][i * IN + j] = (float)ad_random_normal((uint64_t)step, (uint64_t)(rows.first + i), (uint64_t)j);
+    }
+  }
+  return AD_OK;
+}
+
+static const ad_key sums_keys[] = {AD_INTEGER_KEY("model.moves", sums_options, moves, 0, 1, "0", "moves over dp")};
+static const ad_program_kind sums_kind = {.size = sizeof sums_kind,
+                                          .name = "sums",
+                                          .help = "sums of products, for tests",
+                                          .keys = sums_keys,
+                                          .key_count = 1,
+                                          .options_size = sizeof(sums_options),
+                                          .create = create_sums,
+                                          .read = read_sums};
+
+/* ---- runs, and the checksum of what they computed ---- */
+
+static const char gpt_text[] =
+    "name: leaves\nmodel: {kind: gpt, layers: 1, d_model: 16, heads: 2}\n"
+    "data: {text: [/usr/share/common-licenses], seq: 12, valid: [1, 0.5, 0, 0.25, 0.75], validation: 0.1}\n"
+    "evaluate: {samples: 11}\nmesh: \"dp=1\"\ntrain: {seed: 4, steps: 4, lr: 1e-2, clip: 0.1}\n";
+static const char sums_text[] =
+    "name: leaves\nmodel: {kind: sums}\nmesh: \"dp=1\"\ntrain: {seed: 4, steps: 4, lr: 1e-2, clip: 0.1}\n";
+
+typedef struct found {
+  uint64_t gradients, weights, losses; /* checksums over all steps */
+  double loss, count;                  /* of the last step */
+} found;
+
+typedef struct job {
+  const ad_recipe *recipe;
+  found *found;
+} job;
+
+/* The checksum FNV-1a. */
+static void add_bytes(uint64_t *sum, const void *data, size_t size) {
+  for (size_t i = 0; i < size; i++) *sum = (*sum ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
+}
+
+/* Adds the full arrays of all parameters to the checksum. */
+static ad_status add_arrays(ad_run *run, ad_param_part part, uint64_t *sum) {
+  static char memory[1 << 18];
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    ad_array full = {.data = memory};
+    AD_TRY(ad_run_full(run, ad_run_part(run, i, part), &full));
+    add_bytes(sum, memory, (size_t)ad_shape_numel(&full.shape) * ad_dtype_size(full.dtype));
+  }
+  return AD_OK;
+}
+
+static int take_steps(ad_comm *comm, void *context) {
+  const job *j = context;
+  ad_run_options options = {.size = sizeof options};
+  found own = {.gradients = 0xcbf29ce484222325u, .weights = 0xcbf29ce484222325u, .losses = 0xcbf29ce484222325u};
+  ad_step_report report;
+  ad_evaluation evaluation;
+  ad_run *run;
+  RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
+  for (int step = 0; step < STEPS; step++) {
+    RANK_MUST(comm, ad_run_step(run, step, &report));
+    RANK_MUST(comm, add_arrays(run, AD_PART_GRADIENT, &own.gradients));
+    RANK_MUST(comm, add_arrays(run, AD_PART_VALUE, &own.weights));
+    add_bytes(&own.losses, report.losses, ad_program_loss_count(ad_run_program(run)) * sizeof *report.losses);
+    add_bytes(&own.losses, &report.norm, sizeof report.norm);
+  }
+  RANK_MUST(comm, ad_run_evaluate(run, &evaluation));
+  add_bytes(&own.losses, &evaluation.loss, sizeof evaluation.loss);
+  add_bytes(&own.losses, &evaluation.standard_error, sizeof evaluation.standard_error);
+  own.loss = report.loss;
+  own.count = (double)report.count;
+  if (ad_run_is_first(run)) *j->found = own;
+  ad_run_destroy(run);
+  return 0;
+}
+
+/* Runs the recipe with these --set; the first is the mesh. */
+static found run_with(const char *text, const char *const *sets, size_t count) {
+  job j = {.found = shared_memory(sizeof(found))};
+  ad_recipe *recipe = NULL;
+  ad_launch_result result = {.size = sizeof result};
+  int64_t ranks;
+  ad_status status = ad_recipe_parse(text, "leaves.yaml", sets, count, &recipe);
+  if (status) fail_msg("%s", ad_last_error());
+  must(ad_recipe_world(recipe, &ranks));
+  j.recipe = recipe;
+  status = launch(ranks, take_steps, &j, &result);
+  if (status) fail_msg("%s on %s", result.message, sets[0]);
+  found seen = *j.found;
+  munmap(j.found, sizeof(found));
+  ad_recipe_destroy(recipe);
+  return seen;
+}
+
+enum { SETS_MAX = 8, WORLDS_MAX = 10 };
+
+/* A world: the mesh, and other keys, NULL at the end. */
+typedef const char *world[SETS_MAX];
+
+/* Runs a recipe with some --set in all worlds, of which each computes the same bits. */
+static void all_compute_the_same(const char *text, const char *const *common, const world *worlds, size_t count) {
+  found first = {0};
+  for (size_t i = 0; i < count; i++) {
+    const char *sets[2 * SETS_MAX];
+    size_t n = 0;
+    for (size_t k = 0; worlds[i][k]; k++) sets[n++] = worlds[i][k];
+    for (size_t k = 0; common[k]; k++) sets[n++] = common[k];
+    found seen = run_with(text, sets, n);
+    if (!i) first = seen;
+    if (seen.gradients != first.gradients)
+      fail_msg("the gradients of %s differ from those of %s", sets[0], worlds[0][0]);
+    if (seen.losses != first.losses) fail_msg("the losses of %s differ from those of %s", sets[0], worlds[0][0]);
+    if (seen.weights != first.weights) fail_msg("the weights of %s differ from those of %s", sets[0], worlds[0][0]);
+    assert_true(seen.count == first.count);
+  }
+}
+#define ALL_COMPUTE_THE_SAME(text, worlds, ...) \
+  all_compute_the_same(text, (const char *const[]){__VA_ARGS__, NULL}, worlds, sizeof(worlds) / sizeof *(worlds))
+
+static const char one[] = "mesh=dp_replicate=1 dp_shard=1", two[] = "mesh=dp_replicate=2 dp_shard=1",
+                  two_shards[] = "mesh=dp_replicate=1 dp_shard=2", three[] = "mesh=dp_replicate=3 dp_shard=1",
+                  three_shards[] = "mesh=dp_shard=3", four[] = "mesh=dp_replicate=2 dp_shard=2",
+                  eight[] = "mesh=dp_replicate=2 dp_shard=4", zero1[] = "shard.zero=1";
+static const world powers_of_two[] = {
+    {one},
+    {two},
+    {two_shards, zero1, "shard.bucket_mib=0.002"},
+    {four, zero1, "train.microbatches=2", "train.sync=[none, all]"},
+    {four, "shard.bucket_mib=0.001"},
+    {eight, zero1},
+    {"mesh=dp_shard=8", zero1, "train.microbatches=3", "train.sync=[none, none, all]"},
+    {two, "train.microbatches=3"} /* two positions have four leaves each in six rounds */
+};
+static const world thirds[] = {
+    {one}, {three}, {three_shards, zero1}, {three, "train.microbatches=2", "shard.bucket_mib=0.001"}};
+
+static void gpt_has_the_same_bits_on_1_to_8_ranks(void **state) {
+  ALL_COMPUTE_THE_SAME(gpt_text, powers_of_two, "train.global_batch=13", "train.leaves=8");
+}
+
+static void leaves_may_be_empty(void **state) {
+  ALL_COMPUTE_THE_SAME(gpt_text, powers_of_two, "train.global_batch=5", "train.leaves=16");
+}
+
+static void gpt_has_the_same_bits_on_three_ranks(void **state) {
+  ALL_COMPUTE_THE_SAME(gpt_text, thirds, "train.global_batch=7", "train.leaves=12");
+}
+
+/* Two of the three ranks have four leaves, the third has five: a round has no leaf on the first two. */
+static void a_rank_may_have_no_leaf_in_a_round(void **state) {
+  ALL_COMPUTE_THE_SAME(gpt_text, thirds, "train.global_batch=26", "train.leaves=13");
+}
+
+static void gpt_has_the_same_bits_beside_tp_and_cp(void **state) {
+  static const world tp[] = {{"mesh=dp_shard=1 tp=2"},
+                             {"mesh=dp_replicate=2 tp=2"},
+                             {"mesh=dp_replicate=2 dp_shard=2 tp=2", zero1},
+                             {"mesh=dp_shard=4 tp=2", zero1, "shard.bucket_mib=0.001"}};
+  static const world cp[] = {
+      {"mesh=dp_shard=1 cp=2"}, {"mesh=dp_shard=2 cp=2"}, {"mesh=dp_replicate=2 dp_shard=2 cp=2", zero1}};
+  ALL_COMPUTE_THE_SAME(gpt_text, tp, "train.global_batch=13", "train.leaves=8");
+  ALL_COMPUTE_THE_SAME(gpt_text, cp, "train.global_batch=13", "train.leaves=8");
+}
+
+static void gpt_in_bf16_has_the_same_bits_where_sums_are_f32(void **state) {
+  ALL_COMPUTE_THE_SAME(gpt_text, powers_of_two, "train.global_batch=13", "train.leaves=8", "precision.compute=bf16",
+                       "precision.param=bf16", "precision.grad=bf16", "precision.reduce=f32");
+}
+
+static void a_custom_program_has_the_same_bits(void **state) {
+  ALL_COMPUTE_THE_SAME(sums_text, powers_of_two, "train.global_batch=21", "train.leaves=8");
+  ALL_COMPUTE_THE_SAME(sums_text, thirds, "train.global_batch=21", "train.leaves=13");
+}
+
+/* The checksum sees what leaves are for: without them a sum of eight parts depends on who computed them. */
+static void without_leaves_the_bits_depend_on_the_ranks(void **state) {
+  found alone = run_with(gpt_text, (const char *const[]){one, "train.global_batch=13", "train.microbatches=8"}, 3);
+  found both = run_with(gpt_text, (const char *const[]){two, "train.global_batch=13", "train.microbatches=4"}, 3);
+  assert_true(alone.gradients != both.gradients && alone.weights != both.weights);
+  assert_true(alone.count == both.count);
+}
+
+/* Leaves are the microbatches of one rank: the same numbers, but for the rounding of sums. */
+static void leaves_are_what_one_rank_computes_in_microbatches(void **state) {
+  const char *texts[] = {gpt_text, sums_text};
+  for (size_t i = 0; i < 2; i++) {
+    found leaves = run_with(texts[i], (const char *const[]){four, "train.global_batch=13", "train.leaves=8"}, 3);
+    found plain = run_with(texts[i], (const char *const[]){one, "train.global_batch=13", "train.microbatches=8"}, 3);
+    assert_true(leaves.count == plain.count && plain.count > 0);
+    assert_true(fabs(leaves.loss - plain.loss) < 1e-5 * fabs(plain.loss));
+  }
+}
+
+/* ---- what is refused when it runs ---- */
+
+static void a_leafs_phase_moves_nothing_between_positions(void **state) {
+  const char *sets[] = {two, "train.global_batch=8", "train.leaves=4", "model.moves=1"};
+  ad_recipe *recipe = NULL;
+  found unused;
+  job j = {.found = &unused};
+  ad_launch_result result = {.size = sizeof result};
+  must(ad_recipe_parse(sums_text, "leaves.yaml", sets, 4, &recipe));
+  j.recipe = recipe;
+  assert_int_not_equal(launch(2, take_steps, &j, &result), AD_OK);
+  assert_says_in("moves", result.message, SAYS_FACTS("all_gather", "dp_replicate", "train.leaves"));
+  ad_recipe_destroy(recipe);
+}
+
+static int register_sums(void **state) { return ad_program_register(&sums_kind) != AD_OK; }
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(gpt_has_the_same_bits_on_1_to_8_ranks),
+      cmocka_unit_test(leaves_may_be_empty),
+      cmocka_unit_test(gpt_has_the_same_bits_on_three_ranks),
+      cmocka_unit_test(a_rank_may_have_no_leaf_in_a_round),
+      cmocka_unit_test(gpt_has_the_same_bits_beside_tp_and_cp),
+      cmocka_unit_test(gpt_in_bf16_has_the_same_bits_where_sums_are_f32),
+      cmocka_unit_test(a_custom_program_has_the_same_bits),
+      cmocka_unit_test(without_leaves_the_bits_depend_on_the_ranks),
+      cmocka_unit_test(leaves_are_what_one_rank_computes_in_microbatches),
+      cmocka_unit_test(a_leafs_phase_moves_nothing_between_positions),
+  };
+  return cmocka_run_group_tests(tests, register_sums, NULL);
+}
