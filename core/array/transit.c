@@ -64,6 +64,13 @@ static ad_status take_scratch(transfer *work, int packs, const char *site) {
   int pack_send = sends_blocks(work) && !are_runs(work, send_region, &work->in_part);
   int same_memory = work->call.op == AD_ALL_TO_ALL && work->in->data == work->out->data;
   int pack_receive = receives_blocks(work) && (same_memory || !are_runs(work, receive_region, &work->out_part));
+  if (work->call.ranges && (pack_send || pack_receive)) {
+    return ad_fail(
+        AD_INVALID,
+        "%s: sums of leaves can be scattered along dimension 0 only, where each rank's block is contiguous in "
+        "memory",
+        site);
+  }
   if (!packs && (pack_send || pack_receive)) {
     return ad_fail(AD_INVALID,
                    "%s: `post` can only shard or gather dimension 0, where each rank's block is contiguous in memory; "
@@ -150,6 +157,7 @@ static ad_collective describe_call(ad_comm *comm, const ad_transit *transit, con
                         .dtype = in->dtype,
                         .accumulate = transit->accumulate,
                         .adds = transit->adds,
+                        .ranges = transit->ranges,
                         .site = transit->site};
   if (ad_dtype_is_float(in->dtype) && sums(transit->move)) {
     call.out_dtype = out->dtype;

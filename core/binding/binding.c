@@ -65,6 +65,7 @@ static const constant constants[] = {
     OFFSET(ad_collective, out_dtype), OFFSET(ad_collective, in_scale), OFFSET(ad_collective, out_scale),
     OFFSET(ad_collective, adds), OFFSET(ad_collective, segments), OFFSET(ad_collective, segment_count),
     OFFSET(ad_collective, root), OFFSET(ad_collective, site), OFFSET(ad_collective, ranks),
+    OFFSET(ad_collective, ranges),
     OFFSET(ad_message, peer), OFFSET(ad_message, send), OFFSET(ad_message, receive), OFFSET(ad_message, count),
     OFFSET(ad_request, id), OFFSET(ad_request, source),
     OFFSET(ad_transfer, size), OFFSET(ad_transfer, ranks), OFFSET(ad_transfer, peer), OFFSET(ad_transfer, tag),

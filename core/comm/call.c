@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "comm/leaf_ranges.h"
 #include "comm/ranks.h"
 #include "mesh/group.h"
 #include "mesh/mesh.h"
@@ -50,8 +51,7 @@ static int64_t index_in(const ad_group_shape *shape, int64_t rank) {
   return rest ? -1 : index;
 }
 
-#define REFUSE(call, format, ...) \
-  ad_fail(AD_INVALID, "%s: in `%s`, " format, (call)->site, (call)->operation->name, __VA_ARGS__)
+#define REFUSE AD_REFUSE_CALL
 
 // Fills those fields of a call that describe its group, which is a list of ranks.
 static void take_list(ad_ranks *ranks, ad_call *call) {
@@ -319,6 +319,15 @@ ad_comm_piece ad_call_piece(const ad_call *call, uint32_t from, uint32_t to, siz
   return (ad_comm_piece){piece_start(o->in, in), piece_start(o->out, out), count};
 }
 
+size_t ad_call_addend(const ad_call *call) {
+  if (ad_is_sliced(call->operation) || call->segment_count) return call->count;
+  return ad_call_in_start(call, call->members);
+}
+
+size_t ad_call_result_size(const ad_call *call, uint32_t member) {
+  return ad_is_sliced(call->operation) ? call->count : ad_call_block(call, member);
+}
+
 static ad_status check_message(const ad_call *call, const ad_message *message, size_t i) {
   if (message->peer < 0 || message->peer >= call->members)
     return REFUSE(call, "`peer` of message %zu is %" PRId64 ", which is not an index in the group of %u rank%s", i,
@@ -417,9 +426,10 @@ static ad_status measure_extent(ad_call *call) {
   AD_TRY(find_extent(call, &of));
   size_t in = buffer_size(call, operation->in, operation->in_on_root, &of, of.whole);
   size_t out = buffer_size(call, operation->out, operation->out_on_root, &of, of.received);
-  if (__builtin_mul_overflow(in, call->element, &call->in_bytes) || call->in_bytes > SIZE_MAX / 4)
+  size_t addends = ad_call_addends(call, call->index), results = ad_call_results(call);
+  if (__builtin_mul_overflow(in, call->element * addends, &call->in_bytes) || call->in_bytes > SIZE_MAX / 4)
     return too_large(call);
-  if (__builtin_mul_overflow(out, call->out_element, &call->out_bytes) || call->out_bytes > SIZE_MAX / 4)
+  if (__builtin_mul_overflow(out, call->out_element * results, &call->out_bytes) || call->out_bytes > SIZE_MAX / 4)
     return too_large(call);
   return AD_OK;
 }
@@ -449,6 +459,11 @@ static ad_status check_buffers(const ad_call *call) {
     return REFUSE(call, "`in` or `out` is not aligned for its dtype (%s); align the buffer to the size of an element",
                   ad_dtype_name(call->dtype));
   int overlap = call->in_bytes && call->out_bytes && in < out + call->out_bytes && out < in + call->in_bytes;
+  if (overlap && ad_call_results(call) > 1)
+    return REFUSE(
+        call,
+        "`in` and `out` overlap, but the members' leaves make up %u sums; give `in` and `out` memory of their own",
+        ad_call_results(call));
   if (overlap && !in_place(call))
     return REFUSE(call, "%s",
                   "`in` and `out` overlap in a way that this call does not allow. They may be the same buffer for "
@@ -474,6 +489,7 @@ static ad_status prepare_call(const ad_collective *collective, int64_t rank, int
   AD_TRY(take_counts(collective, call));
   AD_TRY(take_segments(collective, call));
   AD_TRY(take_messages(collective, call));
+  AD_TRY(ad_call_take_ranges(collective->ranges, call));
   AD_TRY(measure_extent(call));
   return check_buffers(call);
 }
@@ -562,4 +578,7 @@ void ad_call_release(ad_call *call) {
   ad_release(call->owned);
   call->owned = NULL;
   call->owned_bytes = 0;
+  ad_release(call->owned_nodes);
+  call->owned_nodes = NULL;
+  call->owned_nodes_bytes = 0;
 }

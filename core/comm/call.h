@@ -9,7 +9,15 @@
 #include "comm/operations.h"
 #include "mesh/group.h"
 
-enum { AD_CALL_INLINE_WORDS = 64 };
+enum {
+  AD_CALL_INLINE_WORDS = 64,
+  AD_CALL_NODES_MAX = 1024  // most nodes that all members of a call with leaf ranges hand in
+};
+
+/* One result of a call with leaf ranges: a node, the sum of those that members hand in from number `first` on. */
+typedef struct ad_call_result {
+  uint32_t first, count;
+} ad_call_result;
 
 typedef struct ad_call {
   ad_collective_op op;
@@ -36,6 +44,12 @@ typedef struct ad_call {
   size_t *segment_starts, *part_starts;
   size_t segment_count;  // 0: none
   uint64_t segments_hash;
+  // Only with leaf ranges (else NULL and 0). node_starts: for each member, the number of its first node among those that
+  // all members hand in, one member's after another's (members + 1 numbers). node_leaves: how many leaves each node has.
+  const uint32_t *node_starts, *node_leaves;
+  const ad_call_result *results;
+  uint32_t result_count;
+  uint64_t ranges_hash;
   ad_message *messages;  // the messages of an exchange: sends first, then receives, each sorted by peer
   size_t message_count;
   // The other side of a transfer: a rank of the world, or AD_ANY_SOURCE. When a receive is complete, the backend sets
@@ -46,6 +60,8 @@ typedef struct ad_call {
   // Heap memory for the arrays above if they do not fit into `words`; kept for the next call that uses this struct.
   void *owned;
   size_t owned_bytes;
+  void *owned_nodes;  // heap memory for the arrays of leaf ranges, kept likewise
+  size_t owned_nodes_bytes;
   // ad_call_prepare does not clear `shape` and `words` before it fills them, to save time.
   ad_group_shape shape;
   uint64_t words[AD_CALL_INLINE_WORDS];
@@ -64,6 +80,10 @@ ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t
 /* Does the same as ad_call_prepare for one side of a transfer. */
 ad_status ad_call_prepare_transfer(const ad_transfer *transfer, int64_t rank, int64_t size, ad_call *out) AD_CHECKED;
 void ad_call_release(ad_call *call);  // frees the memory that *call keeps for further use
+
+/* Fails with AD_INVALID, and names the call's site and operation before what is wrong. */
+#define AD_REFUSE_CALL(call, format, ...) \
+  ad_fail(AD_INVALID, "%s: in `%s`, " format, (call)->site, (call)->operation->name, __VA_ARGS__)
 
 const char *ad_reduction_name(ad_reduction reduction);  // "sum", "bit_and", ...; "unknown" for other values
 /* Returns the element at which block `i` starts in an input (or output) that consists of blocks; i == members gives the
@@ -84,6 +104,15 @@ static inline size_t ad_call_parts(const ad_call *call) { return call->segment_c
 /* Returns how many elements of a member's block, from element `at` on, are contiguous in the full value too; 0 at the
  * end of the block and beyond. *whole is set to where this run starts in the full value. */
 size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whole);
+/* Returns how many values a member hands in, and how many results each member gets: one, but for leaf ranges. */
+static inline uint32_t ad_call_addends(const ad_call *call, uint32_t member) {
+  return call->results ? call->node_starts[member + 1] - call->node_starts[member] : 1;
+}
+static inline uint32_t ad_call_results(const ad_call *call) { return call->results ? call->result_count : 1; }
+/* Returns how many elements one value has that a member hands in to an operation that reduces, and how many one result
+ * has that a member gets. */
+size_t ad_call_addend(const ad_call *call);
+size_t ad_call_result_size(const ad_call *call, uint32_t member);
 /* What one member gets from another in an operation that copies: `count` elements, which begin with element `in` of the
  * sender's input and with element `out` of the receiver's output. */
 typedef struct ad_comm_piece {

@@ -20,6 +20,7 @@ typedef struct hostile_call {
   struct hostile_call *next;
   ad_call inner;      // the call that the wrapped backend gets
   void *in, *out;     // buffers used instead of the caller's; NULL: the caller's are used
+  int in_backend;     // 1: these buffers are the wrapped backend's memory
   int refusals_left;  // how many more tests are answered "not yet"
   int held;           // 1: the call has not been passed to the wrapped backend yet
 } hostile_call;
@@ -81,21 +82,33 @@ static int overlap(const ad_call *call) {
   return call->in_bytes && call->out_bytes && in < out + call->out_bytes && out < in + call->in_bytes;
 }
 
-static ad_status poisoned(size_t bytes, void **out) {
-  AD_TRY(ad_new_bytes(bytes, 1, out));
+static ad_status poisoned(hostile_world *w, int in_backend, size_t bytes, void **out) {
+  if (in_backend)
+    AD_TRY(w->backend->alloc(w->inner, bytes, out));
+  else
+    AD_TRY(ad_new_bytes(bytes, 1, out));
   memset(*out, POISON, bytes);
   return AD_OK;
 }
 
-// Makes private buffers for the call, with the caller's inputs copied into them.
-static ad_status move_buffers(hostile_call *c, const ad_call *call) {
-  AD_TRY(poisoned(call->in_bytes, &c->in));
-  AD_TRY(poisoned(call->out_bytes, &c->out));
+// Makes private buffers for the call, with the caller's inputs copied into them. Those of leaf ranges are the wrapped
+// backend's memory, since it need not sum others.
+static ad_status move_buffers(hostile_world *w, hostile_call *c, const ad_call *call) {
+  c->in_backend = call->results != NULL;
+  AD_TRY(poisoned(w, c->in_backend, call->in_bytes, &c->in));
+  AD_TRY(poisoned(w, c->in_backend, call->out_bytes, &c->out));
   if (call->in_bytes) memcpy(c->in, call->in, call->in_bytes);
   if (call->reducing.adds && call->out_bytes) memcpy(c->out, call->out, call->out_bytes);
   c->inner.in = c->in;
   c->inner.out = c->out;
   return AD_OK;
+}
+
+static void free_buffer(hostile_world *world, const hostile_call *c, void *buffer) {
+  if (!c->in_backend)
+    ad_release(buffer);
+  else if (buffer && world->inner)  // NULL: the backend is closed, and its memory is gone
+    world->backend->free(world->inner, buffer);
 }
 
 static void release_call(hostile_world *world, hostile_call *c) {
@@ -104,8 +117,8 @@ static void release_call(hostile_world *world, hostile_call *c) {
       *link = c->next;
       break;
     }
-  ad_release(c->in);
-  ad_release(c->out);
+  free_buffer(world, c, c->in);
+  free_buffer(world, c, c->out);
   ad_release(c);
 }
 
@@ -146,7 +159,7 @@ static ad_status hostile_post(void *world, ad_call *call) {
   c->inner = *call;
   c->refusals_left = (int)draw_below(w, 3);
   int moves = !ad_is_of_messages(call->operation) && draw_below(w, 2), apart = !overlap(call) && !call->reducing.adds;
-  ad_status status = moves ? move_buffers(c, call) : AD_OK;
+  ad_status status = moves ? move_buffers(w, c, call) : AD_OK;
   if (!status && apart && call->out_bytes) memset(call->out, POISON, call->out_bytes);
   poison_receives(call);
   c->held = (int)draw_below(w, 2);
@@ -213,6 +226,7 @@ static void hostile_close(void *world) {
   ad_status status = start_held(w);  // a rank may leave after posting its calls, so they must be started
   (void)status;                      // the other ranks get the error, and this rank leaves in any case
   w->backend->close(w->inner);
+  w->inner = NULL;
   while (w->calls) release_call(w, w->calls);
   ad_release(w->shared);
   ad_release(w);

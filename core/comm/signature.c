@@ -20,12 +20,18 @@ static uint64_t pack_outputs(const ad_call *call) {
   if (ad_op_is_transfer(call->op)) return (uint32_t)call->peer;
   if (!call->operation->reduces) return call->root;
   return (uint64_t)how->out_dtype | (uint64_t)(uint8_t)call->in_scale << 8 | (uint64_t)(uint8_t)call->out_scale << 16 |
-         (uint64_t)how->adds << 24;
+         (uint64_t)how->adds << 24 | (uint64_t)how->aligned << 25;
 }
 
 static uint64_t pack(const ad_call *call) {
   return (uint64_t)call->op | (uint64_t)call->dtype << 8 | (uint64_t)call->reducing.accumulate << 16 |
          (uint64_t)call->reducing.reduction << 24 | pack_outputs(call) << 32;
+}
+
+/* Adds the hash of a call's leaf ranges, if there are any, to the hash of its counts. */
+static ad_signature with_ranges(ad_signature signature, const ad_call *call) {
+  if (call->results) signature.counts ^= call->ranges_hash | 1;
+  return signature;
 }
 
 ad_signature ad_signature_of(const ad_call *call) {
@@ -36,14 +42,14 @@ ad_signature ad_signature_of(const ad_call *call) {
   if (ad_op_is_transfer(call->op)) signature.counts = (uint64_t)call->tag;
   // Bit 0 is set, since 0 means: no counts. Bit 1 is flipped, so that segments never match counts with the same hash.
   if (call->segment_count) signature.counts = (call->segments_hash | 1) ^ 2;
-  if (!call->in_starts) return signature;
+  if (!call->in_starts) return with_ranges(signature, call);
   // All members know the counts of blocks. The counts of pairs are compared later, for each pair of members.
   signature.counts = 1;
   signature.count = 0;
   if (ad_is_of_pairs(call->operation)) return signature;
   signature.counts = XXH3_64bits(call->in_starts, (call->members + 1) * sizeof *call->in_starts) | 1;
   signature.count = call->in_starts[call->members];
-  return signature;
+  return with_ranges(signature, call);
 }
 
 /* Returns the scale, -128 to 127, that is stored in the lowest byte. */
@@ -59,6 +65,7 @@ static void print_outputs(ad_text *text, const ad_signature *signature, ad_dtype
   if (out != dtype) ad_text_add(text, ", written as %s", ad_dtype_name(out));
   if (out_scale) ad_text_add(text, ", written times 2^%d", -out_scale);
   if (signature->what >> 56 & 1) ad_text_add(text, ", added to the output");
+  if (signature->what >> 57 & 1) ad_text_add(text, ", summed by leaves (hash %08" PRIx64 ")", signature->counts >> 32);
 }
 
 static void print_transfer(ad_text *text, const ad_signature *signature) {
@@ -89,7 +96,8 @@ void ad_signature_print(ad_text *text, const ad_signature *signature) {
     ad_text_add(text, " of %s with counts", ad_dtype_name(dtype));
   else
     ad_text_add(text, " of %" PRIu64 " %s", signature->count, ad_dtype_name(dtype));
-  if (!ad_is_of_pairs(operation) && signature->counts)
+  int leaves = operation->reduces && signature->what >> 57 & 1;  // their hash, printed below, is of counts too
+  if (!ad_is_of_pairs(operation) && signature->counts && !leaves)
     ad_text_add(text, " in all, with counts (hash %08" PRIx64 ")", signature->counts >> 32);
   else if (ad_takes_counts(operation) && !signature->counts)
     ad_text_add(text, " per block");

@@ -34,7 +34,7 @@ void ad_cast_past(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_d
 AD_INTERNAL void ad_accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, double factor,
                                size_t n);
 /* How ad_reduce combines its sources: result[i] is the reduction over j of (accumulate)sources[j][i], in the order of
- * the tree (tree.h). */
+ * the tree (tree.h, or with `aligned` nodes.h). */
 typedef struct ad_reducing {
   ad_dtype dtype; /* dtype of the sources */
   /* dtype in which the result is accumulated: AD_F32 or AD_F64; for integers and bool their own dtype */
@@ -50,6 +50,9 @@ typedef struct ad_reducing {
   /* For each source, the number of addends that it is the result of; NULL: one each. The addends of one source form one
    * part of the tree. A source of several addends is their sum (or other reduction) in the accumulate dtype. */
   const uint32_t *leaves;
+  /* 1: the tree is the aligned one over leaves (nodes.h), of which the sources form one node; `leaves` is then not NULL,
+   * and `first` is 0 */
+  int aligned;
 } ad_reducing;
 /* The core of every reduction: writes the result of n elements to out[k] for every k < out_count, in one pass that
  * reads each source and writes each output once. source_count must be at least 1. An output may be the same pointer as

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/dtypes.h"
 #include "kernels/kernels_table.h"
+#include "kernels/nodes.h"
 #include "kernels/tree.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -452,7 +453,8 @@ static void cast_past(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype s
 typedef struct reducer {
   void *const *out;
   const void *const *sources;
-  const uint32_t *leaves;  // as in ad_reducing
+  const uint32_t *leaves;  // as in ad_reducing, and so is `aligned`
+  int aligned;
   size_t out_count, source_count;
   size_t first, index_count;        // the addends that the sources contain: number of the first, and how many
   size_t size, sum_size, out_size;  // bytes of an element of the sources, of the sum, and of the outputs
@@ -499,7 +501,8 @@ static int are_few(const reducer *r, const part *p) {
   return 1;
 }
 
-/* Folds a part for which are_few returns 1 into `sum`. */
+/* Folds a part for which are_few returns 1 into `sum`. In a node of the aligned tree a part of three begins at a
+ * multiple of four, where both trees add the third addend to the sum of two. */
 static __attribute__((noinline)) void fold_few(const reducer *r, part *p, void *sum, size_t at, size_t n) {
   block space[TERMS];
   const void *terms[TERMS] = {sum};
@@ -519,7 +522,7 @@ static const void *fold_part(const reducer *r, part *p, void *sum, size_t at, si
     return sum;
   }
   block space;
-  size_t count = ad_tree_lower(p->first, p->count);
+  size_t count = r->aligned ? ad_node_lower(p->count) : ad_tree_lower(p->first, p->count);
   part lower = {p->first, count, p->next};
   const void *terms[TERMS] = {fold_part(r, &lower, sum, at, n)};
   part upper = {p->first + count, p->count - count, lower.next};
@@ -628,6 +631,7 @@ INLINE reducer plan_reduction(void *const *out, size_t out_count, const void *co
       .out_count = out_count,
       .source_count = source_count,
       .leaves = how->leaves,
+      .aligned = how->aligned,
       .first = how->first,
       .size = sizes[how->dtype],
       .sum_size = sizes[sum],

@@ -47,6 +47,7 @@ class _Collective(ctypes.Structure):
         ("root", ctypes.c_int64),
         ("site", ctypes.c_char_p),
         ("ranks", ctypes.c_void_p),
+        ("ranges", ctypes.c_void_p),
     ]
 
 

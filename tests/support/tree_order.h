@@ -19,4 +19,15 @@ static inline double in_tree_order(const void *context, double (*term)(const voi
   return join(context, lower, in_tree_order(context, term, join, cut, end));
 }
 
+/* Joins the terms [first, end), which are the leaves of one node of the aligned tree over leaves, pairwise in its order:
+ * the largest power of two of them below their number is one half. */
+static inline double in_node_order(const void *context, double (*term)(const void *, size_t),
+                                   double (*join)(const void *, double, double), size_t first, size_t end) {
+  size_t lower = 1;
+  if (end - first == 1) return term(context, first);
+  while (2 * lower < end - first) lower *= 2;
+  double sum = in_node_order(context, term, join, first, first + lower);
+  return join(context, sum, in_node_order(context, term, join, first + lower, end));
+}
+
 #endif

@@ -4,6 +4,7 @@
 
 #include <time.h>
 #include "base/clock.h"
+#include "base/error.h"
 #include "base/memory.h"
 #include "comm/mpi/channel.h"
 #include "comm/mpi/move.h"
@@ -56,6 +57,12 @@ static void record_last(mpi_world *world, const ad_call *call) {
 
 // Starts a call of a group that spans nodes.
 static ad_status post_spanning(mpi_world *world, mpi_channel *channel, ad_call *call) {
+  if (call->results)
+    return ad_fail(
+        AD_INVALID,
+        "%s: in `%s`, backend mpi cannot sum leaves between nodes where this needs another order than that of "
+        "the ranks; give each rank as many leaves as the others, a power of two, on a power of two of ranks",
+        call->site, call->operation->name);
   mpi_call *c = &world->calls[__builtin_ctzll(world->free_calls)];
   c->call = c->asked = call;
   c->channel = channel;

@@ -3,7 +3,9 @@
 #include "comm/shm/call.h"
 
 #include <string.h>
+#include "base/error.h"
 #include "base/text.h"
+#include "comm/leaf_ranges.h"
 #include "kernels/kernels.h"
 #include "comm/shm/copy.h"
 #include "comm/shm/error.h"
@@ -49,6 +51,19 @@ static int input_in_file(const shm_world *world, const ad_call *call) {
 static uint64_t place_output(const shm_world *world, const ad_call *call) {
   if (ad_is_of_messages(call->operation)) return messages_in_file(world, call, 0) ? world->control->regions_start : 0;
   return call->out_bytes ? ad_shm_offset(world, call->out, call->out_bytes) : world->control->regions_start;
+}
+
+// Refuses leaf ranges with several values, or none, for a member, if the buffers are not in the file: only calls whose
+// buffers are all there sum such values.
+static ad_status check_place(const shm_world *world, const ad_call *call) {
+  if (!call->results || ad_call_is_even(call)) return AD_OK;
+  int in_file = input_in_file(world, call) != 0;
+  if (in_file && place_output(world, call)) return AD_OK;
+  return ad_fail(
+      AD_INVALID,
+      "%s: in `%s`, `%s` is not memory of ad_comm_alloc, but it must be where members hand in several sums of "
+      "leaves, or get several",
+      call->site, call->operation->name, in_file ? "out" : "in");
 }
 
 // Returns into how many pieces the readers of an input divide it. A member reads a piece with one system call.
@@ -175,6 +190,7 @@ static ad_status make_offer(shm_world *world, shm_call *c, shm_slot *slot, size_
 
 ad_status ad_shm_publish(shm_world *world, shm_call *c) {
   const ad_call *call = c->call;
+  AD_TRY(check_place(world, call));
   shm_slot *slot = ad_shm_slot(c, c->channel->index);
   size_t bytes = sent_bytes(call);
   shm_offer offer = {.signature = ad_signature_of(call), .entries = (uint32_t)call->message_count};

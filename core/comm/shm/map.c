@@ -51,11 +51,12 @@ static void map_buffer(shm_world *world, uint64_t start, uint64_t bytes) {
 
 void ad_shm_map_buffers(shm_world *world, const shm_call *c) {
   const ad_call *call = c->call;
-  if (!call->operation->reduces || call->in_bytes < granule) return;
+  size_t value = ad_call_addend(call) * call->element;
+  if (!call->operation->reduces || value < granule) return;
   for (uint32_t i = 0; i < c->channel->members; i++) {
     const shm_slot *slot = ad_shm_slot(c, i);
-    size_t outputs = ad_is_sliced(call->operation) ? call->count : ad_shm_part(call, i);
-    map_buffer(world, slot->offer.in, call->in_bytes);
+    size_t outputs = ad_call_results(call) * ad_call_result_size(call, i);
+    map_buffer(world, slot->offer.in, ad_call_addends(call, i) * value);
     map_buffer(world, slot->offer.out, outputs * call->out_element);
   }
 }

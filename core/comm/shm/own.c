@@ -2,6 +2,7 @@
  * are outside the file: they are read from their processes, or pass through staging in rounds. Even and odd rounds use
  * different halves of the staging buffer, so round p overwrites the values of round p - 2. Three counters in each slot
  * say how many rounds the slot's member has finished: staged, reduced, copied. */
+#include "comm/leaf_ranges.h"
 #include "kernels/kernels.h"
 #include "comm/shm/copy.h"
 #include "comm/shm/error.h"
@@ -23,17 +24,19 @@ static uint64_t half(uint32_t round) { return (round & 1) * (uint64_t)SHM_STAGE;
 // Reduces the full value, or this member's block of it, from the inputs in the slots.
 static void reduce_alone(const shm_world *world, const shm_call *c) {
   const ad_call *call = c->call;
-  const void *sources[SHM_RANKS_MAX];
-  uint32_t own = c->channel->index;
+  const void *sources[AD_CALL_NODES_MAX];
+  uint32_t own = c->channel->index, first, addends;
   int scatters = !ad_is_sliced(call->operation);
-  size_t count = scatters ? ad_call_block(call, own) : call->count, start, n;
+  size_t count = ad_call_result_size(call, own), start, n;
   for (size_t at = 0; at < count; at += n) {
     start = at;
     n = scatters ? ad_call_run(call, own, at, &start) : count;
-    for (uint32_t i = 0; i < c->channel->members; i++)
-      sources[i] = ad_shm_at(world, ad_shm_slot(c, i)->offer.in + start * call->element);
-    void *out = (char *)call->out + at * call->out_element;
-    ad_reduce(&out, 1, sources, c->channel->members, &call->reducing, n);
+    ad_shm_sources(world, c, start, sources);
+    for (uint32_t r = 0; r < ad_call_results(call); r++) {
+      ad_reducing how = ad_call_reducing(call, r, &first, &addends);
+      void *out = (char *)call->out + (r * count + at) * call->out_element;
+      ad_reduce(&out, 1, sources + first, addends, &how, n);
+    }
   }
 }
 

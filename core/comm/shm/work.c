@@ -3,6 +3,7 @@
  * parts. So no member has to wait for one that computes or is not scheduled. */
 #include "comm/shm/work.h"
 
+#include "comm/leaf_ranges.h"
 #include "kernels/kernels.h"
 #include "comm/shm/copy.h"
 #include "comm/shm/parts.h"
@@ -23,22 +24,41 @@ static size_t reduce_chunk(const ad_call *call, size_t part) {
   return chunk_bytes(part * call->element, chunk_max) / call->element;
 }
 
+uint32_t ad_shm_sources(const shm_world *world, const shm_call *c, size_t whole, const void **sources) {
+  const ad_call *call = c->call;
+  size_t value = ad_call_addend(call) * call->element;
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < c->channel->members; i++)
+    for (uint32_t p = 0; p < ad_call_addends(call, i); p++)
+      sources[count++] = ad_shm_at(world, ad_shm_slot(c, i)->offer.in + p * value + whole * call->element);
+  return count;
+}
+
+// Lists where element `at` of part k, which is element `whole` of the full value, is written in result number `result`.
+static uint32_t list_outs(const shm_world *world, const shm_call *c, uint32_t k, size_t at, size_t whole,
+                          uint32_t result, void **outs) {
+  const ad_call *call = c->call;
+  int for_all = ad_is_sliced(call->operation);
+  size_t element = call->out_element, in_result = for_all ? whole : at;
+  uint32_t count = 0;
+  for (uint32_t i = for_all ? 0 : k; i < (for_all ? c->channel->members : k + 1); i++) {
+    size_t start = result * ad_call_result_size(call, i) + in_result;
+    outs[count++] = ad_shm_at(world, ad_shm_slot(c, i)->offer.out + start * element);
+  }
+  return count;
+}
+
 // Reduces elements [at, at + n) of part k, which start at element `whole` of the full value.
 static void reduce_run(const shm_world *world, const shm_call *c, uint32_t k, size_t at, size_t whole, size_t n) {
-  const ad_call *call = c->call;
-  const void *sources[SHM_RANKS_MAX];
+  const void *sources[AD_CALL_NODES_MAX];
   void *outs[SHM_RANKS_MAX];
-  uint32_t members = c->channel->members, out_count = 0;
-  int for_all = ad_is_sliced(call->operation);
-  for (uint32_t i = 0; i < members; i++) {
-    const shm_slot *slot = ad_shm_slot(c, i);
-    sources[i] = ad_shm_at(world, slot->offer.in + whole * call->element);
-    if (for_all) outs[out_count++] = ad_shm_at(world, slot->offer.out + whole * call->out_element);
+  ad_shm_sources(world, c, whole, sources);
+  for (uint32_t r = 0; r < ad_call_results(c->call); r++) {
+    uint32_t first, count, out_count = list_outs(world, c, k, at, whole, r, outs);
+    ad_reducing how = ad_call_reducing(c->call, r, &first, &count);
+    how.past = c->past;
+    ad_reduce(outs, out_count, sources + first, count, &how, n);
   }
-  if (!for_all) outs[out_count++] = ad_shm_at(world, ad_shm_slot(c, k)->offer.out + at * call->out_element);
-  ad_reducing how = call->reducing;
-  how.past = c->past;
-  ad_reduce(outs, out_count, sources, members, &how, n);
 }
 
 // Reduces chunk `number` of part k, one contiguous run after another.

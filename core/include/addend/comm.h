@@ -96,9 +96,18 @@ typedef struct ad_segment {
   size_t row; /* number of elements in one row */
 } ad_segment;
 
+/* Which leaves of a batch (train.leaves) the members of a group sum: member i the leaves [starts[i], starts[i + 1]) of
+ * `leaves`. All members give the same numbers. Leaves are summed by an aligned tree: a node of it is the leaves [k 2^j,
+ * (k + 1) 2^j), cut off at the last leaf, and is the sum of its two halves. So the result has the same bits however the
+ * leaves are divided among members. A range of leaves is one node or several: the fewest, in ascending order. */
+typedef struct ad_leaf_ranges {
+  int64_t leaves;
+  const int64_t *starts; /* one more than the group has members */
+} ad_leaf_ranges;
+
 /* Describes one collective. Zero fields mean the defaults. The caller owns all memory. The memory of `in`, `out` and of
- * the messages must stay valid until the collective is complete; the arrays counts, receive_counts, messages and
- * segments are copied. */
+ * the messages must stay valid until the collective is complete; the arrays counts, receive_counts, messages, segments
+ * and those of `ranges` are copied. */
 typedef struct ad_collective {
   size_t size; /* sizeof(ad_collective) */
   ad_collective_op op;
@@ -139,6 +148,11 @@ typedef struct ad_collective {
    * may have different sites. */
   const char *site;
   const ad_ranks *ranks; /* the group as a list of ranks, instead of `group`; AD_INVALID if both are set */
+  /* For all_reduce and reduce_scatter: sums of floats by the aligned tree over leaves, all in one dtype. `in` has one
+   * value for each node of this rank's leaves, one after another; `out` gets one for each node of all members' leaves.
+   * Unless each member has one node, and so has the result, both must be memory of ad_comm_alloc. NULL: one value a
+   * member, summed by law 10's tree over members. AD_INVALID on backend mpi between nodes, where the two trees differ. */
+  const ad_leaf_ranges *ranges;
 } ad_collective;
 
 /* Runs a collective until it is complete. After AD_MISMATCH, AD_RANK_DIED, AD_RANK_LEFT, AD_CYCLE or AD_PEER_FAILED the

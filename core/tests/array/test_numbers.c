@@ -8,7 +8,9 @@
 #include <math.h>
 #include <string.h>
 #include "addend/array.h"
+#include "array/transit.h"
 #include "kernels/kernels.h"
+#include "kernels/nodes.h"
 #include "ranks.h"
 
 /* ---- scaled f16 ---- */
@@ -61,6 +63,66 @@ static int sum_scaled_values(ad_comm *comm, void *context) {
 }
 
 static void a_sum_reads_its_addends_at_their_scale(void **state) { run_ranks(3, sum_scaled_values, NULL); }
+
+/* ---- sums of leaves ---- */
+
+enum { LEAVES = 8, LEAF_ROWS = 5, LEAF_ROW = 2, SUMS_MAX = 4 };
+
+/* Element e of the sum of leaves [first, first + count). Sums of these whole numbers are exact. */
+static float sum_of_leaves(int64_t first, int64_t count, size_t e) {
+  float sum = 0;
+  for (int64_t leaf = first; leaf < first + count; leaf++) sum += (float)(leaf * leaf + (int64_t)e);
+  return sum;
+}
+
+/* Writes the sums of the nodes of leaves [first, end) from element `at` of each on, one after another, or checks them. */
+static size_t pass_sums(int64_t first, int64_t end, size_t at, size_t size, float *memory, int checks) {
+  ad_node nodes[AD_NODES_MAX];
+  size_t count = ad_nodes_of(first, end - first, LEAVES, nodes);
+  for (size_t k = 0; k < count; k++)
+    for (size_t e = 0; e < size; e++) {
+      float sum = sum_of_leaves(nodes[k].first, nodes[k].count, at + e);
+      if (!checks) memory[k * size + e] = sum;
+      CHECK(memory[k * size + e] == sum);
+    }
+  return count;
+}
+
+static int sum_leaves(ad_comm *comm, void *context) {
+  const int64_t starts[] = {1, 3, 3, 7};  // leaf 1 and 2; none; [3], [4, 6) and 6
+  const ad_leaf_ranges ranges = {LEAVES, starts};
+  int64_t rank = ad_comm_rank(comm);
+  ad_mesh *mesh;
+  CHECK_OK(ad_mesh_create("dp_shard=3", &mesh));
+  ad_layout layout = ad_layout_all(mesh, AD_R);
+  ad_layout_set(&layout, AD_AXES(AD_DP_SHARD), AD_P);
+  ad_array in = ad_array_describe(comm, AD_F32, &(ad_shape){2, {LEAF_ROWS, LEAF_ROW}}, &layout), out;
+  CHECK_OK(ad_comm_alloc(comm, SUMS_MAX * ad_array_bytes(&in), &in.data));
+  pass_sums(starts[rank], starts[rank + 1], 0, ad_array_numel(&in), in.data, 0);
+  for (int scatters = 0; scatters < 2; scatters++) {
+    ad_transit transit = {.move = scatters ? AD_MOVE_REDUCE_SCATTER : AD_MOVE_ALL_REDUCE,
+                          .axes = AD_AXES(AD_DP_SHARD),
+                          .to = scatters ? AD_S(0) : AD_R,
+                          .ranges = &ranges};
+    ad_request request;
+    CHECK_OK(ad_array_after(comm, &in, transit.move, transit.axes, transit.to, &out));
+    CHECK_OK(ad_comm_alloc(comm, SUMS_MAX * ad_array_bytes(&in), &out.data));
+    size_t at = scatters ? (size_t)ad_cut(LEAF_ROWS, rank, 3).first * LEAF_ROW : 0;
+    CHECK_OK(ad_transit_post(comm, &transit, &in, &out, &request));
+    CHECK_OK(ad_comm_wait(comm, &request));
+    CHECK(pass_sums(starts[0], starts[3], at, ad_array_numel(&out), out.data, 1) == 4);
+    ad_comm_free(comm, out.data);
+  }
+  ad_transit columns = {.move = AD_MOVE_REDUCE_SCATTER, .axes = AD_AXES(AD_DP_SHARD), .to = AD_S(1), .ranges = &ranges};
+  CHECK_OK(ad_array_after(comm, &in, columns.move, columns.axes, columns.to, &out));
+  out.data = in.data;
+  CHECK_STATUS(ad_transit_run(comm, &columns, &in, &out), AD_INVALID);
+  ad_comm_free(comm, in.data);
+  ad_mesh_destroy(mesh);
+  return 0;
+}
+
+static void an_array_has_a_value_for_each_node_of_its_leaves(void **state) { run_ranks(3, sum_leaves, NULL); }
 
 /* ---- results in memory that holds NaN ---- */
 
@@ -127,6 +189,7 @@ static void a_transition_writes_every_element_of_its_result(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_sum_reads_its_addends_at_their_scale),
+      cmocka_unit_test(an_array_has_a_value_for_each_node_of_its_leaves),
       cmocka_unit_test(a_transition_writes_every_element_of_its_result),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -110,6 +110,103 @@ static void what_an_exchange_receives_lands_in_memory_of_its_own(void **state) {
   ad_comm_close(comm);
 }
 
+/* ---- leaf ranges ---- */
+
+enum { LEAF_NUMEL = 3 };
+
+/* A sum of the leaves 1 to 5 of 8, which one member hands in as the three nodes [1], [2, 4) and [4, 6). */
+static ad_collective sum_of_leaves(const ad_leaf_ranges *ranges, const float *in, float *out) {
+  return (ad_collective){.size = sizeof(ad_collective),
+                         .op = AD_ALL_REDUCE,
+                         .in = in,
+                         .out = out,
+                         .count = LEAF_NUMEL,
+                         .dtype = AD_F32,
+                         .ranges = ranges};
+}
+
+static void set_integers(ad_collective *call) { call->dtype = AD_I32; }
+static void set_maximum(ad_collective *call) { call->reduction = AD_MAX; }
+static void set_gather(ad_collective *call) { call->op = AD_ALL_GATHER; }
+static void set_wide_sums(ad_collective *call) { call->accumulate = AD_F64; }
+static void set_narrow_output(ad_collective *call) { call->out_dtype = AD_BF16; }
+static void set_scale(ad_collective *call) { call->in_scale = call->out_scale = 1; }
+static void set_adds(ad_collective *call) { call->op = AD_REDUCE_SCATTER, call->adds = 1; }
+static void set_same_buffer(ad_collective *call) { call->out = (float *)(uintptr_t)call->in; }
+
+static void leaves_are_only_summed_as_they_are(void **state) {
+  static const struct {
+    void (*change)(ad_collective *call);
+    const char *fact;
+  } changes[] = {{set_integers, "ranges"}, {set_maximum, "ranges"}, {set_gather, "ranges"},
+                 {set_wide_sums, "f64"},   {set_scale, "1"},        {set_narrow_output, "bf16"},
+                 {set_adds, "adds"},       {set_same_buffer, "out"}};
+  ad_comm *comm = open_alone();
+  void *memory;
+  assert_int_equal(ad_comm_alloc(comm, 6 * LEAF_NUMEL * sizeof(float), &memory), AD_OK);
+  float *in = memory, *out = in + 3 * LEAF_NUMEL, elsewhere[3 * LEAF_NUMEL];
+  const ad_leaf_ranges ranges = {8, (int64_t[]){1, 6}};
+  for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+    ad_collective call = sum_of_leaves(&ranges, in, out);
+    changes[i].change(&call);
+    refused(ad_comm_run(comm, &call), changes[i].fact);
+  }
+  ad_collective call = sum_of_leaves(&ranges, elsewhere, out);
+  refused(ad_comm_run(comm, &call), "ad_comm_alloc");
+  call = sum_of_leaves(&ranges, in, elsewhere);
+  refused(ad_comm_run(comm, &call), "ad_comm_alloc");
+  for (int i = 0; i < 3 * LEAF_NUMEL; i++) in[i] = (float)i;
+  call = sum_of_leaves(&ranges, in, out);
+  assert_int_equal(ad_comm_run(comm, &call), AD_OK);
+  assert_memory_equal(out, in, 3 * LEAF_NUMEL * sizeof *in);
+  ad_comm_close(comm);
+}
+
+/* Rank 0 hands in two sums and rank 1 one, or none. */
+static int sum_elsewhere(ad_comm *comm, void *context) {
+  const ad_leaf_ranges ranges[] = {{4, (int64_t[]){0, 3, 4}}, {4, (int64_t[]){0, 4, 4}}};
+  float in[2 * LEAF_NUMEL] = {0}, out[LEAF_NUMEL];
+  for (int i = 0; i < 2; i++) {
+    ad_collective call = sum_of_leaves(&ranges[i], in, out);
+    CHECK_STATUS(ad_comm_run(comm, &call), AD_INVALID);
+    CHECK_FACTS("ad_comm_alloc");
+  }
+  return 0;
+}
+
+static void ranks_with_other_numbers_of_sums_sum_in_comm_memory(void **state) { run_ranks(2, sum_elsewhere, NULL); }
+
+static void ranges_of_leaves_follow_one_another(void **state) {
+  static const struct {
+    int64_t leaves, starts[2];
+    const char *fact;
+  } wrong[] = {{0, {0, 0}, "0"},          {-1, {0, 1}, "-1"},
+               {8, {-1, 4}, "starts[0]"}, {8, {4, 3}, "starts[1]"},
+               {8, {4, 9}, "starts[1]"},  {8, {9, 9}, "starts[0]"},
+               {8, {4, 4}, "all_reduce"}, {INT64_MAX, {0, 1}, "9223372036854775807"}};
+  ad_comm *comm = open_alone();
+  float in[LEAF_NUMEL] = {1, 2, 3}, out[LEAF_NUMEL];
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    const ad_leaf_ranges ranges = {wrong[i].leaves, wrong[i].starts};
+    ad_collective call = sum_of_leaves(&ranges, in, out);
+    refused(ad_comm_run(comm, &call), wrong[i].fact);
+  }
+  ad_comm *many;
+  int64_t starts[601];
+  for (int64_t i = 0; i <= 600; i++) starts[i] = 3 * i;  // two sums a rank, for the most part
+  assert_int_equal(ad_comm_open_dry(0, 600, &many), AD_OK);
+  ad_collective of_many = sum_of_leaves(&(ad_leaf_ranges){1800, starts}, in, out);
+  refused(ad_comm_run(many, &of_many), "1024");
+  ad_comm_close(many);
+  const ad_leaf_ranges no_starts = {8, NULL}, one = {8, (int64_t[]){4, 8}};
+  ad_collective call = sum_of_leaves(&no_starts, in, out);
+  refused(ad_comm_run(comm, &call), "starts");
+  call = sum_of_leaves(&one, in, out);
+  assert_int_equal(ad_comm_run(comm, &call), AD_OK);
+  assert_memory_equal(out, in, sizeof in);
+  ad_comm_close(comm);
+}
+
 static int sum_on_rank(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   float in[6] = {1, 2, 3, 4, 5, 6}, out[6];
@@ -247,6 +344,9 @@ int main(void) {
       cmocka_unit_test(a_comm_that_is_null_is_refused_by_name),
       cmocka_unit_test(a_missing_argument_is_refused_and_the_next_call_works),
       cmocka_unit_test(what_an_exchange_receives_lands_in_memory_of_its_own),
+      cmocka_unit_test(leaves_are_only_summed_as_they_are),
+      cmocka_unit_test(ranks_with_other_numbers_of_sums_sum_in_comm_memory),
+      cmocka_unit_test(ranges_of_leaves_follow_one_another),
       cmocka_unit_test(bytes_and_the_flight_recorder_report_every_collective),
       cmocka_unit_test(the_flight_recorder_keeps_the_last_256),
       cmocka_unit_test(one_rank_calls_and_several_call),

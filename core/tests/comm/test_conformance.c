@@ -11,10 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "addend/layout.h"
 #include "addend/mesh.h"
+#include "base/random.h"
 #include "kernels/kernels.h"
 #include "addend/helpers.h"
 #include "comm/hint.h"
+#include "comm/shared.h"
+#include "kernels/nodes.h"
 #include "draw.h"
 #include "ranks.h"
 
@@ -436,6 +440,122 @@ static void same_bits(suite *s) {
   }
 }
 
+/* ---- sums of leaves: the same bits however the leaves are divided among members ---- */
+
+enum { LEAVES_MAX = 21, SUMS_MAX = 10 }; /* most leaves, and most nodes of a range of them */
+
+/* Divides leaves [first, end) among members, differently for each `number`; some may have none. */
+static void divide_leaves(const suite *s, int64_t first, int64_t end, uint64_t number, int64_t *starts) {
+  starts[0] = first;
+  for (size_t i = 0; i < s->members; i++) {
+    int64_t left = end - starts[i], even = left / (int64_t)(s->members - i);
+    int64_t drawn = ad_random_below(number, i, 0, (number % 4 ? 2 * even : left) + 1);
+    starts[i + 1] = starts[i] + (number % 5 ? drawn : even);
+    if (starts[i + 1] > end || i + 1 == s->members) starts[i + 1] = end;
+  }
+}
+
+/* Writes the sums of the nodes of leaves [first, end), one after another, and returns their number. */
+static size_t sum_nodes(int64_t first, int64_t end, int64_t leaves, size_t n, float *sums) {
+  static float of_leaves[LEAVES_MAX * NOISE];
+  ad_node nodes[AD_NODES_MAX];
+  size_t count = ad_nodes_of(first, end - first, leaves, nodes);
+  for (size_t leaf = (size_t)first; leaf < (size_t)end; leaf++)
+    for (size_t i = 0; i < n; i++)
+      of_leaves[leaf * n + i] = (float)noise[leaf % NOISE_MEMBERS][(i + 97 * leaf) % NOISE];
+  for (size_t k = 0; k < count; k++)
+    for (size_t i = 0; i < n; i++)
+      sums[k * n + i] = (float)in_node_order(&(addends){of_leaves, n, i}, addend_of, add_in_f32, (size_t)nodes[k].first,
+                                             (size_t)(nodes[k].first + nodes[k].count));
+  return count;
+}
+
+/* How a sum of leaves leaves its results: whole, or each member its block, or its rows of two segments. */
+typedef enum scattering { WHOLE, BLOCKS, SEGMENTS, SCATTERINGS } scattering;
+
+/* This member's part of a result: two runs of its elements. */
+typedef struct own_part {
+  ad_span runs[2];
+  size_t size;
+} own_part;
+
+static own_part part_of(const suite *s, size_t n, scattering how) {
+  int64_t count = (int64_t)n, half = how == SEGMENTS ? count / 2 : count, i = (int64_t)s->index,
+          g = (int64_t)s->members;
+  own_part part = {.runs = {ad_cut(half, i, g), ad_cut(count - half, i, g)}, .size = n};
+  if (how == WHOLE) part.runs[0] = (ad_span){0, count};
+  part.runs[1].first += half;
+  part.size = (size_t)(part.runs[0].count + part.runs[1].count);
+  return part;
+}
+
+static int is_part(const own_part *part, const float *found, const float *whole) {
+  size_t first = (size_t)part->runs[0].count;
+  return !memcmp(found, whole + part->runs[0].first, first * sizeof *found) &&
+         !memcmp(found + first, whole + part->runs[1].first, (part->size - first) * sizeof *found);
+}
+
+/* Returns 1 if each member has one node, and so has the result: then memory may be anywhere. */
+static int are_even(const suite *s, const ad_leaf_ranges *ranges) {
+  ad_node nodes[AD_NODES_MAX];
+  const int64_t *starts = ranges->starts;
+  int even = ad_nodes_of(starts[0], starts[s->members] - starts[0], ranges->leaves, nodes) == 1;
+  for (size_t i = 0; i < s->members; i++)
+    even &= ad_nodes_of(starts[i], starts[i + 1] - starts[i], ranges->leaves, nodes) == 1;
+  return even;
+}
+
+/* One sum of leaves, of which member i has [starts[i], starts[i + 1]). */
+static void sum_leaves(const suite *s, const variant *v, const ad_leaf_ranges *ranges, size_t n, scattering how) {
+  size_t counts[MEMBERS_MAX];
+  const int64_t *starts = ranges->starts;
+  ad_segment segments[] = {{(int64_t)(n / 2), 1}, {(int64_t)(n - n / 2), 1}};
+  own_part part = part_of(s, n, how);
+  for (size_t i = 0; i < s->members; i++) counts[i] = (size_t)ad_cut((int64_t)n, (int64_t)i, (int64_t)s->members).count;
+  float *expected = malloc(SUMS_MAX * n * sizeof *expected), *own = malloc(SUMS_MAX * n * sizeof *own);
+  CHECK(expected && own);
+  size_t given = sum_nodes(starts[s->index], starts[s->index + 1], ranges->leaves, n, own);
+  size_t results = sum_nodes(starts[0], starts[s->members], ranges->leaves, n, expected);
+  int in_place = v->in_place && results == 1 && given && how == WHOLE, even = are_even(s, ranges);
+  buffer in = take(s, given * n, !even || v->in_comm), out = take(s, results * part.size, !even || v->out_comm);
+  memcpy(in.memory, own, given * n * sizeof *own);
+  ad_collective call = collective(s, how == WHOLE ? AD_ALL_REDUCE : AD_REDUCE_SCATTER, n);
+  call.in = in.memory;
+  call.out = in_place ? in.memory : out.memory;
+  call.ranges = ranges;
+  if (how == BLOCKS) call.counts = counts;
+  call.adds = how == BLOCKS && results == 1;
+  for (size_t i = 0; call.adds && i < part.size; i++) {
+    float *sum = &expected[(size_t)part.runs[0].first + i];
+    ((float *)out.memory)[i] = (float)noise[0][i];
+    *sum = (float)noise[0][i] + *sum;
+  }
+  if (how == SEGMENTS) call.segments = segments, call.segment_count = 2;
+  run(s, v, &call);
+  for (size_t r = 0; r < results; r++) CHECK(is_part(&part, (const float *)call.out + r * part.size, expected + r * n));
+  give(s, &in);
+  give(s, &out);
+  free(expected);
+  free(own);
+}
+
+static void sums_by_nodes(suite *s) {
+  static const size_t sizes[] = {1, 50, 5000, NOISE};
+  int64_t starts[MEMBERS_MAX + 1];
+  set_dtype(s, AD_F32);
+  if (!ad_comm_shares(s->comm, &s->group)) return;  // between nodes, backend mpi refuses these sums
+  for (uint64_t number = 0; number < 36; number++) {
+    int64_t leaves = 1 + ad_random_below(number, 1, 1, LEAVES_MAX);
+    int64_t first = number % 3 ? 0 : ad_random_below(number, 1, 2, leaves);
+    int64_t end = number % 3 == 2 ? first + 1 + ad_random_below(number, 1, 3, leaves - first) : leaves;
+    size_t n = sizes[number / 2 % 4];
+    variant v = placed(s, (int)(number % 8));
+    divide_leaves(s, first, end, number, starts);
+    if (n == NOISE && !s->wanted->bytes_max) n /= 10;
+    sum_leaves(s, &v, &(ad_leaf_ranges){leaves, starts}, n, (scattering)(number / 8 % SCATTERINGS));
+  }
+}
+
 /* ---- running the suite in one world ---- */
 
 static ad_axes axes_of(const conformance *wanted) {
@@ -452,7 +572,7 @@ static int run_suite(ad_comm *comm, void *context) {
   s.group = ad_mesh_group(s.mesh, axes_of(s.wanted), s.rank);
   s.members = (size_t)ad_group_size(&s.group);
   s.index = (size_t)ad_group_index(&s.group, s.rank);
-  static void (*const parts[])(suite *) = {every_size, large_sizes, many_requests, same_bits};
+  static void (*const parts[])(suite *) = {every_size, large_sizes, many_requests, same_bits, sums_by_nodes};
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
     alarm(RANK_HANGS);  // a rank that waits for what never comes ends the world by its death
     parts[i](&s);

@@ -79,6 +79,11 @@ static void change_dtype(world *w, ad_collective *call) { call->dtype = AD_I32; 
 static void change_accumulate(world *w, ad_collective *call) { call->accumulate = AD_F64; }
 static void change_reduction(world *w, ad_collective *call) { call->reduction = AD_MAX; }
 static void change_nothing(world *w, ad_collective *call) {}
+static void change_ranges(world *w, ad_collective *call) {
+  static const int64_t starts[] = {0, 2, 3, 4};  // the second and the third are added first, unlike those of ranks
+  static const ad_leaf_ranges ranges = {4, starts};
+  call->ranges = &ranges;
+}
 
 static const difference differences[] = {
     {{"all_reduce(sum)", "10 f32", "member 0"}, change_op, 0},
@@ -86,6 +91,7 @@ static const difference differences[] = {
     {{"all_reduce(sum)", "10 f32", "10 i32"}, change_dtype, 0},
     {{"all_reduce(sum)", "10 f32", "in f64"}, change_accumulate, 0},
     {{"all_reduce(sum)", "all_reduce(max)"}, change_reduction, 0},
+    {{"all_reduce(sum)", "10 f32", "two.c:2"}, change_ranges, 0},
     {{"all_reduce(sum)", "4000 f32", "4001 f32"}, change_count, 1},
 };
 
@@ -103,6 +109,24 @@ static int differ(ad_comm *comm, void *context) {
 
 static void a_mismatch_is_an_error_on_all_ranks(void **state) {
   for (size_t i = 0; i < sizeof differences / sizeof *differences; i++) run_ranks(3, differ, (void *)&differences[i]);
+}
+
+// Rank 2 has other leaves than ranks 0 and 1 believe. In a reduce_scatter the hash of the leaves is that of counts too.
+static int differ_in_leaves(ad_comm *comm, void *context) {
+  const ad_collective_op *op = context;
+  world *w = open_world(comm, "dp=3");
+  int64_t starts[] = {0, w->rank == 2 ? 4 : 2, w->rank == 2 ? 6 : 3, w->rank == 2 ? 8 : 4};
+  const ad_leaf_ranges ranges = {starts[3], starts};
+  ad_collective call = sum_of(w, 10, AD_HERE);
+  call.op = *op;
+  call.ranges = &ranges;
+  fails_on_all(w, &call, AD_MISMATCH, "rank 2", "10 f32");
+  return close_world(w);
+}
+
+static void a_mismatch_of_leaves_is_an_error_on_all_ranks(void **state) {
+  run_ranks(3, differ_in_leaves, &(ad_collective_op){AD_ALL_REDUCE});
+  run_ranks(3, differ_in_leaves, &(ad_collective_op){AD_REDUCE_SCATTER});
 }
 
 // Rank 2 computes while ranks 0 and 1 disagree, and gets the error at its next call.
@@ -336,6 +360,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(equal_calls_match),
       cmocka_unit_test(a_mismatch_is_an_error_on_all_ranks),
+      cmocka_unit_test(a_mismatch_of_leaves_is_an_error_on_all_ranks),
       cmocka_unit_test(a_rank_of_another_group_learns_at_its_next_call),
       cmocka_unit_test(differing_counts_are_a_mismatch),
       cmocka_unit_test(a_message_needs_its_other_side),

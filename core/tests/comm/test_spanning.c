@@ -140,6 +140,26 @@ static ad_status meet(ad_comm *comm) {
   return ad_comm_run(comm, &barrier);
 }
 
+// Sums of leaves between nodes are refused where they go by another order than sums of ranks, and summed where they do
+// not.
+static int sum_leaves(ad_comm *comm, void *context) {
+  int64_t starts[] = {0, 2, 3, 4};
+  const ad_leaf_ranges ranges = {4, starts};
+  float in = 1, out = 0;
+  ad_collective call = {.size = sizeof call, .op = AD_ALL_REDUCE, .in = &in, .out = &out, .count = 1, .dtype = AD_F32};
+  call.ranges = &ranges;
+  CHECK_STATUS(ad_comm_run(comm, &call), AD_INVALID);
+  CHECK_SAYS("all_reduce");
+  starts[1] = 1, starts[2] = 2;
+  CHECK_OK(ad_comm_run(comm, &call));
+  CHECK(out == 3);
+  return 0;
+}
+
+static void sums_of_leaves_between_nodes_are_refused_where_their_order_differs(void **state) {
+  run_on_nodes("aab", sum_leaves, NULL);
+}
+
 /* ---- lists of ranks, announced to a member before it makes its first call on them ---- */
 
 static ad_ranks *list_of_all(ad_comm *comm) {
@@ -375,6 +395,7 @@ static void a_module_that_cannot_be_loaded_is_named(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(values_are_right_wherever_ranks_are),
+      cmocka_unit_test(sums_of_leaves_between_nodes_are_refused_where_their_order_differs),
       cmocka_unit_test(calls_on_lists_are_kept_until_a_member_makes_its_own),
       cmocka_unit_test(messages_of_an_exchange_match_in_number_bytes_and_dtype),
       cmocka_unit_test(a_rank_receives_all_messages_to_itself),

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "kernels/kernels.h"
+#include "kernels/nodes.h"
 #include "kernels/tree.h"
 #include "base/random.h"
 #include "says.h"
@@ -457,6 +458,51 @@ static void parts_of_the_tree_may_be_summed_before(void **state) {
   }
 }
 
+/* Cuts a node's leaves 0 .. count - 1 into nodes, differently for each draw. */
+static size_t cut_into_nodes(size_t first, size_t count, uint64_t draw, uint32_t *leaves) {
+  if (count == 1 || (draw >> (first + count) % 61 & 3) == 0) return leaves[0] = (uint32_t)count, 1;
+  size_t lower = ad_node_lower(count), below = cut_into_nodes(first, lower, draw, leaves);
+  return below + cut_into_nodes(first + lower, count - lower, draw, leaves + below);
+}
+
+/* Sums a node of `count` leaves, of which some smaller nodes were summed before, each by itself. */
+static void sum_node(const wanted_sum *wanted, size_t count, int turn) {
+  static double partial[MANY_SOURCES][MANY_LENGTH];
+  const void *nodes[MANY_SOURCES];
+  uint32_t leaves[MANY_SOURCES];
+  static uint32_t ones[MANY_SOURCES];
+  for (size_t j = 0; j < MANY_SOURCES; j++) ones[j] = 1;
+  size_t node_count = cut_into_nodes(0, count, ad_random_bits(5, 0, (uint64_t)turn), leaves);
+  ad_reducing how = {.dtype = wanted->dtype, .accumulate = wanted->sum, .reduction = AD_SUM, .aligned = 1};
+  ad_kernels_choose((ad_variant)(turn % ((int)best + 1)));
+  for (size_t p = 0, done = 0; p < node_count; done += leaves[p++]) {
+    void *out = partial[p];
+    how.leaves = ones;
+    nodes[p] = leaves[p] == 1 ? wanted->sources[done] : out;
+    if (leaves[p] > 1) ad_reduce(&out, 1, wanted->sources + done, leaves[p], &how, MANY_LENGTH);
+  }
+  void *out = results[0][0].bytes;
+  how.leaves = leaves;
+  ad_reduce(&out, 1, nodes, node_count, &how, MANY_LENGTH);
+  for (size_t i = 0; i < MANY_LENGTH; i++) {
+    wanted_sum w = *wanted;
+    w.i = i;
+    double expected = in_node_order(&w, term_of, join, 0, count), rounded;
+    ad_cast(&rounded, w.dtype, &expected, AD_F64, 1);
+    assert_same_number((const char *)out + i * ad_dtype_size(w.dtype), &rounded, w.dtype);
+  }
+}
+
+static void leaves_are_summed_in_the_order_of_their_tree(void **state) {
+  int turn = 0;
+  for (int d = 0; d < 2; d++) {
+    wanted_sum w = {.dtype = d ? AD_F64 : AD_F32, .sum = d ? AD_F64 : AD_F32, .reduction = AD_SUM};
+    w.sources = many_sources(w.dtype);
+    for (size_t count = 1; count <= MANY_SOURCES; count++)
+      for (int draw = 0; draw < 12; draw++) sum_node(&w, count, turn++);
+  }
+}
+
 /* ---- integers and bools: the reference adds them one by one, in 64 bits ---- */
 
 static int64_t whole_number(const void *memory, ad_dtype dtype, size_t i) {
@@ -834,6 +880,7 @@ int main(void) {
       cmocka_unit_test(every_variant_rounds_sums_of_two_identically),
       cmocka_unit_test(a_reduction_goes_in_the_order_of_the_tree_in_the_accumulate_dtype),
       cmocka_unit_test(parts_of_the_tree_may_be_summed_before),
+      cmocka_unit_test(leaves_are_summed_in_the_order_of_their_tree),
       cmocka_unit_test(whole_numbers_and_bools_are_reduced_as_one_by_one),
       cmocka_unit_test(the_tree_halves_its_indices_and_keeps_pairs_together),
       cmocka_unit_test(integers_sum_exactly_and_wrap_around),
