@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "comm/leaf_ranges.h"
 #include "comm/mpi/channel.h"
 #include "comm/mpi/move.h"
 #include "comm/mpi/transfer.h"
@@ -57,12 +58,11 @@ static void record_last(mpi_world *world, const ad_call *call) {
 
 // Starts a call of a group that spans nodes.
 static ad_status post_spanning(mpi_world *world, mpi_channel *channel, ad_call *call) {
-  if (call->results)
-    return ad_fail(
-        AD_INVALID,
-        "%s: in `%s`, backend mpi cannot sum leaves between nodes where this needs another order than that of "
-        "the ranks; give each rank as many leaves as the others, a power of two, on a power of two of ranks",
-        call->site, call->operation->name);
+  if (!ad_call_is_even(call))
+    return AD_REFUSE_CALL(
+        call, "%s",
+        "backend mpi sums leaves between nodes only where each rank hands in one sum of them and gets "
+        "one; give each rank as many leaves as the others, a power of two");
   mpi_call *c = &world->calls[__builtin_ctzll(world->free_calls)];
   c->call = c->asked = call;
   c->channel = channel;

@@ -59,7 +59,7 @@ void ad_mpi_routes_free(mpi_routes *routes) {
 
 int ad_mpi_sums_first(const mpi_routes *routes, const ad_call *call, uint32_t i) {
   uint32_t count = routes->places[i].count;
-  if (!call->operation->reduces || count < 2) return 0;
+  if (!call->operation->reduces || count < 2 || call->results) return 0;
   return ad_dtype_size(call->reducing.accumulate) <= count * call->element;
 }
 

@@ -30,7 +30,8 @@ static inline int ad_mpi_same_node(const mpi_routes *routes, uint32_t a, uint32_
   return routes->places[a].node == routes->places[b].node;
 }
 /* Returns 1 if member i's node sends other nodes the sum of i's part of the tree instead of each addend. This is done
- * if the part has several members and its sum, in the accumulate dtype, has no more bytes than their addends. */
+ * if the part has several members and its sum, in the accumulate dtype, has no more bytes than their addends. Not done
+ * for sums of leaves, whose tree is another. */
 int ad_mpi_sums_first(const mpi_routes *routes, const ad_call *call, uint32_t i);
 /* Returns the member that reads member i's addends of slice k: member k itself, or the member of i's node that sums i's
  * part of the tree for k. */

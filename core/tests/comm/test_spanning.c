@@ -16,6 +16,7 @@
 #include "nodes.h"
 #include "ranks.h"
 #include "says.h"
+#include "tree_order.h"
 
 ad_status __real_ad_mpi_load(const ad_mpi_transport **out);
 ad_status __wrap_ad_mpi_load(const ad_mpi_transport **out);
@@ -140,24 +141,67 @@ static ad_status meet(ad_comm *comm) {
   return ad_comm_run(comm, &barrier);
 }
 
-// Sums of leaves between nodes are refused where they go by another order than sums of ranks, and summed where they do
-// not.
-static int sum_leaves(ad_comm *comm, void *context) {
-  int64_t starts[] = {0, 2, 3, 4};
-  const ad_leaf_ranges ranges = {4, starts};
-  float in = 1, out = 0;
-  ad_collective call = {.size = sizeof call, .op = AD_ALL_REDUCE, .in = &in, .out = &out, .count = 1, .dtype = AD_F32};
+/* ---- sums of leaves ---- */
+
+// Leaves have fractions, so that their sum depends on the order of additions.
+static float leaf_value(size_t leaf, size_t i) { return 1 + (float)ad_random_uniform(7, leaf, i); }
+static double leaf_of(const void *element, size_t leaf) { return leaf_value(leaf, *(const size_t *)element); }
+static double add_in_f32(const void *context, double a, double b) { return (float)(a + b); }
+
+static float sum_of_leaves(size_t first, size_t end, size_t i) {
+  return (float)in_node_order(&i, leaf_of, add_in_f32, first, end);
+}
+
+// Sums `each` leaves of each rank, a power of two of them.
+static void sum_leaves(const world *w, int scatters, size_t each) {
+  size_t numel = (scatters ? w->ranks : 1) * w->count, at = scatters ? w->rank * w->count : 0;
+  float *in = take(w, numel), *out = take(w, w->count);
+  int64_t starts[17];
+  for (size_t k = 0; k <= w->ranks; k++) starts[k] = (int64_t)(k * each);
+  const ad_leaf_ranges ranges = {starts[w->ranks], starts};
+  for (size_t i = 0; i < numel; i++) in[i] = sum_of_leaves(w->rank * each, (w->rank + 1) * each, i);
+  ad_collective call = call_of(w, scatters ? AD_REDUCE_SCATTER : AD_ALL_REDUCE, in, out);
   call.ranges = &ranges;
-  CHECK_STATUS(ad_comm_run(comm, &call), AD_INVALID);
-  CHECK_SAYS("all_reduce");
-  starts[1] = 1, starts[2] = 2;
-  CHECK_OK(ad_comm_run(comm, &call));
-  CHECK(out == 3);
+  CHECK_OK(ad_comm_run(w->comm, &call));
+  for (size_t i = 0; i < w->count; i++) {
+    float expected = sum_of_leaves(0, w->ranks * each, at + i);
+    CHECK(!memcmp(&out[i], &expected, sizeof expected));
+  }
+  give(w, in);
+  give(w, out);
+}
+
+static int sum_leaves_in_all_ways(ad_comm *comm, void *context) {
+  static const size_t counts[] = {3, 17, LARGE};
+  for (int c = 0; c < 6; c++) {
+    const world w = {comm, (size_t)ad_comm_rank(comm), (size_t)ad_comm_size(comm), counts[c / 2], c % 2};
+    sum_leaves(&w, 0, 1);
+    sum_leaves(&w, 1, 2);
+  }
   return 0;
 }
 
-static void sums_of_leaves_between_nodes_are_refused_where_their_order_differs(void **state) {
-  run_on_nodes("aab", sum_leaves, NULL);
+static void leaves_are_summed_by_their_tree_wherever_ranks_are(void **state) {
+  static const char *const placings[] = {"aaabb", "aaabbb", "abbccb", "aabbcc", "abcdefghij"};
+  for (size_t i = 0; i < sizeof placings / sizeof *placings; i++)
+    run_on_nodes(placings[i], sum_leaves_in_all_ways, NULL);
+}
+
+static int sum_uneven_leaves(ad_comm *comm, void *context) {
+  const ad_leaf_ranges ranges = {4, (int64_t[]){0, 3, 3, 4}};
+  void *memory;
+  CHECK_OK(ad_comm_alloc(comm, 4 * sizeof(float), &memory));
+  float *in = memory, *out = in + 2;
+  ad_collective call = {.size = sizeof call, .op = AD_ALL_REDUCE, .in = in, .out = out, .count = 1, .dtype = AD_F32};
+  call.ranges = &ranges;
+  CHECK_STATUS(ad_comm_run(comm, &call), AD_INVALID);
+  CHECK_SAYS("all_reduce");
+  ad_comm_free(comm, memory);
+  return ad_comm_health(comm) != AD_OK;
+}
+
+static void sums_of_several_nodes_of_leaves_are_refused_between_nodes(void **state) {
+  run_on_nodes("aab", sum_uneven_leaves, NULL);
 }
 
 /* ---- lists of ranks, announced to a member before it makes its first call on them ---- */
@@ -395,7 +439,8 @@ static void a_module_that_cannot_be_loaded_is_named(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(values_are_right_wherever_ranks_are),
-      cmocka_unit_test(sums_of_leaves_between_nodes_are_refused_where_their_order_differs),
+      cmocka_unit_test(leaves_are_summed_by_their_tree_wherever_ranks_are),
+      cmocka_unit_test(sums_of_several_nodes_of_leaves_are_refused_between_nodes),
       cmocka_unit_test(calls_on_lists_are_kept_until_a_member_makes_its_own),
       cmocka_unit_test(messages_of_an_exchange_match_in_number_bytes_and_dtype),
       cmocka_unit_test(a_rank_receives_all_messages_to_itself),
