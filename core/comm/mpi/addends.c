@@ -43,7 +43,7 @@ static size_t partial_bytes(const mpi_call *c, uint32_t k) {
 /* Returns the size of the memory for the addends, or the sum, that member i sends for this rank's slice. */
 static size_t own_bytes(const mpi_call *c, uint32_t i) {
   uint32_t own = c->channel->index;
-  if (!gives_sum(c, i)) return padded(ad_mpi_in_part(c->call, own).bytes);
+  if (!gives_sum(c, i)) return ad_call_addends(c->call, i) * padded(ad_mpi_in_part(c->call, own).bytes);
   return reader(c, i, own) == i ? padded(sum_bytes(c->call, own)) : 0;
 }
 
@@ -80,6 +80,29 @@ ad_status ad_mpi_reserve_addends(mpi_call *c) {
 
 /* ---- sending and receiving addends: messages between two members are in the order of slices ---- */
 
+/* Returns the size of one value that a member hands in. */
+static size_t value_bytes(const ad_call *call) { return ad_call_addend(call) * call->element; }
+
+/* Sends member i a slice of each of this rank's values, of which the first is given. */
+static void give_several(mpi_world *world, mpi_call *c, uint32_t i, mpi_span slice) {
+  for (uint32_t p = 0; p < ad_call_addends(c->call, c->call->index); p++) {
+    ad_mpi_add_request(c, ad_mpi_send(world, c, i, PHASE_ADDENDS, slice));
+    slice.at += value_bytes(c->call);
+  }
+}
+
+/* Starts to receive a slice of each of member i's values. */
+static void get_several(mpi_world *world, mpi_call *c, uint32_t i, size_t bytes) {
+  uint32_t count = ad_call_addends(c->call, i);
+  mpi_span to = {take_space(c, count * padded(bytes)), bytes};
+  c->members[i].addends = to.at;
+  c->members[i].stride = padded(bytes);
+  for (uint32_t p = 0; p < count; p++) {
+    ad_mpi_add_request(c, ad_mpi_receive(world, c, i, PHASE_ADDENDS, to));
+    to.at += padded(bytes);
+  }
+}
+
 /* Sends member i those addends of this rank that i needs; if i reads them in the file, awaits i's receipt instead. */
 static void give_addends(mpi_world *world, mpi_call *c, uint32_t i) {
   const ad_call *call = c->call;
@@ -88,8 +111,10 @@ static void give_addends(mpi_world *world, mpi_call *c, uint32_t i) {
     if (!addends.bytes || reader(c, c->channel->index, k) != i) continue;
     if (is_near(c, i) && ad_shm_offset(world->shm, call->in, call->in_bytes))
       c->members[i].awaited[RECEIPT_READ] = 1;
-    else
+    else if (ad_call_addends(call, call->index) == 1)
       c->members[k].sending = ad_mpi_send(world, c, i, PHASE_ADDENDS, addends);
+    else
+      give_several(world, c, i, addends);
   }
 }
 
@@ -133,7 +158,12 @@ static void get_own(mpi_world *world, mpi_call *c, uint32_t i) {
   mpi_member *member = &c->members[i];
   if (!to.bytes || !ad_mpi_contributes(call, i) || (gives_sum(c, i) && reader(c, i, own) != i)) return;
   member->addends = in_file(world, c, i, own);
+  member->stride = value_bytes(call);
   if (member->addends) return;
+  if (ad_call_addends(call, i) > 1) {
+    get_several(world, c, i, to.bytes);
+    return;
+  }
   if (gives_sum(c, i)) to.bytes = sum_bytes(call, own);
   if (!call->operation->in_on_root) to.at = take_space(c, to.bytes);
   member->addends = to.at;
@@ -157,6 +187,7 @@ void ad_mpi_begin_collecting(mpi_world *world, mpi_call *c) {
     give_addends(world, c, (index + i) % members);
   }
   c->members[index].addends = ad_mpi_addends_for(c->call, index).at;
+  c->members[index].stride = value_bytes(c->call);
 }
 
 /* ---- adding addends up ---- */
@@ -198,8 +229,22 @@ int ad_mpi_has_collected(mpi_world *world, mpi_call *c) {
   return all;
 }
 
+/* Adds up the nodes of leaves that members handed in, as the call's one result. */
+static void add_up_nodes(const mpi_call *c, void *out, size_t bytes) {
+  const void *sources[AD_CALL_NODES_MAX];
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < c->channel->members; i++)
+    for (uint32_t p = 0; p < ad_call_addends(c->call, i); p++)
+      sources[count++] = (const char *)c->members[i].addends + p * c->members[i].stride;
+  if (bytes) ad_reduce(&out, 1, sources, count, &c->call->reducing, bytes / c->call->out_element);
+}
+
 void ad_mpi_add_up(const mpi_call *c, void *out, size_t bytes) {
   const ad_call *call = c->call;
+  if (call->results) {
+    add_up_nodes(c, out, bytes);
+    return;
+  }
   const void *sources[SHM_RANKS_MAX];
   uint32_t leaves[SHM_RANKS_MAX], count = 0, members = c->channel->members;
   ad_reducing how = call->reducing;

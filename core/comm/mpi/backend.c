@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "comm/leaf_ranges.h"
+#include "comm/call.h"
 #include "comm/mpi/channel.h"
 #include "comm/mpi/move.h"
 #include "comm/mpi/transfer.h"
@@ -58,11 +58,12 @@ static void record_last(mpi_world *world, const ad_call *call) {
 
 // Starts a call of a group that spans nodes.
 static ad_status post_spanning(mpi_world *world, mpi_channel *channel, ad_call *call) {
-  if (!ad_call_is_even(call))
+  if (ad_call_results(call) > 1)
     return AD_REFUSE_CALL(
-        call, "%s",
-        "backend mpi sums leaves between nodes only where each rank hands in one sum of them and gets "
-        "one; give each rank as many leaves as the others, a power of two");
+        call,
+        "the members' leaves make up %u sums, but between nodes backend mpi can only make one; divide "
+        "the leaves so that those of the group are one node of their tree",
+        ad_call_results(call));
   mpi_call *c = &world->calls[__builtin_ctzll(world->free_calls)];
   c->call = c->asked = call;
   c->channel = channel;

@@ -19,6 +19,7 @@ static void copy(void *to, const void *from, size_t bytes) {
 ad_status ad_mpi_reserve(mpi_call *c) {
   const ad_call *call = c->call;
   size_t requests = 4 * (size_t)call->members + call->message_count;
+  if (call->results) requests += (size_t)call->members * ad_call_addends(call, call->index) + AD_CALL_NODES_MAX;
   if (call->members > c->member_places) {
     AD_TRY(ad_grow(&c->members, c->member_places, call->members));
     c->member_places = call->members;

@@ -1,4 +1,4 @@
-/* Packs calls with segments. A block of such a call is in several places of the full value, but a message is
+/* Packs calls with segments, and gives an input to calls to which this rank hands in none. A block of such a call is in several places of the full value, but a message is
  * contiguous. So the values are moved by a second, packed call, whose blocks are contiguous in memory of the
  * backend. */
 #include <string.h>
@@ -37,13 +37,21 @@ static void describe_blocks(mpi_call *c, size_t *starts) {
 
 ad_status ad_mpi_pack(mpi_call *c) {
   const ad_call *call = c->asked;
-  if (!call->segment_count) return AD_OK;
+  if (!call->segment_count) {
+    if (ad_call_addends(call, call->index)) return AD_OK;
+    c->packed = *call;
+    c->packed.in = call->out;  // never read: other members' addends are found by where they would be in this input
+    c->call = &c->packed;
+    return AD_OK;
+  }
   int scatters = call->operation->in == AD_BUFFER_BLOCKS;
   AD_TRY(ad_make_room(&c->pack, &c->pack_bytes, starts_bytes(call) + (scatters ? call->in_bytes : call->out_bytes)));
   c->packed = *call;
   c->call = &c->packed;
   describe_blocks(c, (size_t *)(void *)c->pack);
-  if (scatters && call->in_bytes) copy_runs(call, (char *)(uintptr_t)call->in, c->pack + starts_bytes(call), 1);
+  size_t value = scatters ? ad_call_addend(call) * call->element : 0;
+  for (size_t at = 0; scatters && at < call->in_bytes; at += value)
+    copy_runs(call, (char *)(uintptr_t)call->in + at, c->pack + starts_bytes(call) + at, 1);
   return AD_OK;
 }
 

@@ -1,6 +1,7 @@
 /* Computes which bytes of this rank's buffers a call sends to each member or receives from it. */
 #include "comm/mpi/spans.h"
 
+#include "comm/leaf_ranges.h"
 #include "comm/mpi/mail.h"
 #include "comm/shm/parts.h"
 
@@ -8,6 +9,7 @@ int ad_mpi_has_parts(const ad_call *call) { return call->operation->reduces || a
 
 int ad_mpi_is_small(const ad_call *call) {
   const ad_comm_operation *operation = call->operation;
+  if (call->results && !ad_call_is_even(call)) return 0;  // the same on all members, whatever each hands in
   if (ad_is_sliced(operation)) return call->count * call->element <= MAIL_INLINE;
   return operation->reduces ? call->in_bytes <= MAIL_INLINE : operation->in == AD_BUFFER_NONE;
 }
@@ -29,7 +31,7 @@ mpi_span ad_mpi_in_part(const ad_call *call, uint32_t k) { return part(call, cal
 mpi_span ad_mpi_out_part(const ad_call *call, uint32_t k) { return part(call, call->out, call->out_element, k); }
 
 int ad_mpi_contributes(const ad_call *call, uint32_t k) {
-  return ad_mpi_has_parts(call) && (!call->operation->in_on_root || call->root == k);
+  return ad_mpi_has_parts(call) && (!call->operation->in_on_root || call->root == k) && ad_call_addends(call, k);
 }
 
 mpi_span ad_mpi_addends_for(const ad_call *call, uint32_t k) {

@@ -12,7 +12,7 @@ typedef struct mpi_span {
 /* Returns `count` elements of `memory`, which begin with element `start`; an empty span if `memory` is NULL or `count`
  * is 0. */
 mpi_span ad_mpi_span(const void *memory, size_t element, size_t start, size_t count);
-/* Return member k's part of this rank's input, or of its output. */
+/* Return member k's part of this rank's input, or of its output; of the first of several values with leaf ranges. */
 mpi_span ad_mpi_in_part(const ad_call *call, uint32_t k);
 mpi_span ad_mpi_out_part(const ad_call *call, uint32_t k);
 /* Returns 1 if the call is a sum: its value is divided into parts, and each member sums one part. A full value that all

@@ -53,6 +53,8 @@ typedef struct mpi_member {
   mail_call *reported;
   const void *addends;                             // for this rank's slice: the member's addends, or the sum of its
                                                    // part of the tree
+  size_t stride;                                   // bytes from one of the member's addends to the next, if it has
+                                                   // several (leaf ranges)
   void *sending;                                   // request: this rank's addends of the member's slice, sent to the
                                                    // member that reads them
   void *receiving, *arriving;                      // requests that receive: the member's addends; its block or slice
