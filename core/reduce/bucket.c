@@ -143,19 +143,19 @@ static int relays(const ad_bucket *bucket) {
   return bucket->turn.window >= 0 && bucket->key.step_count > 1 && !ad_bucket_is_one_array(bucket);
 }
 
-/* Gives `sent` its memory; with leaves, the memory of the whole stack. */
-static ad_status allocate_sent(const ad_reducer *reducer, ad_bucket *bucket) {
-  if (!ad_reducer_has_leaves(reducer)) return give_memory(reducer, &bucket->sent);
+/* Gives an array its memory: the array's own or, if the stack has levels, that of the whole stack. */
+static ad_status give_levels(const ad_reducer *reducer, ad_array *array, ad_node_stack *stack) {
+  if (!stack->levels) return give_memory(reducer, array);
   void *memory = NULL;
-  bucket->stack = ad_leaves_stack(reducer, bucket);
-  if (!ad_comm_is_dry(reducer->comm)) AD_TRY(ad_comm_alloc(reducer->comm, ad_stack_bytes(&bucket->stack), &memory));
-  bucket->sent.data = bucket->stack.memory = memory;
+  if (!ad_comm_is_dry(reducer->comm)) AD_TRY(ad_comm_alloc(reducer->comm, ad_stack_bytes(stack), &memory));
+  array->data = stack->memory = memory;
   return AD_OK;
 }
 
 static ad_status allocate(ad_reducer *reducer, ad_bucket *bucket) {
   int one = ad_bucket_is_one_array(bucket);
-  if (bucket->turn.window < 0) AD_TRY(allocate_sent(reducer, bucket));
+  if (ad_reducer_has_leaves(reducer)) AD_TRY(ad_leaves_make_stacks(reducer, bucket));
+  if (bucket->turn.window < 0) AD_TRY(give_levels(reducer, &bucket->sent, &bucket->stack));
   if (relays(bucket)) {
     bucket->relayed = bucket->sum;
     bucket->relayed.dtype = bucket->key.comm_dtype;
@@ -163,7 +163,7 @@ static ad_status allocate(ad_reducer *reducer, ad_bucket *bucket) {
   }
   if (one) bucket->partial.data = bucket->sent.data;
   if (one && !bucket->key.scatters) bucket->sum.data = bucket->sent.data;
-  if (!bucket->sum.data) AD_TRY(give_memory(reducer, &bucket->sum));
+  if (!bucket->sum.data) AD_TRY(give_levels(reducer, &bucket->sum, &bucket->scattered));
   place_results(reducer, bucket);
   return AD_OK;
 }
@@ -211,6 +211,8 @@ static void release_bucket(ad_reducer *reducer, ad_bucket *bucket) {
   if (bucket->steps.request.id && ad_comm_wait(reducer->comm, &bucket->steps.request)) bucket->steps.request.id = 0;
   if (bucket->turn.window >= 0) bucket->sent.data = NULL;
   if (bucket->stack.memory) bucket->sent.data = bucket->partial.data = bucket->stack.memory;
+  if (bucket->stack.memory && !bucket->key.scatters) bucket->sum.data = bucket->stack.memory;
+  if (bucket->scattered.memory) bucket->sum.data = bucket->scattered.memory;
   if (bucket->sum.data == bucket->sent.data) bucket->sum.data = NULL;
   if (bucket->partial.data == bucket->sent.data) bucket->partial.data = NULL;
   ad_array_destroy(reducer->comm, &bucket->sent);

@@ -44,7 +44,8 @@ static void clear_earlier(void *context, void *passing) {
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     if (ad_bucket_settle(reducer, i)) return;
     scene->fired |= reducer->buckets[i].counters.has_sum || reducer->buckets[i].stack.count;
-    reducer->buckets[i].stack.count = 0;
+    reducer->buckets[i].stack.count = reducer->buckets[i].stack.apart = 0;
+    reducer->buckets[i].scattered.count = reducer->buckets[i].scattered.apart = 0;
     ad_counters_forget(&reducer->buckets[i]);
   }
 }

@@ -19,11 +19,11 @@ static ad_status launch(ad_reducer *reducer, size_t index) {
     ad_bucket_take_absent(reducer, bucket);
   AD_TRY(ad_bucket_pass(AD_INJECT_LAUNCH, reducer, bucket));
   ad_counters_sent(bucket);
-  ad_bucket_begin_path(bucket);
+  ad_bucket_begin_path(reducer, bucket);
   ad_slot_send_off(reducer, bucket);
   if (!bucket->key.scatters)
     bucket->sum.layout = bucket->sent.layout;  // `sum` has the layout of `sent` until a step reduces it
-  return bucket->key.step_count ? ad_bucket_run_step(reducer, index) : AD_OK;
+  return bucket->steps.count ? ad_bucket_run_step(reducer, index) : AD_OK;
 }
 
 static void list_names(const ad_bucket *bucket, char *buffer, size_t size) {
@@ -34,11 +34,11 @@ static void list_names(const ad_bucket *bucket, char *buffer, size_t size) {
   if (bucket->members.count > SHOWN) ad_text_add(&text, " and %zu more", bucket->members.count - SHOWN);
 }
 
-/* Checks law 4: the executed steps must have led to the parameters' storage layout. */
-static ad_status check_stored(const ad_bucket *bucket) {
+/* Checks law 4: the executed steps must have led to the parameters' storage layout on these axes. */
+static ad_status check_stored(const ad_bucket *bucket, ad_axes axes) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     ad_type have = bucket->sum.layout.type[axis], want = bucket->stored.type[axis];
-    if (have == want) continue;
+    if (have == want || !(axes & AD_AXES(axis))) continue;
     char names[320], have_text[16], want_text[16];
     list_names(bucket, names, sizeof names);
     return ad_fail(AD_TYPE,
@@ -62,7 +62,11 @@ ad_status ad_buckets_complete(ad_reducer *reducer) {
       more = 1;
     }
   }
-  for (size_t i = 0; i < reducer->bucket_count; i++) AD_TRY(check_stored(&reducer->buckets[i]));
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    const ad_bucket *bucket = &reducer->buckets[i];
+    AD_TRY(check_stored(bucket, bucket->steps.count < bucket->key.step_count ? AD_AXES_DP : AD_AXES_ALL));
+    if (ad_reducer_has_leaves(reducer)) AD_TRY(ad_leaves_check(reducer, bucket));
+  }
   return AD_OK;
 }
 

@@ -8,31 +8,32 @@
 
 /* ---- the options ---- */
 
-static ad_status check_sync(const ad_leaf_options *options) {
+static ad_status check_sync(const ad_reducer *reducer, const ad_leaf_options *options) {
   for (int64_t round = 0; round < options->rounds; round++) {
-    int is_last = round + 1 == options->rounds, is_all = options->sync[round] == AD_SYNC_ALL;
-    if ((unsigned)options->sync[round] <= AD_SYNC_ALL && is_last == is_all) continue;
-    return ad_fail(
-        AD_INVALID,
-        "the reducer's options have `leaves` with `sync` %d in round %lld of %lld, but the last round, and no "
-        "round before it, must have AD_SYNC_ALL",
-        (int)options->sync[round], (long long)round, (long long)options->rounds);
+    ad_sync sync = options->sync[round];
+    int is_last = round + 1 == options->rounds;
+    if ((unsigned)sync > AD_SYNC_ALL || (is_last && sync != AD_SYNC_ALL))
+      return ad_fail(
+          AD_INVALID,
+          "the reducer's options have `leaves` with `sync` %d in round %lld of %lld, but it must be AD_SYNC_NONE, "
+          "AD_SYNC_SHARD or AD_SYNC_ALL, and AD_SYNC_ALL in the last round",
+          (int)sync, (long long)round, (long long)options->rounds);
+    if (sync == AD_SYNC_NONE && reducer->options.reuses)
+      return ad_fail(AD_INVALID,
+                     "the reducer's options have `reuses`, and `leaves` with AD_SYNC_NONE in round %lld, but a reducer "
+                     "that reuses "
+                     "memory cannot keep sums of leaves that are not sent; set `reuses` to 0, or use AD_SYNC_SHARD",
+                     (long long)round);
   }
   return AD_OK;
 }
 
 static ad_status check_options(const ad_reducer *reducer, const ad_leaf_options *options) {
-  if (options->leaves < 1 || options->rounds < 1 || !options->sync)
-    return ad_fail(AD_INVALID,
-                   "the reducer's options have `leaves` with %lld leaves, %lld rounds and `sync` %s, but there must be "
-                   "at least 1 leaf and 1 round, and a `sync` for each round",
-                   (long long)options->leaves, (long long)options->rounds, options->sync ? "set" : "NULL");
-  if (reducer->options.reuses)
-    return ad_fail(
-        AD_INVALID,
-        "the reducer's options have both `leaves` and `reuses`, but a reducer that reuses memory cannot keep "
-        "sums of leaves; set `reuses` to 0");
-  return check_sync(options);
+  if (options->leaves >= 1 && options->rounds >= 1 && options->sync) return check_sync(reducer, options);
+  return ad_fail(AD_INVALID,
+                 "the reducer's options have `leaves` with %lld leaves, %lld rounds and `sync` %s, but there must be "
+                 "at least 1 leaf and 1 round, and a `sync` for each round",
+                 (long long)options->leaves, (long long)options->rounds, options->sync ? "set" : "NULL");
 }
 
 ad_status ad_leaves_take(ad_reducer *reducer, const ad_leaf_options *options) {
@@ -84,15 +85,51 @@ static ad_status check_rounds(const ad_leaf_deal *deal) {
                  (long long)deal->leaves, (long long)deal->rounds, (long long)positions, (long long)needed);
 }
 
-static ad_status check_scatters(const ad_reducer *reducer) {
-  const ad_leaf_deal *deal = &reducer->leaves.deal;
-  for (int64_t round = 0; deal->scatters && round < deal->rounds; round++)
-    if (deal->sync[round] == AD_SYNC_SHARD)
-      return ad_fail(AD_INVALID,
-                     "the reducer's options have `leaves` with AD_SYNC_SHARD in round %lld, but the storage of "
-                     "parameters is sharded, and with leaves only the last round can reduce; use AD_SYNC_NONE",
-                     (long long)round);
-  return AD_OK;
+/* ---- which leaves a rank's sums have ---- */
+
+static int sends(const ad_reducer *reducer, const ad_bucket *bucket, int64_t round) {
+  ad_sync sync = reducer->leaves.deal.sync[round];
+  return sync == AD_SYNC_ALL || (sync == AD_SYNC_SHARD && bucket->key.scatters);
+}
+
+/* Returns the first round of the segment that a round is in. */
+static int64_t segment_begin(const ad_reducer *reducer, int64_t round) {
+  while (round > 0 && reducer->leaves.deal.sync[round - 1] != AD_SYNC_ALL) round--;
+  return round;
+}
+
+/* Returns the first round whose leaves the bucket sends in a round. */
+static int64_t unit_begin(const ad_reducer *reducer, const ad_bucket *bucket, int64_t round) {
+  while (round > 0 && !sends(reducer, bucket, round - 1)) round--;
+  return round;
+}
+
+/* Returns the leaves that ranks compute in the units of rounds `from` to `to`: those which have the positions of `rank`
+ * on all data-parallel axes but `axes`. */
+static ad_node leaves_over(const ad_reducer *reducer, const ad_mesh *mesh, int64_t rank, ad_axes axes, int64_t from,
+                           int64_t to) {
+  ad_group group = ad_mesh_group(mesh, axes & AD_AXES_DP, rank);
+  int64_t first = reducer->leaves.deal.leaves, end = 0;
+  for (int64_t i = 0; i < ad_group_size(&group); i++) {
+    int64_t member = ad_group_rank(&group, i), replica = ad_mesh_position(mesh, member, AD_DP_REPLICATE),
+            shard = ad_mesh_position(mesh, member, AD_DP_SHARD);
+    ad_span early = ad_leaves_of_position(&reducer->leaves.deal, replica, shard, from),
+            late = ad_leaves_of_position(&reducer->leaves.deal, replica, shard, to);
+    if (early.first < first) first = early.first;
+    if (late.first + late.count > end) end = late.first + late.count;
+  }
+  return (ad_node){first, end - first};
+}
+
+/* Returns the leaves of a rank, or of the ranks over `axes`, that the bucket sends in a round. */
+static ad_node leaves_sent(const ad_reducer *reducer, const ad_bucket *bucket, int64_t rank, ad_axes axes,
+                           int64_t round) {
+  return leaves_over(reducer, bucket->key.mesh, rank, axes, unit_begin(reducer, bucket, round), round);
+}
+
+static ad_node leaves_of_segment(const ad_reducer *reducer, int64_t round) {
+  ad_span span = ad_leaves_of_segment(&reducer->leaves.deal, round);
+  return (ad_node){span.first, span.count};
 }
 
 /* ---- what the collectives of a path sum ---- */
@@ -100,7 +137,7 @@ static ad_status check_scatters(const ad_reducer *reducer) {
 /* The leaves whose sum each data-parallel position holds; `group` is the positions, in mesh order. */
 typedef struct held_leaves {
   ad_group group;
-  ad_span *span;    // [positions]
+  ad_node *sum;     // [positions]
   int64_t *starts;  // [positions + 1], for the leaves of a collective's members
 } held_leaves;
 
@@ -108,18 +145,19 @@ static ad_status refuse_sum(const ad_reducer *reducer, const ad_bucket *bucket, 
   const ad_leaf_deal *deal = &reducer->leaves.deal;
   char axes[96];
   return ad_fail(AD_INVALID,
-                 "the gradient of `%s` cannot be summed by leaves: %lld leaves on dp_replicate=%lld dp_shard=%lld, and "
-                 "%s over %s sums %s",
+                 "the gradient of `%s` cannot be summed by leaves: %lld leaves on dp_replicate=%lld dp_shard=%lld in "
+                 "%lld rounds, and %s over %s sums %s",
                  bucket->members.names[0], (long long)deal->leaves, (long long)deal->replicas, (long long)deal->shards,
-                 ad_move_name(step.move), ad_axes_print(step.axes, axes, sizeof axes), why);
+                 (long long)deal->rounds, ad_move_name(step.move), ad_axes_print(step.axes, axes, sizeof axes), why);
 }
 
 /* Checks what the step sums in one group, and writes down that each member then holds the sum. */
 static ad_status check_members(const ad_reducer *reducer, const ad_bucket *bucket, ad_path_step step,
                                const ad_group *members, held_leaves *held) {
   int64_t count = ad_group_size(members), *end = &held->starts[0];
+  int early = reducer->leaves.deal.sync[0] != AD_SYNC_NONE && reducer->leaves.deal.rounds > 1;
   for (int64_t i = 0; i < count; i++) {
-    ad_span own = held->span[ad_group_index(&held->group, ad_group_rank(members, i))];
+    ad_node own = held->sum[ad_group_index(&held->group, ad_group_rank(members, i))];
     if (i && own.first != *end)
       return refuse_sum(reducer, bucket, step,
                         "ranks in another order than that of their leaves; name dp_replicate before dp_shard in the "
@@ -128,44 +166,78 @@ static ad_status check_members(const ad_reducer *reducer, const ad_bucket *bucke
     end = &held->starts[i + 1];
     *end = own.first + own.count;
   }
-  if (!ad_nodes_follow_members(held->starts, (size_t)count, reducer->leaves.deal.leaves))
-    return refuse_sum(reducer, bucket, step,
-                      "by a tree over ranks, which is not the tree over these leaves; use powers of two, and at least "
-                      "as many leaves as ranks");
+  int sums = count > 1 || step.move == AD_MOVE_REDUCE_SCATTER;
+  if (sums && !ad_nodes_follow_members(held->starts, (size_t)count, reducer->leaves.deal.leaves))
+    return refuse_sum(
+        reducer, bucket, step,
+        early ? "by a tree over ranks, which is not the tree over these leaves; use powers of two, and as many leaves "
+                "as ranks times rounds, or a multiple; or AD_SYNC_NONE in all rounds but the last"
+              : "by a tree over ranks, which is not the tree over these leaves; use powers of two, and at least "
+                "as many leaves as ranks");
   for (int64_t i = 0; i < count; i++)
-    held->span[ad_group_index(&held->group, ad_group_rank(members, i))] =
-        (ad_span){held->starts[0], *end - held->starts[0]};
+    held->sum[ad_group_index(&held->group, ad_group_rank(members, i))] =
+        (ad_node){held->starts[0], *end - held->starts[0]};
+  return AD_OK;
+}
+
+static ad_status check_step(const ad_reducer *reducer, const ad_bucket *bucket, ad_path_step step, held_leaves *held) {
+  for (int64_t i = 0; i < ad_group_size(&held->group); i++) {
+    ad_group members = ad_mesh_group(bucket->key.mesh, step.axes, ad_group_rank(&held->group, i));
+    if (ad_group_rank(&members, 0) == ad_group_rank(&held->group, i))
+      AD_TRY(check_members(reducer, bucket, step, &members, held));
+  }
+  return AD_OK;
+}
+
+/* A bucket that is not scattered keeps its leaves from one AD_SYNC_ALL to the next. If others are scattered in between,
+ * leaves are dealt anew after each AD_SYNC_SHARD, and those that a rank keeps need not follow one another. */
+static ad_status check_kept(const ad_reducer *reducer, const ad_bucket *bucket, int64_t rank, int64_t round) {
+  for (int64_t at = segment_begin(reducer, round) + 1; !bucket->key.scatters && at <= round; at++) {
+    ad_node before = leaves_over(reducer, bucket->key.mesh, rank, 0, at - 1, at - 1),
+            own = leaves_over(reducer, bucket->key.mesh, rank, 0, at, at);
+    if (own.first == before.first || own.first == before.first + before.count) continue;
+    return ad_fail(AD_INVALID,
+                   "the gradient of `%s` is not scattered over dp_shard, but those of other parameters are, in round "
+                   "%lld: with leaves it cannot be kept until a later round; shard its storage like theirs, or use "
+                   "AD_SYNC_NONE in all rounds but the last",
+                   bucket->members.names[0], (long long)at - 1);
+  }
+  return AD_OK;
+}
+
+/* Checks the collectives that the bucket runs if it is launched in a round. */
+static ad_status check_round(const ad_reducer *reducer, const ad_bucket *bucket, int64_t round, held_leaves *held) {
+  int is_all = reducer->leaves.deal.sync[round] == AD_SYNC_ALL;
+  for (int64_t i = 0; i < ad_group_size(&held->group); i++) {
+    int64_t rank = ad_group_rank(&held->group, i);
+    AD_TRY(check_kept(reducer, bucket, rank, round));
+    held->sum[i] = leaves_sent(reducer, bucket, rank, 0, round);
+  }
+  for (int k = 0; k < bucket->key.step_count && (k == 0 || is_all); k++) {
+    ad_path_step step = bucket->key.steps[k];
+    if (!(step.axes & AD_AXES_DP)) continue;
+    AD_TRY(check_step(reducer, bucket, step, held));
+    for (int64_t i = 0; !k && bucket->key.scatters && i < ad_group_size(&held->group); i++)
+      held->sum[i] = leaves_over(reducer, bucket->key.mesh, ad_group_rank(&held->group, i), step.axes,
+                                 segment_begin(reducer, round), round);
+  }
   return AD_OK;
 }
 
 static ad_status check_path(const ad_reducer *reducer, const ad_bucket *bucket, held_leaves *held) {
-  const ad_leaf_deal *deal = &reducer->leaves.deal;
-  const ad_mesh *mesh = bucket->key.mesh;
-  int64_t positions = ad_group_size(&held->group);
-  for (int64_t i = 0; i < positions; i++) {
-    int64_t rank = ad_group_rank(&held->group, i);
-    held->span[i] = ad_leaves_of_position(deal, ad_mesh_position(mesh, rank, AD_DP_REPLICATE),
-                                          ad_mesh_position(mesh, rank, AD_DP_SHARD), 0);
-  }
-  for (int k = 0; k < bucket->key.step_count; k++) {
-    ad_path_step step = bucket->key.steps[k];
-    for (int64_t i = 0; step.axes & AD_AXES_DP && i < positions; i++) {
-      ad_group members = ad_mesh_group(mesh, step.axes, ad_group_rank(&held->group, i));
-      if (ad_group_rank(&members, 0) == ad_group_rank(&held->group, i))
-        AD_TRY(check_members(reducer, bucket, step, &members, held));
-    }
-  }
+  for (int64_t round = 0; round < reducer->leaves.deal.rounds; round++)
+    if (sends(reducer, bucket, round)) AD_TRY(check_round(reducer, bucket, round, held));
   return AD_OK;
 }
 
 static ad_status check_paths(const ad_reducer *reducer) {
   held_leaves held = {.group = ad_mesh_group(reducer->params[0].layout.mesh, AD_AXES_DP, ad_comm_rank(reducer->comm))};
   size_t positions = (size_t)ad_group_size(&held.group);
-  ad_status status = ad_new(positions, &held.span);
+  ad_status status = ad_new(positions, &held.sum);
   if (!status) status = ad_new(positions + 1, &held.starts);
   for (size_t i = 0; !status && i < reducer->bucket_count; i++)
     status = check_path(reducer, &reducer->buckets[i], &held);
-  ad_release(held.span);
+  ad_release(held.sum);
   ad_release(held.starts);
   return status;
 }
@@ -185,7 +257,6 @@ ad_status ad_leaves_deal(ad_reducer *reducer) {
   leaves->shard = ad_mesh_position(mesh, rank, AD_DP_SHARD);
   for (size_t i = 0; i < reducer->bucket_count; i++) leaves->deal.scatters |= reducer->buckets[i].key.scatters;
   AD_TRY(check_rounds(&leaves->deal));
-  AD_TRY(check_scatters(reducer));
   return check_paths(reducer);
 }
 
@@ -196,24 +267,85 @@ int64_t ad_reducer_leaf(const ad_reducer *reducer, int64_t round) {
 
 /* ---- a rank's sums of leaves ---- */
 
-static ad_span own_leaves(const ad_reducer *reducer) {
-  return ad_leaves_of_position(&reducer->leaves.deal, reducer->leaves.replica, reducer->leaves.shard, 0);
-}
-
-ad_node_stack ad_leaves_stack(const ad_reducer *reducer, const ad_bucket *bucket) {
-  ad_span own = own_leaves(reducer);
-  return ad_stack_for(own.first, own.count, reducer->leaves.deal.leaves, bucket->sent.dtype, bucket->members.numel);
-}
-
 static ad_status in_bucket(const ad_bucket *bucket, ad_status status) {
   return status ? ad_fail_in(status, "the bucket of `%s`", bucket->members.names[0]) : AD_OK;
+}
+
+/* The stack that has the sums of earlier rounds of the step. */
+static ad_node_stack *sums_of(ad_bucket *bucket) { return bucket->key.scatters ? &bucket->scattered : &bucket->stack; }
+
+/* Returns the number of steps of the path that sum leaves. They come first. */
+static int leaf_steps(const ad_bucket *bucket) {
+  int count = 0;
+  while (count < bucket->key.step_count && bucket->key.steps[count].axes & AD_AXES_DP) count++;
+  return count;
+}
+
+/* Returns 1 if the sums of a segment are at first those of some ranks alone, and other ranks' are added when the segment
+ * ends; else 0. */
+static int sums_are_widened(const ad_bucket *bucket) {
+  ad_axes axes = 0;
+  for (int k = bucket->key.scatters; k < leaf_steps(bucket); k++) axes |= bucket->key.steps[k].axes;
+  return (axes & ad_mesh_large(bucket->key.mesh)) != 0;
+}
+
+/* Notes that the sums of a segment are about to become those of all ranks. */
+static ad_status end_segment(const ad_reducer *reducer, const ad_bucket *bucket, ad_node_stack *stack, int64_t round) {
+  if (!sums_are_widened(bucket)) return AD_OK;
+  return in_bucket(bucket, ad_stack_widen(stack, leaves_of_segment(reducer, round)));
+}
+
+/* Sets the number of levels that the rounds of a step need: of the stack of leaves or, with `scattered`, of that of
+ * scattered sums. Does what the rounds do, without values. */
+static ad_status count_levels(const ad_reducer *reducer, const ad_bucket *bucket, int scattered, ad_node_stack *stack) {
+  const ad_leaf_deal *deal = &reducer->leaves.deal;
+  size_t most = 1;
+  int64_t rank = ad_comm_rank(reducer->comm);
+  stack->levels = AD_NODES_MAX;
+  for (int64_t round = 0; round < deal->rounds; round++) {
+    int64_t leaf = ad_reducer_leaf(reducer, round);
+    ad_node node = {leaf, leaf >= 0};
+    if (scattered) node = leaves_sent(reducer, bucket, rank, bucket->key.steps[0].axes, round);
+    if (scattered && !sends(reducer, bucket, round)) node.count = 0;
+    size_t needed = stack->count + !(scattered && ad_stack_adds(stack, node));
+    if (node.count && needed > most) most = needed;
+    if (node.count) AD_TRY(scattered ? ad_stack_place(stack, node) : ad_stack_push(stack, node));
+    if (!scattered && bucket->key.scatters && sends(reducer, bucket, round)) stack->count = 0;
+    int ends = deal->sync[round] == AD_SYNC_ALL && scattered == bucket->key.scatters;
+    ad_stack_merge(stack);  // as when the round's collective is through
+    if (ends) AD_TRY(end_segment(reducer, bucket, stack, round));
+    ad_stack_merge(stack);
+    if (ends && sums_are_widened(bucket)) stack->apart = stack->count;
+  }
+  stack->levels = most;
+  stack->count = stack->apart = 0;
+  return AD_OK;
+}
+
+ad_status ad_leaves_make_stacks(const ad_reducer *reducer, ad_bucket *bucket) {
+  int64_t leaves = reducer->leaves.deal.leaves;
+  bucket->stack = ad_stack_for(0, 0, leaves, bucket->sent.dtype, bucket->members.numel);
+  AD_TRY(in_bucket(bucket, count_levels(reducer, bucket, 0, &bucket->stack)));
+  if (!bucket->key.scatters) return AD_OK;
+  bucket->scattered = ad_stack_for(0, 0, leaves, bucket->sum.dtype, ad_array_numel(&bucket->sum));
+  return in_bucket(bucket, count_levels(reducer, bucket, 1, &bucket->scattered));
+}
+
+void ad_leaves_begin_segment(ad_bucket *bucket) {
+  ad_node_stack *sums = sums_of(bucket);
+  sums->apart = sums_are_widened(bucket) ? sums->count : 0;
+}
+
+/* Points the bucket's full arrays to a level of the stack, unless they are in a slot. */
+static void point_to(ad_bucket *bucket, void *memory) {
+  if (bucket->turn.window < 0) bucket->sent.data = bucket->partial.data = memory;
 }
 
 ad_status ad_leaf_begin(ad_reducer *reducer, ad_bucket *bucket) {
   void *memory;
   if (ad_leaves_idle(reducer)) return AD_OK;
   AD_TRY(in_bucket(bucket, ad_stack_next(&bucket->stack, (ad_node){reducer->leaves.leaf, 1}, &memory)));
-  bucket->sent.data = bucket->partial.data = memory;
+  point_to(bucket, memory);
   return AD_OK;
 }
 
@@ -223,16 +355,63 @@ static ad_status push_leaf(ad_reducer *reducer, ad_bucket *bucket) {
   return in_bucket(bucket, ad_stack_push(&bucket->stack, (ad_node){reducer->leaves.leaf, 1}));
 }
 
+/* Sums that other ranks may still read from the memory of the leaf are waited for: of parameters without a gradient
+ * nobody has asked for it. */
 ad_status ad_leaves_keep(ad_reducer *reducer) {
-  for (size_t i = 0; i < reducer->bucket_count; i++)
-    if (!reducer->buckets[i].counters.sends) AD_TRY(push_leaf(reducer, &reducer->buckets[i]));
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    if (reducer->buckets[i].counters.sends) continue;
+    AD_TRY(ad_bucket_settle(reducer, i));
+    AD_TRY(push_leaf(reducer, &reducer->buckets[i]));
+  }
   return AD_OK;
 }
 
 ad_status ad_leaves_complete(ad_reducer *reducer, ad_bucket *bucket) {
-  ad_span own = own_leaves(reducer);
+  ad_node_stack *stack = &bucket->stack;
+  int64_t round = reducer->leaves.rounds - 1;
+  ad_node own = leaves_sent(reducer, bucket, ad_comm_rank(reducer->comm), 0, round);
+  int64_t first = bucket->key.scatters || sums_are_widened(bucket) ? own.first : 0;
   AD_TRY(push_leaf(reducer, bucket));
-  AD_TRY(in_bucket(bucket, ad_stack_expect(&bucket->stack, (ad_node){own.first, own.count})));
-  bucket->sent.data = bucket->partial.data = bucket->stack.memory;
+  AD_TRY(in_bucket(bucket, ad_stack_expect(stack, first, own.first + own.count - first)));
+  point_to(bucket, ad_stack_level(stack, stack->count - 1));
+  if (bucket->key.scatters) stack->count = 0;
+  if (leaf_steps(bucket)) return AD_OK;
+  AD_TRY(end_segment(reducer, bucket, stack, round));
+  ad_stack_merge(stack);
   return AD_OK;
+}
+
+/* ---- the steps of a path ---- */
+
+int ad_leaves_steps(const ad_reducer *reducer, const ad_bucket *bucket) {
+  int is_last = reducer->leaves.rounds == reducer->leaves.deal.rounds;
+  return is_last ? bucket->key.step_count : leaf_steps(bucket);
+}
+
+ad_status ad_leaves_post(const ad_reducer *reducer, ad_bucket *bucket) {
+  ad_node_stack *sums = sums_of(bucket);
+  int64_t round = bucket->steps.round, rank = ad_comm_rank(reducer->comm);
+  int scatters = bucket->key.scatters && !bucket->steps.next, is_all = reducer->leaves.deal.sync[round] == AD_SYNC_ALL;
+  bucket->steps.adds = 0;
+  if (scatters) {
+    ad_node node = leaves_sent(reducer, bucket, rank, bucket->key.steps[0].axes, round);
+    bucket->steps.adds = ad_stack_adds(sums, node);
+    AD_TRY(in_bucket(bucket, ad_stack_place(sums, node)));
+  }
+  bucket->sum.data = ad_stack_level(sums, sums->count - 1);
+  if (is_all && bucket->steps.next + 1 == leaf_steps(bucket)) return end_segment(reducer, bucket, sums, round);
+  return AD_OK;
+}
+
+void ad_leaves_settle(ad_bucket *bucket) {
+  ad_node_stack *sums = sums_of(bucket);
+  ad_stack_merge(sums);
+  bucket->sum.data = ad_stack_level(sums, sums->count - 1);
+}
+
+ad_status ad_leaves_check(const ad_reducer *reducer, const ad_bucket *bucket) {
+  ad_node_stack sums = bucket->key.scatters ? bucket->scattered : bucket->stack;
+  ad_node segment = leaves_of_segment(reducer, bucket->steps.round);
+  sums.apart = 0;
+  return in_bucket(bucket, ad_stack_expect(&sums, 0, segment.first + segment.count));
 }

@@ -53,7 +53,7 @@ static ad_status post(ad_reducer *reducer, ad_bucket *bucket, ad_path_step step)
                         .axes = step.axes,
                         .to = step.to,
                         .accumulate = bucket->key.policy.accumulate,
-                        .adds = step.move == AD_MOVE_REDUCE_SCATTER && bucket->counters.has_sum,
+                        .adds = bucket->steps.adds,
                         .past_caches = bucket->past_caches,
                         .site = AD_HERE,
                         .what = "gradients",
@@ -68,6 +68,8 @@ static ad_status post(ad_reducer *reducer, ad_bucket *bucket, ad_path_step step)
 ad_status ad_bucket_run_step(ad_reducer *reducer, size_t index) {
   ad_bucket *bucket = &reducer->buckets[index];
   ad_path_step step = bucket->key.steps[bucket->steps.next];
+  bucket->steps.adds = step.move == AD_MOVE_REDUCE_SCATTER && bucket->counters.has_sum;
+  if (ad_reducer_has_leaves(reducer)) AD_TRY(ad_leaves_post(reducer, bucket));
   if (bucket->steps.next)
     relay(reducer, bucket);
   else
@@ -87,11 +89,16 @@ ad_status ad_bucket_settle(ad_reducer *reducer, size_t index) {
   AD_TRY(ad_comm_wait(reducer->comm, &bucket->steps.request));
   bucket->steps.unsettled = 0;
   ad_counters_summed(bucket);
+  if (ad_reducer_has_leaves(reducer)) ad_leaves_settle(bucket);
   AD_TRY(ad_bucket_pass(AD_INJECT_REDUCED, reducer, bucket));
   trace(reducer, AD_BUCKET_DONE, index, step);
   return AD_OK;
 }
 
-void ad_bucket_begin_path(ad_bucket *bucket) { bucket->steps.next = 0; }
+void ad_bucket_begin_path(const ad_reducer *reducer, ad_bucket *bucket) {
+  bucket->steps.next = 0;
+  bucket->steps.count = ad_reducer_has_leaves(reducer) ? ad_leaves_steps(reducer, bucket) : bucket->key.step_count;
+  bucket->steps.round = reducer->leaves.rounds - 1;
+}
 
-int ad_bucket_is_through(const ad_bucket *bucket) { return bucket->steps.next == bucket->key.step_count; }
+int ad_bucket_is_through(const ad_bucket *bucket) { return bucket->steps.next == bucket->steps.count; }

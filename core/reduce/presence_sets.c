@@ -142,15 +142,22 @@ static void describe_param(const ad_reduced_param *param, ad_text *text) {
               ad_dtype_name(policy->reduce), ad_dtype_name(policy->accumulate));
 }
 
+/* Describes the rounds of a reducer with leaves. Of their syncs it has a hash: there may be many. */
+static void describe_rounds(const ad_leaf_deal *deal, ad_text *text) {
+  uint64_t hash = 0;
+  for (int64_t round = 0; round < deal->rounds; round++)
+    hash = ad_random_bits(hash, (uint64_t)deal->sync[round], (uint64_t)round);
+  ad_text_add(text, " leaves %lld rounds %lld sync of hash %016llx", (long long)deal->leaves, (long long)deal->rounds,
+              (unsigned long long)hash);
+}
+
 /* Describes an entry of the list in words, for a message. `param` is NULL if the list has no entry of this number. */
 static void describe_entry(const ad_reducer *reducer, const ad_reduced_param *param, size_t entry,
                            char buffer[ENTRY_TEXT]) {
   ad_text text = ad_text_on(buffer, ENTRY_TEXT);
   if (!entry) {
     ad_text_add(&text, "bucket_bytes %zu", reducer->options.bucket_bytes);
-    if (ad_reducer_has_leaves(reducer))
-      ad_text_add(&text, " leaves %lld rounds %lld", (long long)reducer->leaves.deal.leaves,
-                  (long long)reducer->leaves.deal.rounds);
+    if (ad_reducer_has_leaves(reducer)) describe_rounds(&reducer->leaves.deal, &text);
   } else if (param) {
     describe_param(param, &text);
   } else {

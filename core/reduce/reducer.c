@@ -200,7 +200,7 @@ static void begin_step(ad_reducer *reducer) {
   }
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     ad_counters_begin_step(&reducer->buckets[i]);
-    reducer->buckets[i].stack.count = 0;
+    reducer->buckets[i].stack.count = reducer->buckets[i].scattered.count = 0;
   }
 }
 
@@ -218,6 +218,7 @@ static ad_status keep_reduced(ad_reducer *reducer, ad_bucket *bucket) {
  * step. */
 static ad_status set_reduced_aside(ad_reducer *reducer) {
   AD_TRY(ad_buckets_complete(reducer));
+  if (ad_reducer_has_leaves(reducer)) return AD_OK;  // they are in the bucket's stack
   for (size_t i = 0; i < reducer->bucket_count; i++) AD_TRY(keep_reduced(reducer, &reducer->buckets[i]));
   return AD_OK;
 }
@@ -305,7 +306,10 @@ static ad_status begin_microbatch(ad_reducer *reducer, ad_sync sync) {
   if (begins_step) AD_TRY(begin_first(reducer));
   if (follows_all) AD_TRY(set_reduced_aside(reducer));
   for (size_t i = 0; i < reducer->bucket_count; i++) {
-    if (begins_step || follows_all) ad_counters_begin_sum(&reducer->buckets[i]);
+    if (begins_step || follows_all) {
+      ad_counters_begin_sum(&reducer->buckets[i]);
+      if (ad_reducer_has_leaves(reducer)) ad_leaves_begin_segment(&reducer->buckets[i]);
+    }
     AD_TRY(begin_bucket(reducer, &reducer->buckets[i], sync));
   }
   for (size_t i = 0; i < reducer->param_count; i++) reducer->params[i].arrived = 0;

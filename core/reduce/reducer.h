@@ -68,7 +68,10 @@ typedef struct ad_bucket_steps {
   ad_array input;
   ad_request request;
   int next;       // number of steps posted since the bucket was launched, and so the index of the next step
+  int count;      // number of steps to post: all, but with leaves and before the last round, those that sum leaves
   int unsettled;  // 1: ad_bucket_settle has not yet waited for the step that was posted last
+  int adds;       // 1: the step that is posted adds to what is in `sum`
+  int64_t round;  // with leaves, the round in which the bucket was launched
 } ad_bucket_steps;
 
 /* The slot that a bucket uses as the memory of `sent`, if the reducer reuses memory; written by slots.c. */
@@ -100,9 +103,12 @@ typedef struct ad_bucket {
   ad_bucket_counters counters;
   ad_bucket_steps steps;
   ad_bucket_turn turn;
-  // with leaves: this rank's sums of leaves, in memory whose beginning is that of `sent`. In a microbatch `sent` and
-  // `partial` point to the level in which the leaf forms.
+  // with leaves: this rank's sums of leaves, in memory whose beginning is that of `sent` (NULL if the bucket uses
+  // slots). In a microbatch `sent` and `partial` point to the level in which the leaf forms.
   ad_node_stack stack;
+  // with leaves, if the path scatters: this rank's parts of the scattered sums, in memory whose beginning is that of
+  // `sum`. In a step `sum` points to the level that the collectives write.
+  ad_node_stack scattered;
 } ad_bucket;
 
 /* Slots: pieces of memory that the buckets of one key use one after another. A window is all slots of one key. */
@@ -190,6 +196,10 @@ ad_status ad_bucket_keep_earlier(ad_reducer *reducer, ad_bucket *bucket) AD_CHEC
 static inline size_t ad_bucket_bytes(const ad_bucket *bucket) {
   return bucket->stack.levels ? ad_stack_bytes(&bucket->stack) : ad_array_bytes(&bucket->sent);
 }
+/* Returns the size of the memory of `sum`, if it has its own. */
+static inline size_t ad_bucket_sum_bytes(const ad_bucket *bucket) {
+  return bucket->scattered.levels ? ad_stack_bytes(&bucket->scattered) : ad_array_bytes(&bucket->sum);
+}
 /* Returns 1 if the sent gradients and their sum have the same dtype, so that they can be one array; else 0. */
 static inline int ad_bucket_is_one_array(const ad_bucket *bucket) {
   return bucket->key.comm_dtype == bucket->key.policy.accumulate;
@@ -245,7 +255,7 @@ void ad_bucket_take_absent(ad_reducer *reducer, ad_bucket *bucket);
 int ad_scale_for(ad_dtype dtype, int64_t addends);
 
 /* path.c: runs the steps of a bucket's path. */
-void ad_bucket_begin_path(ad_bucket *bucket);
+void ad_bucket_begin_path(const ad_reducer *reducer, ad_bucket *bucket);
 int ad_bucket_is_through(const ad_bucket *bucket); /* returns 1 if all steps of the path were posted */
 /* Posts the next step of the bucket's path. */
 ad_status ad_bucket_run_step(ad_reducer *reducer, size_t index) AD_CHECKED;
@@ -291,19 +301,30 @@ void ad_leaves_release(ad_reducer *reducer);
  * a parameter's name, if the parameters cannot be summed by leaves, or the collectives of a bucket's path would not sum
  * by the tree over the leaves. */
 ad_status ad_leaves_deal(ad_reducer *reducer) AD_CHECKED;
-/* Makes the stack of a bucket, without memory. */
-ad_node_stack ad_leaves_stack(const ad_reducer *reducer, const ad_bucket *bucket);
+/* Makes the stacks of a bucket, without memory. */
+ad_status ad_leaves_make_stacks(const ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 /* Returns 1 if this rank has no leaf in this round, so that its gradients are discarded; else 0. */
 static inline int ad_leaves_idle(const ad_reducer *reducer) {
   return ad_reducer_has_leaves(reducer) && reducer->leaves.leaf < 0;
 }
+/* Begins the step, or goes on after an AD_SYNC_ALL: what the bucket has so far are sums over all ranks. If the next ones
+ * are at first sums over fewer, it is set apart. */
+void ad_leaves_begin_segment(ad_bucket *bucket);
 /* Points the bucket's arrays to the memory in which this round's leaf forms. */
 ad_status ad_leaf_begin(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 /* Ends a round for the buckets that it does not send: adds its leaf to this rank's sums. Parameters without a gradient
  * have zeros in the leaf. */
 ad_status ad_leaves_keep(ad_reducer *reducer) AD_CHECKED;
-/* The same for a bucket that is sent next: its arrays then point to the sum of all leaves of this rank. */
+/* The same for a bucket that is sent next: its arrays then point to the sum of all leaves of this rank that are sent. */
 ad_status ad_leaves_complete(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
+/* Returns how many steps of its path the bucket runs, if it is launched in this round. */
+int ad_leaves_steps(const ad_reducer *reducer, const ad_bucket *bucket);
+/* Decides where the next step of the path writes, and notes in the stack which leaves its result is the sum of. */
+ad_status ad_leaves_post(const ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
+/* When this step is through: adds its result to other sums. */
+void ad_leaves_settle(ad_bucket *bucket);
+/* AD_TYPE unless the bucket has the sums of all leaves up to the round in which it was launched. */
+ad_status ad_leaves_check(const ad_reducer *reducer, const ad_bucket *bucket) AD_CHECKED;
 
 /* presence_sets.c: checks that all ranks have the same parameters, and gradients of the same parameters. */
 ad_status ad_presence_sets_build(ad_reducer *reducer) AD_CHECKED;

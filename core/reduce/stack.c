@@ -27,20 +27,25 @@ size_t ad_stack_bytes(const ad_node_stack *stack) {
   return (stack->levels - 1) * level_bytes(stack) + value_bytes(stack);
 }
 
-static void *level(const ad_node_stack *stack, size_t at) {
+void *ad_stack_level(const ad_node_stack *stack, size_t at) {
   return stack->memory ? stack->memory + at * level_bytes(stack) : NULL;
 }
 
-/* Law 6: a sum of the node and of what is in the stack must have each leaf once, in ascending order. */
-static ad_status check_follows(const ad_node_stack *stack, ad_node node) {
-  ad_node top = stack->count ? stack->node[stack->count - 1] : (ad_node){node.first, 0};
+/* Law 6: a sum of the node and of what is in the stack must have each leaf once, in ascending order. `leaps` is 1 if the
+ * node need not begin where the stack's leaves end. */
+static ad_status check_follows(const ad_node_stack *stack, ad_node node, int leaps) {
+  ad_node top = stack->count ? stack->node[stack->count - 1] : (ad_node){leaps ? 0 : node.first, 0};
   int64_t end = node.first + node.count, expected = top.first + top.count;
-  if (node.first != expected || node.count < 1 || end > stack->leaves)
-    return ad_fail(
-        AD_TYPE,
-        "the sum of leaves [%lld, %lld) cannot follow that of leaves [%lld, %lld) of %lld: each leaf must be "
-        "in the sum once, in ascending order",
-        (long long)node.first, (long long)end, (long long)top.first, (long long)expected, (long long)stack->leaves);
+  if ((leaps ? node.first >= expected : node.first == expected) && node.count > 0 && end <= stack->leaves) return AD_OK;
+  return ad_fail(AD_TYPE,
+                 "the sum of leaves [%lld, %lld) cannot follow that of leaves [%lld, %lld) of %lld: each leaf must be "
+                 "in the sum once, in ascending order",
+                 (long long)node.first, (long long)end, (long long)top.first, (long long)expected,
+                 (long long)stack->leaves);
+}
+
+static ad_status check_next(const ad_node_stack *stack, ad_node node) {
+  AD_TRY(check_follows(stack, node, stack->count == stack->apart));
   if (stack->count < stack->levels) return AD_OK;
   return ad_fail(AD_TYPE,
                  "leaf %lld cannot be summed here: there is memory for %zu sums of this rank's own leaves, but not for "
@@ -49,8 +54,8 @@ static ad_status check_follows(const ad_node_stack *stack, ad_node node) {
 }
 
 ad_status ad_stack_next(const ad_node_stack *stack, ad_node node, void **out) {
-  AD_TRY(check_follows(stack, node));
-  *out = level(stack, stack->count);
+  AD_TRY(check_next(stack, node));
+  *out = ad_stack_level(stack, stack->count);
   return AD_OK;
 }
 
@@ -58,29 +63,65 @@ ad_status ad_stack_next(const ad_node_stack *stack, ad_node node, void **out) {
 static void sum_siblings(ad_node_stack *stack) {
   stack->count--;
   stack->node[stack->count - 1].count += stack->node[stack->count].count;
-  void *lower = level(stack, stack->count - 1);
-  const void *values[] = {lower, level(stack, stack->count)};
+  void *lower = ad_stack_level(stack, stack->count - 1);
+  const void *values[] = {lower, ad_stack_level(stack, stack->count)};
   ad_reducing how = {.dtype = stack->dtype, .accumulate = stack->dtype};
   if (stack->memory) ad_reduce(&lower, 1, values, 2, &how, stack->numel);
 }
 
-ad_status ad_stack_push(ad_node_stack *stack, ad_node node) {
-  AD_TRY(check_follows(stack, node));
-  stack->node[stack->count++] = node;
-  while (stack->count > 1 &&
+void ad_stack_merge(ad_node_stack *stack) {
+  while (stack->count > stack->apart + 1 &&
          ad_nodes_are_siblings(stack->node[stack->count - 2], stack->node[stack->count - 1], stack->leaves))
     sum_siblings(stack);
+}
+
+ad_status ad_stack_push(ad_node_stack *stack, ad_node node) {
+  AD_TRY(check_next(stack, node));
+  stack->node[stack->count++] = node;
+  ad_stack_merge(stack);
   return AD_OK;
 }
 
-ad_status ad_stack_expect(const ad_node_stack *stack, ad_node node) {
-  if (stack->count == 1 && stack->node[0].first == node.first && stack->node[0].count == node.count) return AD_OK;
+int ad_stack_adds(const ad_node_stack *stack, ad_node node) {
+  return stack->count > stack->apart && ad_nodes_are_siblings(stack->node[stack->count - 1], node, stack->leaves);
+}
+
+ad_status ad_stack_place(ad_node_stack *stack, ad_node node) {
+  if (ad_stack_adds(stack, node)) {
+    stack->node[stack->count - 1].count += node.count;
+  } else {
+    AD_TRY(check_next(stack, node));
+    stack->node[stack->count++] = node;
+  }
+  return AD_OK;
+}
+
+ad_status ad_stack_widen(ad_node_stack *stack, ad_node node) {
+  ad_node *top = &stack->node[stack->count - 1];
+  if (stack->count != stack->apart + 1 || top->first < node.first || top->first + top->count > node.first + node.count)
+    return ad_stack_expect(stack, node.first, node.count);
+  ad_node_stack below = *stack;
+  below.count--;
+  AD_TRY(check_follows(&below, node, 0));
+  *top = node;
+  stack->apart = 0;
+  return AD_OK;
+}
+
+ad_status ad_stack_expect(const ad_node_stack *stack, int64_t first, int64_t count) {
+  ad_node expected[AD_NODES_MAX];
+  size_t nodes = ad_nodes_of(first, count, stack->leaves, expected), own = stack->count - stack->apart;
+  const ad_node *found = &stack->node[stack->apart];
+  int same = nodes == own;
+  for (size_t i = 0; same && i < own; i++)
+    same = found[i].first == expected[i].first && found[i].count == expected[i].count;
+  if (same) return AD_OK;
   char buffer[320];
   size_t listed = 0;
   ad_text text = ad_text_on(buffer, sizeof buffer);
-  for (size_t i = 0; i < stack->count; i++)
-    ad_text_list(&text, &listed, ": of leaves ", "[%lld, %lld)", (long long)stack->node[i].first,
-                 (long long)stack->node[i].first + stack->node[i].count);
-  return ad_fail(AD_TYPE, "all leaves of this rank must be in one sum, of leaves [%lld, %lld), but %zu were found%s",
-                 (long long)node.first, (long long)node.first + node.count, stack->count, buffer);
+  for (size_t i = 0; i < own; i++)
+    ad_text_list(&text, &listed, ": of leaves ", "[%lld, %lld)", (long long)found[i].first,
+                 (long long)(found[i].first + found[i].count));
+  return ad_fail(AD_TYPE, "the sums must be %zu, of all leaves [%lld, %lld), but %zu were found%s", nodes,
+                 (long long)first, (long long)(first + count), own, buffer);
 }

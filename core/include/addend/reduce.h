@@ -38,13 +38,15 @@ typedef struct ad_bucket_step {
  *
  * AD_INVALID or AD_TYPE by ad_reducer_create: unless all parameters are on one mesh, R on dp_replicate and dp_shard, and
  * have precision policies whose `reduce` is `accumulate`; unless storage is sharded over no axes but these two, if the
- * gradient is summed over them; together with `reuses`; if the collectives over these axes would sum in another order
- * than the tree. They sum in its order if leaves and ranks are powers of two, and no rank is without leaves. */
+ * gradient is summed over them; with AD_SYNC_SHARD, unless all storage is sharded over dp_shard or none, or dp_shard has
+ * one rank; if the collectives over these axes would sum in another order than the tree. They sum in its order if leaves
+ * and ranks are powers of two, and no rank is without leaves; and where rounds before the last send, if leaves are a
+ * multiple of rounds times ranks. */
 typedef struct ad_leaf_options {
   int64_t leaves; /* at least 1 */
   int64_t rounds; /* at least leaves / (size of dp_replicate * size of dp_shard), rounded up */
-  /* [rounds]: AD_SYNC_ALL in the last, AD_SYNC_NONE in the others, where AD_SYNC_SHARD does the same if no storage is
-   * sharded, and is refused otherwise */
+  /* [rounds]: as of begin_microbatch; AD_SYNC_ALL in the last. Which rank has which leaf depends on them: what is sent
+   * together are leaves that follow one another. */
   const ad_sync *sync;
 } ad_leaf_options;
 

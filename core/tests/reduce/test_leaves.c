@@ -10,11 +10,12 @@
 #include "addend/reduce.h"
 #include "aligned.h"
 #include "allocations.h"
+#include "array/array.h"
 #include "ranks.h"
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
 
-enum { PARAMS = 6, LEAVES_MAX = 16, ROUNDS_MAX = 24, NUMEL_MAX = 32 };
+enum { PARAMS = 6, LEAVES_MAX = 24, ROUNDS_MAX = 24, NUMEL_MAX = 32 };
 
 /* What the leaves' gradients of a parameter are like. */
 enum { COPIED, BY_COLUMNS, INVARIANT, SOMETIMES, NEVER, EMPTY };
@@ -29,6 +30,9 @@ typedef struct setting {
   size_t bucket_bytes;
   int64_t rounds;
   ad_sync early;  // sync of all rounds but the last
+  // if not NULL, the sync of each round, as its first letter: "nsa"; repeated if there are more rounds
+  const char *list;
+  int reuses;
 } setting;
 
 typedef struct world {
@@ -53,13 +57,18 @@ static void describe(world *w, ad_comm *comm, const setting *s) {
     if (s->shards) ad_layout_set(&spec->storage, AD_AXES(AD_DP_SHARD), AD_S(0));
     spec->policy = s->policy;
   }
-  for (int64_t round = 0; round < s->rounds; round++) w->sync[round] = round + 1 == s->rounds ? AD_SYNC_ALL : s->early;
+  for (int64_t round = 0; round < s->rounds; round++) {
+    w->sync[round] = round + 1 == s->rounds ? AD_SYNC_ALL : s->early;
+    char letter = s->list ? s->list[(size_t)round % strlen(s->list)] : 0;
+    if (letter) w->sync[round] = letter == 'n' ? AD_SYNC_NONE : letter == 's' ? AD_SYNC_SHARD : AD_SYNC_ALL;
+  }
 }
 
 static ad_status create(world *w) {
   ad_leaf_options leaves = {w->s->leaves, w->s->rounds, w->sync};
   ad_reducer_options options = {
       .size = sizeof options, .bucket_bytes = w->s->bucket_bytes, .leaves = w->s->leaves ? &leaves : NULL};
+  options.reuses = w->s->reuses;
   return ad_reducer_create(w->comm, w->specs, PARAMS, &options, &w->reducer);
 }
 
@@ -142,9 +151,12 @@ static void run_round(world *w, int64_t round, int step) {
   for (int k = 0; k < PARAMS; k++) {
     int p = ad_comm_rank(w->comm) % 2 ? k : PARAMS - 1 - k;
     int submits = leaf < 0 ? (round + step) % 2 : is_present(p, leaf);
-    if (submits) submit(w, p, leaf, step, (int)(p + round + step) % 2);
+    int in_place = !ad_comm_is_dry(w->comm) && (p + round + step) % 2;
+    if (submits) submit(w, p, leaf, step, in_place);
   }
   CHECK_OK(ad_reducer_end_microbatch(w->reducer));
+  for (size_t i = 0; i < w->reducer->bucket_count; i++) /* the next leaf is kept in memory that nobody reads */
+    CHECK(w->reducer->buckets[i].counters.sends || !w->reducer->buckets[i].steps.unsettled);
 }
 
 /* The index, in the gradient that this rank submitted, of the first element of its shard of the result. */
@@ -265,6 +277,125 @@ static void backend_hostile_changes_no_bit(void **state) {
   unsetenv("ADDEND_HOSTILE");
 }
 
+/* ---- rounds before the last that send ---- */
+
+/* Every policy, size of buckets and use of memory. */
+static int sum_scattered(ad_comm *comm, void *context) {
+  static const ad_precision_policy policies[] = {
+      {AD_F32, AD_F32, 0, AD_F32, AD_F32}, {AD_BF16, AD_BF16, 0, AD_F32, AD_F32}, {AD_F32, AD_BF16, 1, AD_F64, AD_F64}};
+  static const size_t sizes[] = {1, 100, 0};
+  setting s = *(const setting *)context;
+  for (int policy = 0; policy < 3; policy++)
+    for (int size = 0; size < 3; size++)
+      for (s.reuses = 0; s.reuses < (strchr(s.list, 'n') ? 1 : 2); s.reuses++) {
+        s.policy = policies[policy];
+        s.bucket_bytes = sizes[size];
+        sum_two_steps(comm, &s);
+      }
+  return 0;
+}
+
+typedef struct scattered {
+  const char *mesh;
+  int64_t leaves, rounds;
+  const char *list;
+  int shards;  // 1: storage is sharded over dp_shard
+} scattered;
+
+static void on_each(const scattered *cases, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    const scattered *c = &cases[i];
+    ad_mesh *mesh;
+    assert_int_equal(ad_mesh_create(c->mesh, &mesh), AD_OK);
+    setting s = {.mesh = c->mesh, .leaves = c->leaves, .rounds = c->rounds, .list = c->list, .shards = c->shards};
+    s.ranks = ad_mesh_size(mesh);
+    ad_mesh_destroy(mesh);
+    run_ranks(s.ranks, sum_scattered, &s);
+  }
+}
+#define ON_EACH(cases) on_each((cases), sizeof(cases) / sizeof *(cases))
+
+/* The last letter is that of the last of as many rounds. */
+static void every_round_may_scatter(void **state) {
+  static const scattered cases[] = {{"dp_shard=1", 12, 12, "sssssssssssa", 1}, {"dp_shard=2", 16, 8, "sssssssa", 1},
+                                    {"dp_shard=4", 16, 4, "sssa", 1},          {"dp_shard=8", 16, 2, "sa", 1},
+                                    {"dp_shard=8", 24, 3, "ssa", 1},           {"dp_shard=3", 3, 1, "a", 1},
+                                    {"dp_shard=2", 14, 7, "ssssssa", 1},       {"tp=2 dp_shard=2", 8, 4, "sssa", 1},
+                                    {"dp_shard=2 tp=2", 6, 3, "ssa", 1}};
+  (void)state;
+  ON_EACH(cases);
+}
+
+static void scattered_sums_are_added_over_replicas(void **state) {
+  static const scattered cases[] = {{"dp_replicate=2 dp_shard=2", 16, 4, "sssa", 1},
+                                    {"dp_replicate=3 dp_shard=2", 12, 2, "sa", 1},
+                                    {"dp_replicate=3 dp_shard=2", 24, 4, "sssa", 1},
+                                    {"dp_replicate=2 dp_shard=2 tp=2", 8, 2, "sa", 1}};
+  (void)state;
+  ON_EACH(cases);
+}
+
+static void a_scattered_sum_may_have_leaves_of_several_rounds(void **state) {
+  static const scattered cases[] = {{"dp_shard=1", 16, 16, "nnnsnnnsnnnsnnna", 1},
+                                    {"dp_shard=2", 16, 8, "nsnsnsna", 1},
+                                    {"dp_shard=3", 12, 4, "nnna", 1},
+                                    {"dp_shard=2", 12, 6, "nsnsna", 1},
+                                    {"dp_shard=2", 8, 4, "nsna", 1},
+                                    {"dp_shard=2", 8, 4, "nssa", 1},
+                                    {"dp_shard=2", 6, 3, "nsa", 1},
+                                    {"dp_replicate=2 dp_shard=2", 16, 4, "nssa", 1}};
+  (void)state;
+  ON_EACH(cases);
+}
+
+static void a_step_may_reduce_before_its_last_round(void **state) {
+  static const scattered cases[] = {{"dp_shard=1", 16, 16, "sssasssasssassaa", 1},
+                                    {"dp_shard=2", 16, 8, "sassssaa", 1},
+                                    {"dp_shard=2", 16, 8, "sasaasna", 1},
+                                    {"dp_replicate=2 dp_shard=2", 16, 4, "sasa", 1},
+                                    {"dp_replicate=2 dp_shard=2", 24, 6, "sasasa", 1},
+                                    {"dp_shard=4", 12, 3, "aaa", 1},
+                                    {"dp_shard=4", 12, 3, "aaa", 0},
+                                    {"dp_replicate=2 dp_shard=2 tp=2", 16, 4, "sasa", 1},
+                                    {"dp_replicate=2 tp=2", 12, 6, "nanana", 0},
+                                    {"tp=2", 11, 11, "nananaaaaaa", 0},
+                                    {"dp_shard=1", 11, 11, "naannnaaaaa", 0}};
+  (void)state;
+  ON_EACH(cases);
+}
+
+/* All memory is given back, also if a level above the lowest was in use: the next reducer has the same. */
+static int stop_in_each_round(ad_comm *comm, void *context) {
+  setting s = *(const setting *)context;
+  for (s.shards = 0; s.shards < 2; s.shards++)
+    for (int64_t rounds = 1, first = 0; rounds <= s.rounds; rounds++) {
+      world w;
+      open_world(&w, comm, &s);
+      int64_t last = (int64_t)(intptr_t)w.reducer->buckets[w.reducer->bucket_count - 1].sum.data;
+      if (rounds == 1) first = last;
+      CHECK(last == first);
+      for (int64_t round = 0; round < rounds; round++) run_round(&w, round, 0);
+      for (size_t i = 0; i < w.reducer->bucket_count; i++) CHECK_OK(ad_bucket_settle(w.reducer, i));
+      close_world(&w);
+    }
+  return 0;
+}
+
+static void a_step_may_stop_in_any_round(void **state) {
+  setting s = {.mesh = "dp_shard=2", .leaves = 16, .rounds = 8, .bucket_bytes = 100, .list = "sasasasa"};
+  (void)state;
+  run_ranks(2, stop_in_each_round, &s);
+}
+
+static void backend_hostile_changes_no_bit_of_scattered_sums(void **state) {
+  static const scattered cases[] = {{"dp_replicate=2 dp_shard=2", 16, 4, "sasa", 1},
+                                    {"dp_shard=2", 16, 8, "nsnsnsna", 1}};
+  (void)state;
+  setenv("ADDEND_HOSTILE", "3", 1);
+  ON_EACH(cases);
+  unsetenv("ADDEND_HOSTILE");
+}
+
 /* ---- gradients that not every rank has ---- */
 
 static ad_array array_of(const world *w, int p, ad_dtype dtype, void *data) {
@@ -311,6 +442,12 @@ static int create_other_leaves(ad_comm *comm, void *context) {
   open_world(&w, comm, &s);
   CHECK_STATUS(ad_reducer_begin_leaf(w.reducer, AD_SYNC_NONE, ad_reducer_leaf(w.reducer, 0)), AD_MISMATCH);
   CHECK_SAYS("leaves 4", "leaves 2", "rank 0", "rank 1");
+  close_world(&w);
+  s.leaves = 4;
+  if (ad_comm_rank(comm)) s.early = AD_SYNC_SHARD;
+  open_world(&w, comm, &s);
+  CHECK_STATUS(ad_reducer_begin_leaf(w.reducer, w.sync[0], ad_reducer_leaf(w.reducer, 0)), AD_MISMATCH);
+  CHECK_SAYS("leaves 4", "rank 0", "rank 1");
   close_world(&w);
   return 0;
 }
@@ -364,7 +501,10 @@ static void leaves_that_cannot_be_summed_by_collectives_are_refused(void **state
       {{.mesh = "dp_replicate=2", .leaves = 12, .rounds = 6}, {"12", "dp_replicate=2"}},
       {{.mesh = "dp_replicate=4", .leaves = 2, .rounds = 1}, {"2", "dp_replicate=4"}},
       {{.mesh = "dp_replicate=5 dp_shard=2", .leaves = 40, .rounds = 4, .shards = 1}, {"all_reduce", "dp_replicate"}},
-      {{.mesh = "dp_shard=2 dp_replicate=2", .leaves = 4, .rounds = 1}, {"dp_replicate", "dp_shard"}}};
+      {{.mesh = "dp_shard=2 dp_replicate=2", .leaves = 4, .rounds = 1}, {"dp_replicate", "dp_shard"}},
+      {{.mesh = "dp_shard=3", .leaves = 12, .rounds = 4, .shards = 1, .list = "sssa"}, {"reduce_scatter"}},
+      {{.mesh = "dp_shard=4", .leaves = 8, .rounds = 3, .shards = 1, .list = "ssa"}, {"reduce_scatter", "8", "3"}},
+      {{.mesh = "dp_replicate=3 dp_shard=2", .leaves = 24, .rounds = 4, .shards = 1, .list = "sasa"}, {"all_reduce"}}};
   (void)state;
   REFUSED(cases);
 }
@@ -372,14 +512,27 @@ static void leaves_that_cannot_be_summed_by_collectives_are_refused(void **state
 static void rounds_that_do_not_fit_are_refused(void **state) {
   const refusal cases[] = {
       {{.mesh = "dp_shard=4", .leaves = 16, .rounds = 3}, {"16", "3", "4"}},
-      {{.mesh = "dp_shard=2", .leaves = 4, .rounds = 2, .shards = 1, .early = AD_SYNC_SHARD},
-       {"AD_SYNC_SHARD", "round 0"}},
-      {{.mesh = "dp_shard=2", .leaves = 4, .rounds = 2, .early = AD_SYNC_ALL}, {"round 0", "AD_SYNC_ALL"}},
+      {{.mesh = "dp_shard=2", .leaves = 4, .rounds = 2, .list = "as"}, {"round 1", "AD_SYNC_ALL"}},
       {{.mesh = "dp_shard=2", .leaves = 4, .rounds = 2, .early = (ad_sync)7}, {"7"}},
+      {{.mesh = "dp_shard=2", .leaves = 4, .rounds = 2, .list = "na", .reuses = 1}, {"reuses", "round 0"}},
       {{.mesh = "dp_shard=2", .leaves = -1, .rounds = 2}, {"-1"}},
       {{.mesh = "dp_shard=2", .leaves = 2, .rounds = 0}, {"0"}}};
   (void)state;
   REFUSED(cases);
+}
+
+/* Storage of the last parameter is not sharded, and others are scattered before the last round. */
+static void parameters_that_are_not_scattered_with_others_are_refused(void **state) {
+  (void)state;
+  for (int kept = 0; kept < 2; kept++) {
+    world w;
+    setting s = {.mesh = "dp_shard=2", .leaves = 8, .rounds = 4, .shards = 1, .list = kept ? "nnna" : "nssa"};
+    describe_dry(&w, &s);
+    w.specs[COPIED].storage = w.specs[COPIED].layout;
+    assert_int_equal(create(&w), kept ? AD_OK : AD_INVALID);
+    if (!kept) assert_says("copied", "dp_shard", "round 1");
+    close_dry(&w);
+  }
 }
 
 static void sums_that_are_rounded_are_refused(void **state) {
@@ -419,7 +572,7 @@ static ad_mesh *other_mesh;
 static void take_other_mesh(world *w) { w->specs[1].layout.mesh = w->specs[1].storage.mesh = other_mesh; }
 
 static void parameters_that_leaves_do_not_fit_are_refused(void **state) {
-  const ad_reducer_options none = {0}, reuses = {.reuses = 1};
+  const ad_reducer_options none = {0};
   (void)state;
   one_param_is_refused("dp_shard=2", make_invariant, &none, AD_TYPE);
   assert_says("by columns", "dp_shard");
@@ -429,8 +582,6 @@ static void parameters_that_leaves_do_not_fit_are_refused(void **state) {
   one_param_is_refused("dp_shard=2", take_other_mesh, &none, AD_INVALID);
   assert_says("by columns", "efsdp=2", "copied", "dp_shard=2");
   ad_mesh_destroy(other_mesh);
-  one_param_is_refused("dp_shard=2", change_nothing, &reuses, AD_INVALID);
-  assert_says("leaves", "reuses");
   one_param_is_refused("dp_shard=2", change_nothing, &(ad_reducer_options){.leaves = &(ad_leaf_options){4, 2, NULL}},
                        AD_INVALID);
   assert_says("NULL");
@@ -526,22 +677,34 @@ static void a_sum_that_is_not_of_this_ranks_leaves_is_refused(void **state) {
 
 /* ---- memory ---- */
 
+static const size_t value_elements = 15 + 24 + 7 + 12 + 6;
+
+/* The bytes that the reducer has from the comm. */
+static size_t allocated_bytes(const world *w) {
+  size_t bytes = ad_slots_bytes(w->reducer);
+  for (size_t i = 0; i < w->reducer->bucket_count; i++) {
+    const ad_bucket *bucket = &w->reducer->buckets[i];
+    if (bucket->stack.memory) bytes += ad_stack_bytes(&bucket->stack);
+    if (bucket->scattered.memory) bytes += ad_stack_bytes(&bucket->scattered);
+    CHECK(!bucket->earlier.data && !bucket->relayed.data);
+  }
+  return bytes;
+}
+
 static int bytes_on_rank(ad_comm *comm, void *context) {
   world w, dry;
   ad_comm *dry_comm;
   setting s = *(const setting *)context;
   for (s.shards = 0; s.shards < 2; s.shards++) {
     open_world(&w, comm, &s);
-    run_step(&w, 0);
+    for (int step = 0; step < 2; step++) run_step(&w, step);
     CHECK_OK(ad_comm_open_dry(ad_comm_rank(comm), ad_comm_size(comm), &dry_comm));
     open_world(&dry, dry_comm, &s);
-    for (int64_t round = 0; round < s.rounds; round++) {
-      CHECK_OK(ad_reducer_begin_leaf(dry.reducer, dry.sync[round], ad_reducer_leaf(dry.reducer, round)));
-      CHECK_OK(ad_reducer_end_microbatch(dry.reducer));
-    }
-    CHECK_OK(ad_reducer_finish(dry.reducer));
+    for (int step = 0; step < 2; step++) run_step(&dry, step);
     CHECK(ad_reducer_bytes(w.reducer) == ad_reducer_bytes(dry.reducer));
+    CHECK(ad_reducer_bytes(w.reducer) == allocated_bytes(&w));
     CHECK(ad_reducer_bucket(w.reducer, 0).bytes == ad_reducer_bucket(dry.reducer, 0).bytes);
+    CHECK((ad_slots_bytes(w.reducer) > 0) == (s.reuses && s.shards));
     close_world(&dry);
     ad_comm_close(dry_comm);
     close_world(&w);
@@ -553,14 +716,48 @@ static void memory_is_planned_exactly(void **state) {
   setting s = {.mesh = "dp_shard=2", .leaves = 16, .rounds = 8, .policy = {.grad = AD_F32}};
   (void)state;
   run_ranks(2, bytes_on_rank, &s);
+  static const char *const lists[] = {"sssssssa", "sasasasa", "nsnsnsna", "aaaaaaaa"};
+  for (int i = 0; i < 4; i++)
+    for (s.reuses = 0; s.reuses < (i == 2 ? 1 : 2); s.reuses++) {
+      s.list = lists[i];
+      s.bucket_bytes = 1;
+      run_ranks(2, bytes_on_rank, &s);
+    }
   for (int levels = 1; levels < 6; levels++) { /* 16 leaves on 16 ranks need one level, on one rank 1 + log2(16) */
     static const char *const meshes[] = {"dp_shard=16", "dp_shard=8", "dp_shard=4", "dp_shard=2", "dp_shard=1"};
     world w;
     s = (setting){.mesh = meshes[levels - 1], .leaves = 16, .rounds = 1 << (levels - 1)};
     describe_dry(&w, &s);
     assert_int_equal(create(&w), AD_OK);
-    size_t values = (15 + 24 + 7 + 12 + 6) * sizeof(float), apart = (values + 63) / 64 * 64;
+    size_t values = value_elements * sizeof(float), apart = (values + 63) / 64 * 64;
     assert_int_equal(ad_reducer_bytes(w.reducer), (size_t)(levels - 1) * apart + values);
+    close_dry(&w);
+  }
+}
+
+/* A sum is added to its sibling in the collective. So 8 scattered sums need 3 levels of shards, as 4 sums one by one would;
+ * AD_SYNC_ALL needs no more. The leaves of a rank that are scattered together need 1 + log2 of their number. */
+static void scattered_sums_need_few_levels(void **state) {
+  static const struct {
+    const char *list;
+    size_t leaf, sums;
+  } cases[] = {{"sssssssa", 1, 3}, {"sasasasa", 1, 3}, {"aaaaaaaa", 1, 3}, {"nsnsnsna", 2, 2},
+               {"nnnsnnna", 3, 1}, {"nnnnnnna", 4, 1}, {"nnnsssss", 3, 3}};
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    world w;
+    setting s = {.mesh = "dp_shard=2", .leaves = 16, .rounds = 8, .shards = 1, .list = cases[i].list};
+    describe_dry(&w, &s);
+    w.sync[7] = AD_SYNC_ALL;
+    assert_int_equal(create(&w), AD_OK);
+    assert_int_equal(w.reducer->bucket_count, 1);
+    const ad_bucket *bucket = &w.reducer->buckets[0];
+    assert_int_equal(bucket->stack.levels, cases[i].leaf);
+    assert_int_equal(bucket->scattered.levels, cases[i].sums);
+    size_t values = value_elements * sizeof(float), shard = ad_array_bytes(&bucket->sum);
+    assert_int_equal(ad_reducer_sum_bytes(w.reducer), (cases[i].sums - 1) * ((shard + 63) / 64 * 64) + shard);
+    assert_int_equal(ad_reducer_bytes(w.reducer) - ad_reducer_sum_bytes(w.reducer),
+                     (cases[i].leaf - 1) * ((values + 63) / 64 * 64) + values);
     close_dry(&w);
   }
 }
@@ -587,10 +784,17 @@ int main(void) {
       cmocka_unit_test(an_odd_number_of_leaves_is_summed),
       cmocka_unit_test(other_axes_are_summed_after_the_leaves),
       cmocka_unit_test(backend_hostile_changes_no_bit),
+      cmocka_unit_test(every_round_may_scatter),
+      cmocka_unit_test(scattered_sums_are_added_over_replicas),
+      cmocka_unit_test(a_scattered_sum_may_have_leaves_of_several_rounds),
+      cmocka_unit_test(a_step_may_reduce_before_its_last_round),
+      cmocka_unit_test(a_step_may_stop_in_any_round),
+      cmocka_unit_test(backend_hostile_changes_no_bit_of_scattered_sums),
       cmocka_unit_test(ranks_may_have_gradients_of_other_parameters_but_of_one_dtype),
       cmocka_unit_test(ranks_agree_on_their_leaves),
       cmocka_unit_test(leaves_that_cannot_be_summed_by_collectives_are_refused),
       cmocka_unit_test(rounds_that_do_not_fit_are_refused),
+      cmocka_unit_test(parameters_that_are_not_scattered_with_others_are_refused),
       cmocka_unit_test(sums_that_are_rounded_are_refused),
       cmocka_unit_test(parameters_that_leaves_do_not_fit_are_refused),
       cmocka_unit_test(a_reducer_with_leaves_has_parameters),
@@ -598,6 +802,7 @@ int main(void) {
       cmocka_unit_test(without_leaves_there_are_no_rounds),
       cmocka_unit_test(a_sum_that_is_not_of_this_ranks_leaves_is_refused),
       cmocka_unit_test(memory_is_planned_exactly),
+      cmocka_unit_test(scattered_sums_need_few_levels),
       cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

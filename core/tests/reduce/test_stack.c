@@ -122,7 +122,7 @@ static void nodes_of_many_leaves_are_pushed(void **state) {
   assert_int_equal(ad_stack_push(&stack, (ad_node){8, 2}), AD_OK);
   assert_int_equal(stack.count, 2);
   assert_int_equal(ad_stack_push(&stack, (ad_node){10, 2}), AD_OK);
-  assert_int_equal(ad_stack_expect(&stack, (ad_node){0, 12}), AD_OK);
+  assert_int_equal(ad_stack_expect(&stack, 0, 12), AD_OK);
 }
 
 static void refused(ad_node_stack *stack, int64_t first, int64_t count) {
@@ -159,16 +159,89 @@ static void there_is_no_memory_for_leaves_of_other_ranks(void **state) {
 static void a_sum_that_is_not_complete_is_refused(void **state) {
   (void)state;
   ad_node_stack stack = ad_stack_for(0, 8, 8, AD_F32, 0);
-  assert_int_equal(ad_stack_expect(&stack, (ad_node){0, 4}), AD_TYPE);
+  assert_int_equal(ad_stack_expect(&stack, 0, 4), AD_TYPE);
   assert_says("[0, 4)", "0");
   assert_int_equal(ad_stack_push(&stack, (ad_node){0, 2}), AD_OK);
   assert_int_equal(ad_stack_push(&stack, (ad_node){2, 1}), AD_OK);
-  assert_int_equal(ad_stack_expect(&stack, (ad_node){0, 4}), AD_TYPE);
+  assert_int_equal(ad_stack_expect(&stack, 0, 4), AD_TYPE);
   assert_says("[0, 4)", "2", "[0, 2)", "[2, 3)");
   assert_int_equal(ad_stack_push(&stack, (ad_node){3, 1}), AD_OK);
-  assert_int_equal(ad_stack_expect(&stack, (ad_node){0, 4}), AD_OK);
-  assert_int_equal(ad_stack_expect(&stack, (ad_node){0, 2}), AD_TYPE);
-  assert_int_equal(ad_stack_expect(&stack, (ad_node){2, 4}), AD_TYPE);
+  assert_int_equal(ad_stack_expect(&stack, 0, 4), AD_OK);
+  assert_int_equal(ad_stack_expect(&stack, 0, 2), AD_TYPE);
+  assert_int_equal(ad_stack_expect(&stack, 2, 4), AD_TYPE);
+}
+
+/* Places a node whose values a collective brings, in steps as a path runs: the sum is the same as by pushes. */
+static void place(ad_node_stack *stack, int64_t first, int64_t count, int adds) {
+  ad_node node = {first, count};
+  size_t before = stack->count;
+  assert_int_equal(ad_stack_adds(stack, node), adds);
+  assert_int_equal(ad_stack_place(stack, node), AD_OK);
+  assert_int_equal(stack->count, before + !adds);
+  ad_stack_merge(stack);
+}
+
+static void what_collectives_bring_is_added_to_its_sibling(void **state) {
+  (void)state;
+  ad_node_stack stack = ad_stack_for(0, 12, 12, AD_F32, 0);
+  place(&stack, 0, 2, 0);
+  place(&stack, 2, 2, 1);
+  place(&stack, 4, 2, 0);
+  assert_int_equal(stack.count, 2);
+  place(&stack, 6, 2, 1);
+  assert_int_equal(ad_stack_expect(&stack, 0, 8), AD_OK);
+  ad_node_stack before = stack;
+  assert_int_equal(ad_stack_place(&stack, (ad_node){10, 2}), AD_TYPE); /* leaves 8 and 9 left out */
+  assert_says("[10, 12)", "[0, 8)", "12");
+  assert_int_equal(ad_stack_place(&stack, (ad_node){6, 2}), AD_TYPE);
+  assert_memory_equal(&stack, &before, sizeof before);
+  place(&stack, 8, 4, 1); /* the last child may be smaller */
+  assert_int_equal(ad_stack_expect(&stack, 0, 12), AD_OK);
+}
+
+/* Two replicas have leaves [8, 10) and [10, 12) of the second segment; [0, 8) is the sum of both over the first. */
+static ad_node_stack second_segment(int64_t first) {
+  ad_node_stack stack = ad_stack_for(0, 12, 12, AD_F32, 0);
+  assert_int_equal(ad_stack_push(&stack, (ad_node){0, 8}), AD_OK);
+  stack.apart = 1;
+  assert_int_equal(ad_stack_push(&stack, (ad_node){first, 1}), AD_OK);
+  assert_int_equal(ad_stack_push(&stack, (ad_node){first + 1, 1}), AD_OK);
+  assert_int_equal(ad_stack_expect(&stack, first, 2), AD_OK);
+  return stack;
+}
+
+static void sums_over_more_ranks_stay_apart_until_ranks_have_added_theirs(void **state) {
+  (void)state;
+  for (int64_t first = 8; first <= 10; first += 2) {
+    ad_node_stack stack = second_segment(first);
+    assert_int_equal(ad_stack_widen(&stack, (ad_node){8, 4}), AD_OK);
+    assert_int_equal(stack.count, 2);
+    ad_stack_merge(&stack);
+    assert_int_equal(ad_stack_expect(&stack, 0, 12), AD_OK);
+  }
+  ad_node_stack all = ad_stack_for(0, 12, 12, AD_F32, 0); /* a replica has all leaves, the other none */
+  assert_int_equal(ad_stack_push(&all, (ad_node){0, 8}), AD_OK);
+  all.apart = 1;
+  assert_int_equal(ad_stack_adds(&all, (ad_node){8, 4}), 0);
+  assert_int_equal(ad_stack_push(&all, (ad_node){8, 4}), AD_OK);
+  assert_int_equal(all.count, 2);
+}
+
+static void a_sum_is_not_widened_to_leaves_that_do_not_fit(void **state) {
+  (void)state;
+  ad_node_stack stack = second_segment(10), before = stack;
+  assert_int_equal(ad_stack_widen(&stack, (ad_node){8, 2}), AD_TYPE); /* without the rank's own */
+  assert_says("[8, 10)", "[10, 12)");
+  assert_int_equal(ad_stack_widen(&stack, (ad_node){10, 2}), AD_TYPE); /* [8, 10) left out */
+  assert_says("[10, 12)", "[0, 8)");
+  assert_memory_equal(&stack, &before, sizeof before);
+  stack.count = 1; /* nothing to widen */
+  assert_int_equal(ad_stack_widen(&stack, (ad_node){8, 4}), AD_TYPE);
+  assert_int_equal(ad_stack_push(&stack, (ad_node){8, 1}), AD_OK);
+  assert_int_equal(ad_stack_push(&stack, (ad_node){9, 1}), AD_OK);
+  assert_int_equal(ad_stack_push(&stack, (ad_node){10, 1}), AD_OK);
+  assert_int_equal(ad_stack_widen(&stack, (ad_node){8, 4}), AD_TYPE); /* two sums */
+  assert_says("[8, 12)", "2", "[8, 10)", "[10, 11)");
 }
 
 int main(void) {
@@ -181,6 +254,9 @@ int main(void) {
       cmocka_unit_test(a_leaf_is_in_the_sum_once_and_in_order),
       cmocka_unit_test(there_is_no_memory_for_leaves_of_other_ranks),
       cmocka_unit_test(a_sum_that_is_not_complete_is_refused),
+      cmocka_unit_test(what_collectives_bring_is_added_to_its_sibling),
+      cmocka_unit_test(sums_over_more_ranks_stay_apart_until_ranks_have_added_theirs),
+      cmocka_unit_test(a_sum_is_not_widened_to_leaves_that_do_not_fit),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
