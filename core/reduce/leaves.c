@@ -352,6 +352,7 @@ ad_status ad_leaf_begin(ad_reducer *reducer, ad_bucket *bucket) {
 static ad_status push_leaf(ad_reducer *reducer, ad_bucket *bucket) {
   if (ad_leaves_idle(reducer)) return AD_OK;
   ad_bucket_take_absent(reducer, bucket);
+  AD_TRY(ad_bucket_pass(AD_INJECT_LEAF, reducer, bucket));
   return in_bucket(bucket, ad_stack_push(&bucket->stack, (ad_node){reducer->leaves.leaf, 1}));
 }
 

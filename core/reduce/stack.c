@@ -1,6 +1,7 @@
 #include "reduce/stack.h"
 
 #include "base/error.h"
+#include "base/injection.h"
 #include "base/text.h"
 #include "kernels/kernels.h"
 
@@ -67,6 +68,7 @@ static void sum_siblings(ad_node_stack *stack) {
   const void *values[] = {lower, ad_stack_level(stack, stack->count)};
   ad_reducing how = {.dtype = stack->dtype, .accumulate = stack->dtype};
   if (stack->memory) ad_reduce(&lower, 1, values, 2, &how, stack->numel);
+  ad_inject(AD_INJECT_NODE, stack);
 }
 
 void ad_stack_merge(ad_node_stack *stack) {
@@ -78,6 +80,7 @@ void ad_stack_merge(ad_node_stack *stack) {
 ad_status ad_stack_push(ad_node_stack *stack, ad_node node) {
   AD_TRY(check_next(stack, node));
   stack->node[stack->count++] = node;
+  ad_inject(AD_INJECT_NODE, stack);
   ad_stack_merge(stack);
   return AD_OK;
 }
