@@ -84,8 +84,13 @@ static ad_status print_document(const ad_findings *findings, char **json) {
   return AD_OK;
 }
 
+/* Returns 1 if the bits of the recipe are checked too: with train.leaves they do not depend on the number of ranks. */
+static int takes_bits(const ad_recipe *recipe, const ad_check_options *options) {
+  return recipe->train.leaves && !options->directional;
+}
+
 static ad_status check_all(ad_findings *findings, ad_check_result *result, ad_check_result *own, ad_check_result *slope,
-                           ad_mutants **mutants) {
+                           ad_bits **bits, ad_mutants **mutants) {
   const ad_recipe *recipe = findings->recipe;
   const ad_check_options *options = findings->options;
   ad_check_options under = in_own_dtypes(options);
@@ -104,6 +109,10 @@ static ad_status check_all(ad_findings *findings, ad_check_result *result, ad_ch
     AD_TRY(check_job(&job));
     findings->slope = slope;
   }
+  if (takes_bits(recipe, options)) {
+    AD_TRY(ad_bits_create(recipe, findings->steps, bits));
+    findings->bits = &(*bits)->found;
+  }
   if (!options->mutate) return AD_OK;
   AD_TRY(ad_mutants_create(recipe, options->mutant_count, options->mutant_seed, mutants));
   findings->mutants = *mutants;
@@ -118,15 +127,17 @@ static ad_status check_with(const ad_recipe *recipe, const ad_check_options *opt
                             ad_check_result *own, ad_check_result *slope, int *holds, char **json) {
   double start = ad_seconds();
   ad_mutants *mutants = NULL;
+  ad_bits *bits = NULL;
   ad_findings findings = {.recipe = recipe, .options = options, .steps = steps_of(options), .result = result};
   findings.backend = "shm";
   if (takes_slope(recipe, options)) findings.not_smooth = not_smooth(recipe);
-  ad_status status = check_all(&findings, result, own, slope, &mutants);
+  ad_status status = check_all(&findings, result, own, slope, &bits, &mutants);
   ad_account_remove_left();
   findings.seconds = ad_seconds() - start;
   if (!status) status = print_document(&findings, json);
   if (!status) *holds = ad_findings_hold(&findings);
   ad_mutants_destroy(mutants);
+  ad_bits_destroy(bits);
   return status;
 }
 

@@ -255,6 +255,23 @@ static json_t *own_document(const ad_check_result *result) {
   return own;
 }
 
+/* Returns null if bits were not compared. */
+static json_t *bits_document(const ad_bits_finding *bits) {
+  if (!bits) return json_null();
+  json_t *document = json_pack("{s:b, s:I, s:I, s:I, s:I, s:o}", "equal", bits->equal, "steps", (json_int_t)bits->steps,
+                               "leaves", (json_int_t)bits->leaves, "ranks", (json_int_t)bits->ranks, "compared",
+                               (json_int_t)bits->compared, "difference", text_or_null(bits->difference));
+  json_t *first = json_null();
+  const ad_bits_note *note = &bits->first;
+  if (bits->what)
+    first = json_pack("{s:s, s:I, s:o, s:[I, I], s:o}", "what", bits->what, "step", (json_int_t)note->step, "param",
+                      text_or_null(bits->param), "leaves", (json_int_t)note->node.first,
+                      (json_int_t)(note->node.first + note->node.count), "rank",
+                      bits->rank < 0 ? json_null() : json_integer((json_int_t)bits->rank));
+  json_object_set_new(document, "first", first);
+  return document;
+}
+
 /* ---- the verdict, and the whole document ---- */
 
 const char *ad_findings_reason(const ad_findings *findings) {
@@ -277,6 +294,7 @@ int ad_findings_hold(const ad_findings *findings) {
   if (!ad_check_result_matches(findings->result, findings->options->directional)) return 0;
   if (findings->own && !ad_check_result_matches(findings->own, 0)) return 0;
   if (findings->slope && !ad_check_result_passes(findings->slope, 1)) return 0;
+  if (findings->bits && !findings->bits->equal) return 0;
   const ad_mutants *mutants = findings->mutants;
   return !mutants || (!ad_mutants_survivors(mutants) && !untried(mutants));
 }
@@ -329,6 +347,8 @@ json_t *ad_findings_document(const ad_findings *findings) {
   if (directional || findings->slope) add_directional(directional ? result : findings->slope, document);
   if (findings->not_smooth) json_object_set_new(document, "not_smooth", json_string(findings->not_smooth));
   if (findings->own) json_object_set_new(document, "own_dtypes", own_document(findings->own));
+  if (findings->recipe->train.leaves && !directional)
+    json_object_set_new(document, "bits", bits_document(findings->bits));
   if (findings->mutants) add_mutants(findings->mutants, document);
   json_object_set_new(document, "holds", json_boolean(ad_findings_hold(findings)));
   const char *reason = ad_findings_reason(findings);

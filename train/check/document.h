@@ -3,7 +3,7 @@
 #define CHECK_DOCUMENT_H
 #include <jansson.h>
 
-#include "check/mutants.h"
+#include "check/bits.h"
 
 /* Everything that a check found; all pointers are borrowed. */
 typedef struct ad_findings {
@@ -14,6 +14,8 @@ typedef struct ad_findings {
   /* the check in the recipe's own dtypes; NULL: it was not asked for, or the recipe rounds nothing */
   const ad_check_result *own;
   const ad_check_result *slope; /* the directional check of a custom program, beside `result`; NULL: there was none */
+  /* the check for bits of a recipe with train.leaves; NULL: there was none, as on ranks that had started already */
+  const ad_bits_finding *bits;
   /* why the slope of a custom program's loss was not compared; NULL: there is no such reason */
   const char *not_smooth;
   const ad_mutants *mutants; /* NULL: no mutants were tried */

@@ -292,6 +292,27 @@ static void print_own(FILE *file, const json_t *document, const ad_paint *paint)
     fprintf(file, "  %sBAD%s  replicas are not the same bits on all ranks\n", paint->bad, paint->off);
 }
 
+/* Prints the result of the check for bits, which judges bits as bits, beside the check whose bounds allow rounding. */
+static void print_bits(FILE *file, const json_t *document, const ad_paint *paint) {
+  const json_t *bits = json_object_get(document, "bits");
+  if (!bits) return;
+  if (json_is_null(bits)) {
+    fprintf(file,
+            "\n  bits were not compared, for that takes other ranks too: run `addend check` without mpirun or srun\n");
+    return;
+  }
+  int equal = is_true(bits, "equal");
+  long long leaves = ad_integer_of(bits, "leaves"), ranks = ad_integer_of(bits, "ranks");
+  fprintf(file, "\n  bit for bit %s%s%s: %lld %s on %lld rank%s, without data parallelism",
+          equal ? paint->good : paint->bad, equal ? "it matches" : "it does NOT match", paint->off, leaves,
+          leaves == 1 ? "leaf" : "leaves", ranks, ad_plural(ranks));
+  if (equal)
+    fprintf(file, ", give the same gradients, sums, norms, losses and updated values (%lld compared)\n",
+            ad_integer_of(bits, "compared"));
+  else
+    fprintf(file, "\n  %sBAD%s  %s\n", paint->bad, paint->off, ad_text_of(bits, "difference"));
+}
+
 static void print_note(FILE *file, const json_t *document) {
   if (*ad_text_of(document, "reason") || ad_integer_of(document, "world") != 1) return;
   fprintf(file, "\n  one rank sums nothing with others: this says nothing of sums\n");
@@ -314,6 +335,10 @@ static int numbers_hold(const json_t *document) {
   return is_true(json_object_get(document, "summary"), "pass") && (!own || is_true(own, "pass"));
 }
 
+static int bits_differ(const json_t *document) {
+  return json_is_false(json_object_get(json_object_get(document, "bits"), "equal"));
+}
+
 static int slope_fails(const json_t *document) {
   return json_is_false(json_object_get(json_object_get(document, "directional"), "pass"));
 }
@@ -322,7 +347,8 @@ static ad_verdict_word verdict_of(const json_t *document) {
   if (is_true(document, "holds")) return AD_MATCHES;
   if (*ad_text_of(document, "reason")) /* nothing was measured, or no mutant changed a number */
     return is_true(json_object_get(document, "summary"), "pass") ? AD_CANNOT_TELL : AD_NOT_CHECKED;
-  return numbers_hold(document) && !slope_fails(document) ? AD_CANNOT_TELL : AD_DOES_NOT_MATCH;
+  return numbers_hold(document) && !slope_fails(document) && !bits_differ(document) ? AD_CANNOT_TELL
+                                                                                    : AD_DOES_NOT_MATCH;
 }
 
 /* Prints "20 parameters match", for verdicts other than a match. */
@@ -376,11 +402,15 @@ static void print_mismatch(FILE *file, const json_t *document, long long params)
     fprintf(file, " one process in the recipe's own dtypes: ");
     print_matching(file, params);
     fprintf(file, " in %s", ad_text_of(document, "dtype"));
-  } else {
+  } else if (slope_fails(document)) {
     print_slope(file, document);
     fprintf(file, ": ");
     print_matching(file, params);
     fprintf(file, " one process");
+  } else {
+    fprintf(file, " bit for bit: %s; ", ad_text_of(json_object_get(document, "bits"), "difference"));
+    print_matching(file, params);
+    fprintf(file, " one process within rounding");
   }
 }
 
@@ -391,6 +421,7 @@ static void print_match(FILE *file, const json_t *document, long long params) {
   }
   print_worst(file, document);
   fprintf(file, "%lld parameter%s", params, ad_plural(params));
+  if (json_is_object(json_object_get(document, "bits"))) fprintf(file, ", and bit for bit");
   if (json_object_get(document, "mutants")) fprintf(file, "; no mutant survived");
 }
 
@@ -429,6 +460,7 @@ static void print_check(FILE *file, const json_t *document, const void *context)
   print_not_smooth(file, document);
   print_margin(file, document);
   print_own(file, document, paint);
+  print_bits(file, document, paint);
   ad_table_mutants(file, document, how->all, paint);
   print_note(file, document);
   fprintf(file, "\n");

@@ -1,4 +1,4 @@
-/* Copies a recipe so that every mesh and every view has one rank. */
+/* Copies a recipe so that every mesh and every view has one rank, or those of one data-parallel position. */
 #include "recipe/alone.h"
 
 #include <string.h>
@@ -6,9 +6,9 @@
 #include "base/text.h"
 #include "recipe/leaves.h"
 
-/* Gives every axis size 1, except block, and removes no axis: "block=2 dp_replicate=3 cp=2" becomes "block=2
- * dp_replicate=1 cp=1". So types, names and modules stay the same. */
-static ad_status shrink(const char *text, char **out) {
+/* Gives every axis size 1, except those of `keep` and block, and removes no axis: "block=2 dp_replicate=3 cp=2" becomes
+ * "block=2 dp_replicate=1 cp=1". So types, names and modules stay the same. */
+static ad_status shrink(const char *text, ad_axes keep, char **out) {
   ad_mesh *mesh;
   char buffer[256];
   ad_text shrunk = ad_text_on(buffer, sizeof buffer);
@@ -17,17 +17,18 @@ static ad_status shrink(const char *text, char **out) {
     ad_text_add(&shrunk, "block=%lld", (long long)ad_mesh_axis_size(mesh, AD_BLOCK));
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (!(ad_mesh_named(mesh) & AD_AXES(axis)) || axis == AD_BLOCK) continue;
-    ad_text_add(&shrunk, "%s%s=1", shrunk.used ? " " : "", ad_axis_name((ad_axis)axis));
+    ad_text_add(&shrunk, "%s%s=%lld", shrunk.used ? " " : "", ad_axis_name((ad_axis)axis),
+                keep & AD_AXES(axis) ? (long long)ad_mesh_axis_size(mesh, (ad_axis)axis) : 1);
   }
   ad_mesh_destroy(mesh);
   return ad_copy_string(buffer, out);
 }
 
-static ad_status shrink_meshes(const ad_recipe *recipe, ad_recipe *alone) {
+static ad_status shrink_meshes(const ad_recipe *recipe, ad_axes keep, ad_recipe *alone) {
   AD_TRY(ad_new(recipe->mesh_count, &alone->meshes));
   for (size_t i = 0; i < recipe->mesh_count; i++) {
     alone->meshes[i].module = recipe->meshes[i].module;
-    AD_TRY(shrink(recipe->meshes[i].text, &alone->meshes[i].text));
+    AD_TRY(shrink(recipe->meshes[i].text, keep, &alone->meshes[i].text));
   }
   return AD_OK;
 }
@@ -38,8 +39,8 @@ static char **view_at(const ad_recipe *recipe, size_t key) {
   return of->kind == AD_KEY_VIEW ? (char **)((char *)recipe->options + of->offset) : NULL;
 }
 
-/* Copies the program's options, and changes the views in them to one rank. */
-static ad_status shrink_views(const ad_recipe *recipe, ad_recipe *alone) {
+/* Copies the program's options, and changes the views in them like the meshes. */
+static ad_status shrink_views(const ad_recipe *recipe, ad_axes keep, ad_recipe *alone) {
   const ad_program_kind *program = recipe->program;
   AD_TRY(ad_new_bytes(1, program->options_size, &alone->options));
   memcpy(alone->options, recipe->options, program->options_size);
@@ -49,23 +50,29 @@ static ad_status shrink_views(const ad_recipe *recipe, ad_recipe *alone) {
   }
   for (size_t i = 0; i < program->key_count; i++) {
     char **view = view_at(alone, i);
-    if (view && *view_at(recipe, i)) AD_TRY(shrink(*view_at(recipe, i), view));
+    if (view && *view_at(recipe, i)) AD_TRY(shrink(*view_at(recipe, i), keep, view));
   }
   return AD_OK;
 }
 
 static char colocated[] = AD_COLOCATED; /* one rank has all modules */
 
-ad_status ad_alone_create(const ad_recipe *recipe, ad_recipe *out) {
+static ad_status shrink_recipe(const ad_recipe *recipe, ad_axes keep, ad_recipe *out) {
   *out = *recipe;
   out->meshes = NULL;
   out->options = NULL;
   out->placement = recipe->placement ? colocated : NULL;
   out->shard.zero = 0;
-  if (out->train.leaves) ad_recipe_set_rounds(out, 1); /* one rank computes all leaves */
+  if (out->train.leaves) ad_recipe_set_rounds(out, 1); /* one position computes all leaves */
   memset(&out->schedule, 0, sizeof out->schedule);
-  AD_TRY(shrink_meshes(recipe, out));
-  return shrink_views(recipe, out);
+  AD_TRY(shrink_meshes(recipe, keep, out));
+  return shrink_views(recipe, keep, out);
+}
+
+ad_status ad_alone_create(const ad_recipe *recipe, ad_recipe *out) { return shrink_recipe(recipe, 0, out); }
+
+ad_status ad_alone_create_position(const ad_recipe *recipe, ad_recipe *out) {
+  return shrink_recipe(recipe, AD_AXES_ALL & ~AD_AXES_DP & ~AD_AXES(AD_PP), out);
 }
 
 void ad_alone_release(ad_recipe *alone) {

@@ -1,0 +1,76 @@
+/* The check for bits: takes a recipe's steps on its own ranks and on those of one data-parallel position, and compares
+ * them. */
+#include "check/bits.h"
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "mesh/mesh.h"
+#include "module/module.h"
+#include "program/program.h"
+#include "recipe/alone.h"
+#include "recipe/leaves.h"
+#include "recipe/paper.h"
+#include "step/run.h"
+
+/* Returns the most notes that a rank makes in a step: of a leaf and of each parameter in it, of each node of the tree,
+ * and of what comes after the last leaf. */
+static size_t notes_in_step(const ad_recipe *recipe, const ad_program *program) {
+  size_t leaves = (size_t)recipe->train.leaves, params = ad_program_module(program, 0)->param_count;
+  size_t sums = 2 * leaves + AD_AXIS_COUNT, numbers = AD_LOSSES_MAX + 2 * AD_NORM_GROUPS_MAX;
+  return leaves + params * (sums + AD_PART_KEPT) + numbers;
+}
+
+static ad_status launch(const ad_recipe *recipe, int64_t steps, ad_bits_notes *notes) {
+  ad_bits_job job = {.recipe = recipe, .steps = steps, .notes = notes};
+  ad_launch_result launched = {.size = sizeof launched};
+  ad_status status = ad_bits_run(&job, &launched);
+  if (status && status != AD_INTERRUPTED && launched.message[0])
+    return ad_fail(launched.status ? launched.status : status, "%s", launched.message);
+  return status;
+}
+
+static ad_status run_reference(ad_bits *bits, size_t room) {
+  ad_recipe reference;
+  ad_status status = ad_alone_create_position(bits->recipe, &reference);
+  if (!status) status = ad_recipe_world(&reference, &bits->found.ranks);
+  if (!status) status = ad_bits_notes_create(bits->found.ranks, room, &bits->reference);
+  if (!status) status = launch(&reference, bits->found.steps, bits->reference);
+  ad_alone_release(&reference);
+  return status;
+}
+
+static ad_status run_both(ad_bits *bits, const ad_program *program) {
+  size_t room = (size_t)bits->found.steps * notes_in_step(bits->recipe, program);
+  int64_t ranks;
+  AD_TRY(ad_recipe_world(bits->recipe, &ranks));
+  AD_TRY(ad_bits_notes_create(ranks, room, &bits->run));
+  AD_TRY(launch(bits->recipe, bits->found.steps, bits->run));
+  AD_TRY(run_reference(bits, room));
+  return ad_bits_compare(bits->run, bits->reference, program, &bits->found);
+}
+
+ad_status ad_bits_create(const ad_recipe *recipe, int64_t steps, ad_bits **out) {
+  ad_paper paper;
+  ad_bits *bits;
+  AD_TRY(ad_new(1, &bits));
+  bits->recipe = recipe;
+  bits->found.steps = steps;
+  bits->found.leaves = recipe->train.leaves;
+  ad_status status = ad_paper_open(recipe, &paper);
+  if (!status) {
+    status = run_both(bits, paper.program);
+    ad_paper_close(&paper);
+  }
+  if (status)
+    ad_bits_destroy(bits);
+  else
+    *out = bits;
+  return status;
+}
+
+void ad_bits_destroy(ad_bits *bits) {
+  if (!bits) return;
+  ad_bits_notes_destroy(bits->run);
+  ad_bits_notes_destroy(bits->reference);
+  ad_release(bits);
+}

@@ -1,0 +1,240 @@
+/* Compares the notes of a run with those of its reference, and says in words what differs first. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "check/bits.h"
+#include "module/module.h"
+#include "program/program.h"
+
+typedef struct comparing {
+  ad_bits_list run, reference;
+  const ad_program *program;
+  ad_bits_finding *found;
+} comparing;
+
+/* ---- words ---- */
+
+static const char *part_name(int64_t part) {
+  return part == AD_PART_VALUE ? "value" : part == AD_PART_MASTER ? "master" : "optimizer state";
+}
+
+/* Writes what the note is of: "`w`", "the loss `ce`", "the norm". */
+static void print_subject(const comparing *c, const ad_bits_note *note, ad_text *text) {
+  const char *group = NULL;
+  switch (note->kind) {
+    case AD_BITS_LOSS:
+      ad_text_add(text, "the loss `%s`", ad_program_loss(c->program, (size_t)note->of)->name);
+      return;
+    case AD_BITS_NORM:
+    case AD_BITS_CLIP:
+      for (size_t m = 0; m < ad_program_module_count(c->program) && !group; m++)
+        group = ad_program_module(c->program, m)->norm_group;
+      ad_text_add(text, note->kind == AD_BITS_NORM ? "the norm" : "the clip factor");
+      if (group) ad_text_add(text, " of norm group %lld", (long long)note->of);
+      return;
+    case AD_BITS_VALUE:
+      ad_text_add(text, "the updated %s of `%s`", part_name(note->part), c->found->param);
+      return;
+    default:
+      ad_text_add(text, "`%s`", c->found->param);
+  }
+}
+
+static const char *what(const ad_bits_note *note) {
+  static const char *const words[] = {"run", "node", "loss", "norm", "clip", "update"};
+  return note->kind == AD_BITS_SUM && note->node.count == 1 ? "leaf" : words[note->kind];
+}
+
+/* Writes down that this differs, and begins its sentence. */
+static ad_text begin(const comparing *c, const ad_bits_listed *at, int64_t rank) {
+  ad_bits_finding *found = c->found;
+  int has_param = at->note.kind == AD_BITS_SUM || at->note.kind == AD_BITS_VALUE;
+  found->equal = 0;
+  found->first = at->note;
+  found->what = what(&at->note);
+  found->rank = rank;
+  if (has_param) ad_program_param_name(c->program, 0, (size_t)at->note.of, found->param, sizeof found->param);
+  ad_text text = ad_text_on(found->difference, sizeof found->difference);
+  ad_text_add(&text, "step %lld: ", (long long)at->note.step);
+  return text;
+}
+
+/* " differs on rank 2, as summed over dp_shard" */
+static void print_differs(ad_text *text, const ad_bits_note *note, int64_t rank) {
+  char axes[96];
+  ad_text_add(text, " differs");
+  if (rank >= 0) ad_text_add(text, " on rank %lld", (long long)rank);
+  if (note->over && !note->beyond)
+    ad_text_add(text, ", as summed over %s", ad_axes_print(note->over, axes, sizeof axes));
+}
+
+/* Returns 1 if both children of the node were compared, and so agree: smaller nodes are compared first. */
+static int has_children(const comparing *c, const ad_bits_listed *at) {
+  ad_bits_listed lower = *at, upper = *at;
+  lower.note.node.count = (int64_t)ad_node_lower((size_t)at->note.node.count);
+  upper.note.node.first += lower.note.node.count;
+  upper.note.node.count -= lower.note.node.count;
+  return ad_bits_list_find(&c->run, &lower) && ad_bits_list_find(&c->run, &upper);
+}
+
+static void say_sum(const comparing *c, const ad_bits_listed *at, int64_t rank) {
+  const ad_bits_note *note = &at->note;
+  ad_text text = begin(c, at, rank);
+  char axes[96];
+  long long first = note->node.first, end = note->node.first + note->node.count;
+  if (note->beyond)
+    ad_text_add(&text, "the sum of `%s` over %s", c->found->param, ad_axes_print(note->beyond, axes, sizeof axes));
+  else if (note->node.count == 1)
+    ad_text_add(&text, "leaf %lld's own gradient of `%s`", first, c->found->param);
+  else
+    ad_text_add(&text, "node [%lld, %lld) of `%s`", first, end, c->found->param);
+  print_differs(&text, note, rank);
+  if (note->beyond)
+    ad_text_add(&text, "; that over all leaves agrees");
+  else if (note->node.count > 1)
+    ad_text_add(&text, "; %s", has_children(c, at) ? "its children agree" : "all sums seen below it agree");
+}
+
+static void say_no_node(const comparing *c, const ad_bits_listed *at) {
+  ad_text text = begin(c, at, at->rank);
+  char axes[96];
+  ad_text_add(&text, "rank %lld has a sum of [%lld, %lld) of `%s`", (long long)at->rank, (long long)at->note.node.first,
+              (long long)(at->note.node.first + at->note.node.count), c->found->param);
+  if (at->note.over) ad_text_add(&text, " over %s", ad_axes_print(at->note.over, axes, sizeof axes));
+  ad_text_add(&text, ", which is no node of the tree over the leaves");
+}
+
+static void say_missing(const comparing *c, const ad_bits_listed *at) {
+  ad_text text = begin(c, at, -1);
+  if (at->note.kind == AD_BITS_RAN)
+    ad_text_add(&text, "leaf %lld ran nowhere", (long long)at->note.node.first);
+  else if (at->note.kind == AD_BITS_SUM && at->note.node.count == 1)
+    ad_text_add(&text, "leaf %lld's own gradient of `%s` was added nowhere", (long long)at->note.node.first,
+                c->found->param);
+  else {
+    print_subject(c, &at->note, &text);
+    ad_text_add(&text, " was seen on no rank");
+  }
+}
+
+static void say_repeated(const comparing *c, const ad_bits_listed *at, size_t count) {
+  ad_text text = begin(c, at, -1);
+  ad_text_add(&text, "leaf %lld ", (long long)at->note.node.first);
+  if (at->note.kind == AD_BITS_SUM) ad_text_add(&text, "of `%s` was added ", c->found->param);
+  if (at->note.kind == AD_BITS_RAN) ad_text_add(&text, "ran ");
+  ad_text_add(&text, "%zu times, on rank%s ", count, at[0].rank == at[count - 1].rank ? "" : "s");
+  for (size_t i = 0, listed = 0; i < count; i++)
+    if (!i || at[i].rank != at[i - 1].rank) ad_text_add(&text, "%s%lld", listed++ ? ", " : "", (long long)at[i].rank);
+}
+
+static void say_value(const comparing *c, const ad_bits_listed *at, int64_t rank) {
+  ad_text text = begin(c, at, rank);
+  print_subject(c, &at->note, &text);
+  print_differs(&text, &at->note, rank);
+  ad_text_add(&text, at->note.kind == AD_BITS_VALUE  ? "; gradients, norm and clip factor agree"
+                     : at->note.kind == AD_BITS_LOSS ? "; all gradients agree"
+                                                     : "; all gradients and losses agree");
+}
+
+static void say_differs(const comparing *c, const ad_bits_listed *at, int64_t rank) {
+  if (at->note.kind == AD_BITS_SUM)
+    say_sum(c, at, rank);
+  else
+    say_value(c, at, rank);
+}
+
+/* ---- comparing ---- */
+
+/* Returns how many of the notes are of a leaf that ran, or of its own gradient, which there is once at each place. A
+ * collective over one rank leaves a leaf's gradient as it is. */
+static size_t count_leaf(const ad_bits_listed *at, size_t count) {
+  size_t found = 0;
+  for (size_t i = 0; i < count; i++)
+    found += at[i].note.kind == AD_BITS_RAN ||
+             (at[i].note.kind == AD_BITS_SUM && at[i].note.node.count == 1 && !at[i].note.over);
+  return found;
+}
+
+/* Compares the notes at[0 .. count), of the same thing at one place, on all ranks that have it or a shard of it. */
+static void compare_same(const comparing *c, const ad_bits_listed *at, size_t count) {
+  const ad_bits_listed *expected = ad_bits_list_find(&c->reference, at);
+  int64_t numel = 0;
+  uint64_t hash = 0;
+  int are_whole = 1;
+  if (!expected) {
+    say_no_node(c, at);
+    return;
+  }
+  if (count_leaf(at, count) > 1) {
+    say_repeated(c, at, count);
+    return;
+  }
+  for (size_t i = 0; i < count; i++) {
+    numel += at[i].note.numel;
+    hash += at[i].note.hash;
+    are_whole &= at[i].note.numel == expected->note.numel;
+  }
+  for (size_t i = 0; are_whole && i < count; i++) {
+    if (at[i].note.hash == expected->note.hash) continue;
+    say_differs(c, &at[i], at[i].rank);
+    return;
+  }
+  int64_t copies = expected->note.numel ? numel / expected->note.numel : 1;
+  if (!are_whole && (numel != copies * expected->note.numel || hash != (uint64_t)copies * expected->note.hash))
+    say_differs(c, at, -1);
+}
+
+/* Returns 1 if the reference's note must be found in the run, whatever the number of ranks: nodes other than leaves and
+ * the whole may be summed within a collective. */
+static int must_be_there(const ad_bits_note *note, int64_t leaves) {
+  return note->kind != AD_BITS_SUM || note->beyond || note->node.count == 1 || note->node.count == leaves;
+}
+
+/* Finds the first note of this step and kind that only the reference has. */
+static const ad_bits_listed *find_missing(const comparing *c, int64_t step, ad_bits_kind kind) {
+  for (size_t i = 0; i < c->reference.count; i++) {
+    const ad_bits_listed *at = &c->reference.list[i];
+    if (at->note.step != step || at->note.kind != kind || !must_be_there(&at->note, c->found->leaves)) continue;
+    if (!ad_bits_list_find(&c->run, at)) return at;
+  }
+  return NULL;
+}
+
+static size_t same_from(const ad_bits_list *list, size_t from) {
+  size_t count = 1;
+  while (from + count < list->count && !ad_bits_order(&list->list[from], &list->list[from + count])) count++;
+  return count;
+}
+
+/* Compares the notes from number *next on, of one step and kind. */
+static void compare_kind(const comparing *c, int64_t step, ad_bits_kind kind, size_t *next) {
+  const ad_bits_list *run = &c->run;
+  while (*next < run->count && run->list[*next].note.step == step && run->list[*next].note.kind == kind) {
+    size_t count = same_from(run, *next);
+    if (c->found->equal) compare_same(c, &run->list[*next], count);
+    c->found->compared += count;
+    *next += count;
+  }
+  const ad_bits_listed *missing = c->found->equal ? find_missing(c, step, kind) : NULL;
+  if (missing) say_missing(c, missing);
+}
+
+ad_status ad_bits_compare(const ad_bits_notes *run, const ad_bits_notes *reference, const ad_program *program,
+                          ad_bits_finding *out) {
+  comparing c = {.program = program, .found = out};
+  size_t next = 0;
+  out->equal = 1;
+  out->compared = 0;
+  out->rank = -1;
+  out->what = NULL;
+  out->param[0] = out->difference[0] = 0;
+  AD_TRY(ad_bits_list_create(run, &c.run));
+  ad_status status = ad_bits_list_create(reference, &c.reference);
+  for (int64_t step = 0; !status && step < out->steps; step++)
+    for (int kind = AD_BITS_RAN; kind <= AD_BITS_VALUE; kind++) compare_kind(&c, step, (ad_bits_kind)kind, &next);
+  ad_bits_list_release(&c.run);
+  ad_bits_list_release(&c.reference);
+  return status;
+}

@@ -1,0 +1,157 @@
+/* A rank's share of a run for the check for bits: takes the steps and notes, in each, which leaves ran, and hashes of the
+ * gradients and of what came of them. */
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "array/part.h"
+#include "base/error.h"
+#include "check/bits.h"
+#include "module/module.h"
+#include "program/program.h"
+#include "recipe/leaves.h"
+#include "reduce/watch.h"
+#include "step/run.h"
+
+typedef struct rank_notes {
+  const ad_bits_job *job;
+  ad_run *run;
+  int64_t rank, step;
+  ad_injection before; /* the mutation at AD_INJECT_PHASE */
+  size_t phases;       /* how many phases have run */
+  ad_sum_watch watch;
+  ad_status status; /* of the first note that failed */
+} rank_notes;
+
+static void add(rank_notes *r, ad_bits_note note) {
+  note.step = r->step;
+  if (!r->status) r->status = ad_bits_add(r->job->notes, r->rank, &note);
+}
+
+/* ---- hashes ---- */
+
+static uint64_t mixed(uint64_t x) { /* a bijection in which each bit of x changes half of the result's */
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+typedef struct hashing {
+  const char *at;
+  size_t size;
+  uint64_t sum;
+} hashing;
+
+static void hash_run(void *context, int64_t first, int64_t count) {
+  hashing *h = context;
+  for (int64_t i = 0; i < count; i++, h->at += h->size) {
+    uint64_t bits = 0;
+    memcpy(&bits, h->at, h->size);
+    h->sum += mixed(bits + mixed((uint64_t)(first + i) + 1));
+  }
+}
+
+/* Each element is hashed with its place in the full value, so that no sharding changes the sum. */
+static void hash_array(const ad_array *array, int64_t rank, ad_bits_note *note) {
+  ad_part part;
+  hashing h = {array->data, ad_dtype_size(array->dtype), 0};
+  ad_part_of(&array->layout, &array->shape, rank, &part);
+  ad_part_visit(&part, &array->shape, hash_run, &h);
+  note->hash = h.sum;
+  note->numel = (int64_t)ad_part_numel(&part);
+}
+
+static void note_number(rank_notes *r, ad_bits_kind kind, size_t of, double value) {
+  ad_bits_note note = {.kind = kind, .of = (int64_t)of, .numel = 1};
+  memcpy(&note.hash, &value, sizeof value);
+  add(r, note);
+}
+
+/* ---- during a step ---- */
+
+/* A leaf counts as run when the first of its phases runs forward. */
+static void see_phase(void *context, void *passing) {
+  rank_notes *r = context;
+  if (r->before.function) r->before.function(r->before.context, passing);
+  if (r->phases++ % ad_run_own_phases(r->run)) return;
+  add(r, (ad_bits_note){.kind = AD_BITS_RAN, .node = {(int64_t) * (const size_t *)passing, 1}, .numel = 1});
+}
+
+static void see_sum(void *context, const ad_watched_sum *sum) {
+  rank_notes *r = context;
+  ad_bits_note note = {
+      .kind = AD_BITS_SUM, .of = (int64_t)sum->param, .node = sum->node, .over = sum->over, .beyond = sum->beyond};
+  hash_array(&sum->values, r->rank, &note);
+  if (note.numel) add(r, note);
+}
+
+/* ---- after a step ---- */
+
+static ad_status note_report(rank_notes *r, const ad_step_report *report) {
+  for (size_t i = 0; i < ad_program_loss_count(r->run->program); i++)
+    note_number(r, AD_BITS_LOSS, i, report->losses[i]);
+  for (size_t i = 0; i < ad_run_norm_group_count(r->run); i++) {
+    double clip = 0;
+    note_number(r, AD_BITS_NORM, i, report->norms[i]);
+    if (!report->skipped) AD_TRY(ad_clip_factor(report->norms[i], r->run->recipe->train.clip, &clip));
+    note_number(r, AD_BITS_CLIP, i, clip);
+  }
+  return AD_OK;
+}
+
+static void note_values(rank_notes *r) {
+  for (size_t i = 0; i < ad_run_param_count(r->run); i++)
+    for (int part = 0; part < AD_PART_KEPT; part++) {
+      const ad_array *array = ad_run_part(r->run, i, (ad_param_part)part);
+      ad_bits_note note = {.kind = AD_BITS_VALUE, .of = (int64_t)i, .part = part};
+      if (!array) continue;
+      hash_array(array, r->rank, &note);
+      if (note.numel) add(r, note);
+    }
+}
+
+static ad_status take_steps(rank_notes *r) {
+  for (r->step = 0; r->step < r->job->steps; r->step++) {
+    ad_step_report report;
+    AD_TRY(ad_run_step(r->run, r->step, &report));
+    AD_TRY(note_report(r, &report));
+    note_values(r);
+  }
+  return r->status;
+}
+
+/* ---- the rank ---- */
+
+static void install(rank_notes *r, ad_known_bug_scene *scene) {
+  if (r->job->bug) ad_known_bug_inject(r->job->bug, scene);
+  r->before = ad_injection_set(AD_INJECT_PHASE, (ad_injection){see_phase, r});
+  r->watch = (ad_sum_watch){.visit = see_sum, .context = r};
+  ad_sums_watch(&r->watch);
+}
+
+static ad_status note_all(ad_comm *comm, const ad_bits_job *job) {
+  rank_notes r = {.job = job, .rank = ad_comm_rank(comm)};
+  ad_run_options options = {.size = sizeof options, .quiet = 1};
+  ad_known_bug_scene scene = {.rank = r.rank, .microbatches = ad_recipe_parts(job->recipe)};
+  AD_TRY(ad_run_create(comm, job->recipe, &options, &r.run));
+  ad_group beside = ad_mesh_group(ad_program_full_mesh(r.run->program, 0), AD_AXES_ALL & ~AD_AXES_DP, r.rank);
+  ad_bits_begin(job->notes, r.rank, ad_group_index(&beside, r.rank));
+  install(&r, &scene);
+  ad_status status = take_steps(&r);
+  ad_injections_clear();
+  if (job->fired && scene.fired) atomic_store(job->fired, 1);
+  ad_run_destroy(r.run);
+  return status;
+}
+
+static int run_rank(ad_comm *comm, void *context) {
+  ad_status status = note_all(comm, context);
+  if (status) ad_comm_fail(comm, status, ad_last_error());
+  return status != AD_OK;
+}
+
+ad_status ad_bits_run(const ad_bits_job *job, ad_launch_result *launched) {
+  ad_launch_options options = {
+      .size = sizeof options, .function = run_rank, .context = (void *)(uintptr_t)job, .ranks = job->notes->ranks};
+  return ad_launch(&options, launched);
+}
