@@ -5,6 +5,7 @@
 #include "array/transit.h"
 #include "base/dtypes.h"
 #include "base/error.h"
+#include "base/injection.h"
 #include "base/exact.h"
 #include "kernels/kernels.h"
 #include "layout/type.h"
@@ -150,6 +151,7 @@ static ad_status count_own(const summing *by, const ad_array *array, const char 
     sum->f64 = local_square_sum(array);
   } else if (array->data) {
     add_square_rows(&sum->exact, array);
+    ad_inject(AD_INJECT_SQUARES, &sum->exact);
     ad_exact_carry(&sum->exact);
   }
   if (!replicas) return AD_OK;

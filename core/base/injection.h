@@ -48,6 +48,7 @@ typedef enum ad_injection_point {
   AD_INJECT_LAUNCH,    /* ad_bucket_passing *: a bucket is about to be sent */
   AD_INJECT_REDUCED,   /* ad_bucket_passing *: a step of a bucket's path is complete */
   AD_INJECT_GRADIENTS, /* ad_run *: all gradients of a step are reduced, and not used yet */
+  AD_INJECT_SQUARES,   /* ad_exact *: this rank's sum of squares of one gradient, in runs with leaves */
   AD_INJECT_NORM,      /* double *: the norm that decides whether the step is taken */
   AD_INJECT_UPDATE,    /* ad_updating *: a parameter of this rank is about to be updated */
   AD_INJECT_UPDATED,   /* ad_array *: a parameter's master weights, which the optimizer has just written */

@@ -51,6 +51,9 @@
   X(WIDE_STREAM, "no residual stream is wider than the products (precision.residual)")                    \
   X(STATES, "the optimizer keeps no state from step to step")                                             \
   X(DECAY, "no parameter decays (train.weight_decay)")                                                    \
+  X(ROUNDS, "each rank computes one part of the batch in a step")                                         \
+  X(TWO_LEAVES, "no rank has two leaves")                                                                 \
+  X(FOUR_LEAVES, "no rank has four leaves")                                                               \
   X(FULL_FORMULAS, "formulas are sharded (tp, cp, ep), and each sharding rounds differently")
 typedef enum ad_need_number {
 #define AD_NEED_NUMBER(code, sentence) AD_NEED_NUMBER_##code,
@@ -94,6 +97,7 @@ typedef struct ad_known_bug {
   /* 1: the bug acts while buckets are created. Therefore it is installed before a run of its own, and it shows in the
    * run's collectives */
   int at_creation;
+  int of_bits; /* 1: the check for bits must see the bug, in runs with train.leaves; others may miss it */
   /* The reason why the bug may change no checked number; if it changes none, it is not counted as survived. NULL: the
    * bug must show. */
   const char *no_effect;

@@ -6,5 +6,7 @@
 #include "base/internal.h"
 
 AD_INTERNAL const ad_known_bug *ad_reduce_known_bugs(size_t *count);
+/* Lists the known bugs of sums by leaves, for runs that have them. Defined in leaf_known_bugs.c. */
+AD_INTERNAL const ad_known_bug *ad_reduce_leaf_bugs(size_t *count);
 
 #endif

@@ -12,11 +12,11 @@
 #include "recipe/paper.h"
 #include "step/run.h"
 
-/* Returns the most notes that a rank makes in a step: of a leaf and of each parameter in it, of each node of the tree,
- * and of what comes after the last leaf. */
+/* Returns the most notes that a rank makes in a step: of each leaf, of each parameter in each node of the tree, and
+ * of what comes after the last leaf. */
 static size_t notes_in_step(const ad_recipe *recipe, const ad_program *program) {
   size_t leaves = (size_t)recipe->train.leaves, params = ad_program_module(program, 0)->param_count;
-  size_t sums = 2 * leaves + AD_AXIS_COUNT, numbers = AD_LOSSES_MAX + 2 * AD_NORM_GROUPS_MAX;
+  size_t sums = 2 * leaves + AD_AXIS_COUNT + 1, numbers = AD_LOSSES_MAX + 2 * AD_NORM_GROUPS_MAX;
   return leaves + params * (sums + AD_PART_KEPT) + numbers;
 }
 

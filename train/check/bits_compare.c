@@ -22,17 +22,16 @@ static const char *part_name(int64_t part) {
 
 /* Writes what the note is of: "`w`", "the loss `ce`", "the norm". */
 static void print_subject(const comparing *c, const ad_bits_note *note, ad_text *text) {
-  const char *group = NULL;
   switch (note->kind) {
     case AD_BITS_LOSS:
       ad_text_add(text, "the loss `%s`", ad_program_loss(c->program, (size_t)note->of)->name);
       return;
     case AD_BITS_NORM:
     case AD_BITS_CLIP:
-      for (size_t m = 0; m < ad_program_module_count(c->program) && !group; m++)
-        group = ad_program_module(c->program, m)->norm_group;
       ad_text_add(text, note->kind == AD_BITS_NORM ? "the norm" : "the clip factor");
-      if (group) ad_text_add(text, " of norm group %lld", (long long)note->of);
+      return;
+    case AD_BITS_SQUARES:
+      ad_text_add(text, "the sum of squares of `%s`", c->found->param);
       return;
     case AD_BITS_VALUE:
       ad_text_add(text, "the updated %s of `%s`", part_name(note->part), c->found->param);
@@ -43,14 +42,15 @@ static void print_subject(const comparing *c, const ad_bits_note *note, ad_text 
 }
 
 static const char *what(const ad_bits_note *note) {
-  static const char *const words[] = {"run", "node", "loss", "norm", "clip", "update"};
+  static const char *const words[] = {"run", "node", "loss", "norm", "norm", "clip", "update"};
   return note->kind == AD_BITS_SUM && note->node.count == 1 ? "leaf" : words[note->kind];
 }
 
 /* Writes down that this differs, and begins its sentence. */
 static ad_text begin(const comparing *c, const ad_bits_listed *at, int64_t rank) {
   ad_bits_finding *found = c->found;
-  int has_param = at->note.kind == AD_BITS_SUM || at->note.kind == AD_BITS_VALUE;
+  ad_bits_kind kind = at->note.kind;
+  int has_param = kind == AD_BITS_SUM || kind == AD_BITS_SQUARES || kind == AD_BITS_VALUE;
   found->equal = 0;
   found->first = at->note;
   found->what = what(&at->note);

@@ -8,12 +8,13 @@
 
 /* The kinds are in the order in which they are compared, because what is wrong first explains the rest. */
 typedef enum ad_bits_kind {
-  AD_BITS_RAN,   /* a forward pass of one leaf */
-  AD_BITS_SUM,   /* a leaf's own gradient, or the sum over a node of the tree, of one parameter */
-  AD_BITS_LOSS,  /* a reported loss */
-  AD_BITS_NORM,  /* the norm of a norm group */
-  AD_BITS_CLIP,  /* the factor by which a norm group is clipped */
-  AD_BITS_VALUE, /* a value, master or optimizer state of one parameter after the update */
+  AD_BITS_RAN,     /* a forward pass of one leaf */
+  AD_BITS_SUM,     /* a leaf's own gradient, or the sum over a node of the tree, of one parameter */
+  AD_BITS_LOSS,    /* a reported loss */
+  AD_BITS_SQUARES, /* the sum of squares of one parameter's gradient */
+  AD_BITS_NORM,    /* the norm of a norm group */
+  AD_BITS_CLIP,    /* the factor by which a norm group is clipped */
+  AD_BITS_VALUE,   /* a value, master or optimizer state of one parameter after the update */
 } ad_bits_kind;
 
 typedef struct ad_bits_note {

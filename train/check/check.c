@@ -120,7 +120,7 @@ static ad_status check_all(ad_findings *findings, ad_check_result *result, ad_ch
   AD_TRY(ad_check_result_create(recipe, &scratch));
   ad_status status = ad_mutants_try(recipe, options, scratch, *mutants);
   ad_check_result_destroy(scratch);
-  return status;
+  return status || !*bits ? status : ad_bits_try(*bits, *mutants);
 }
 
 static ad_status check_with(const ad_recipe *recipe, const ad_check_options *options, ad_check_result *result,

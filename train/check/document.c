@@ -151,11 +151,11 @@ static json_t *mutant_document(const ad_mutant *mutant) {
   json_t *document =
       json_pack("{s:s, s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:n, s:n, s:o, s:o}", "name", mutant->name, "catalogue",
                 mutant->catalogue ? json_integer(mutant->catalogue) : json_null(), "dtype",
-                ad_mutant_is_of_dtype(mutant) ? "recipe" : "f64", "killed_by", ad_killed_by_name(mutant->killed_by),
-                "param", text_or_null(killing_param(mutant)), "ratio", json_number(mutant->ratio), "expected_ratio",
-                json_number(mutant->expected_ratio), "loss_rel_err", json_number(mutant->loss_err), "moved",
-                json_number(mutant->moved), "only_loss", "cause", "message", text_or_null(mutant->message), "derived",
-                derived_document(mutant));
+                ad_mutant_is_of_dtype(mutant) || (mutant->known && mutant->known->of_bits) ? "recipe" : "f64",
+                "killed_by", ad_killed_by_name(mutant->killed_by), "param", text_or_null(killing_param(mutant)),
+                "ratio", json_number(mutant->ratio), "expected_ratio", json_number(mutant->expected_ratio),
+                "loss_rel_err", json_number(mutant->loss_err), "moved", json_number(mutant->moved), "only_loss",
+                "cause", "message", text_or_null(mutant->message), "derived", derived_document(mutant));
   ad_cause_set(document, causes_document(&mutant->causes));
   char names[80];
   ad_no_axis why;

@@ -35,17 +35,28 @@ static size_t append(const ad_known_bug *bugs, size_t count, ad_mutant *list) {
   return count;
 }
 
-size_t ad_known_list(ad_mutant *list) {
-  static const ad_known_bug *(*const lists[])(size_t * count) = {
-      ad_reduce_known_bugs,  ad_bridge_known_bugs, ad_optim_known_bugs, ad_tensor_known_bugs,
-      ad_program_known_bugs, ad_train_known_bugs,  ad_pool_known_bugs,  ad_pipeline_known_bugs};
+typedef const ad_known_bug *(*bug_list)(size_t *count);
+
+static size_t append_all(const bug_list *lists, size_t list_count, ad_mutant *list) {
   size_t count = 0;
-  for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+  for (size_t i = 0; i < list_count; i++) {
     size_t own;
     const ad_known_bug *bugs = lists[i](&own);
     count += append(bugs, own, list ? list + count : NULL);
   }
   return count;
+}
+
+size_t ad_known_list(ad_mutant *list) {
+  static const bug_list lists[] = {ad_reduce_known_bugs, ad_bridge_known_bugs,  ad_optim_known_bugs,
+                                   ad_tensor_known_bugs, ad_program_known_bugs, ad_train_known_bugs,
+                                   ad_pool_known_bugs,   ad_pipeline_known_bugs};
+  return append_all(lists, sizeof lists / sizeof *lists, list);
+}
+
+size_t ad_known_list_of_leaves(ad_mutant *list) {
+  static const bug_list lists[] = {ad_reduce_leaf_bugs, ad_train_leaf_bugs};
+  return append_all(lists, sizeof lists / sizeof *lists, list);
 }
 
 /* ---- facts: what a run has, so that a known bug can show ---- */
@@ -150,14 +161,21 @@ static ad_needs facts_of_batch(const ad_run *run) {
   ad_needs facts = facts_of_losses(run);
   int64_t microbatches = ad_recipe_parts(run->recipe);
   if (microbatches > 1) facts |= AD_NEED_MICROBATCHES;
+  if (ad_recipe_rounds(run->recipe) > 1) facts |= AD_NEED_ROUNDS;
   for (int64_t m = 0; m < microbatches; m++)
     if (some_are_counted(run, (size_t)m)) facts |= AD_NEED_TOKENS;
   return facts | (keeps_shards(run) ? AD_NEED_SHARDS_KEPT : 0);
 }
 
+static ad_needs facts_of_leaves(const ad_run *run) {
+  int64_t own = 0;
+  for (int64_t round = 0; run->leaves && round < ad_recipe_rounds(run->recipe); round++) own += run->leaves[round] >= 0;
+  return (own >= 2 ? AD_NEED_TWO_LEAVES : 0) | (own >= 4 ? AD_NEED_FOUR_LEAVES : 0);
+}
+
 ad_needs ad_known_facts(const ad_run *run, int shards_formulas) {
-  ad_needs facts =
-      facts_of_batch(run) | facts_of_computing(run, shards_formulas) | ad_pool_facts(run) | ad_pipeline_facts(run);
+  ad_needs facts = facts_of_batch(run) | facts_of_computing(run, shards_formulas) | ad_pool_facts(run) |
+                   ad_pipeline_facts(run) | facts_of_leaves(run);
   if (ad_comm_size(run->comm) > 1) facts |= AD_NEED_RANKS;
   if (ad_replicas_differ_on_other_mesh(run)) facts |= AD_NEED_OTHER_REPLICAS;
   for (size_t m = 0; m < ad_program_module_count(run->program); m++)

@@ -12,7 +12,7 @@
 #include "base/random.h"
 
 const char *ad_killed_by_name(ad_killed_by killed_by) {
-  static const char *const names[] = {"none", "type",      "number",         "protocol",
+  static const char *const names[] = {"none", "type",      "number",         "protocol", "bits",
                                       "plan", "no_effect", "not_applicable", "untried"};
   return names[killed_by];
 }
@@ -37,7 +37,7 @@ size_t ad_mutants_effective(const ad_mutants *mutants) {
   for (size_t i = 0; i < mutants->count; i++) {
     ad_killed_by killed_by = mutants->list[i].killed_by;
     effective += killed_by == AD_KILLED_BY_NUMBER || killed_by == AD_KILLED_BY_PROTOCOL ||
-                 killed_by == AD_KILLED_BY_PLAN || killed_by == AD_KILLED_BY_NONE;
+                 killed_by == AD_KILLED_BY_BITS || killed_by == AD_KILLED_BY_PLAN || killed_by == AD_KILLED_BY_NONE;
   }
   return effective;
 }
@@ -78,6 +78,7 @@ static ad_status list_mutants(const ad_recipe *recipe, const ad_places *places, 
   if (take > 0 && (size_t)take < shared->derived)
     shared->derived = draw_mutants(shared->list, shared->derived, (size_t)take, seed);
   shared->count = shared->derived + ad_known_list(shared->list + shared->derived);
+  if (recipe->train.leaves) shared->count += ad_known_list_of_leaves(shared->list + shared->count);
   return try_records(recipe, shared);
 }
 
@@ -85,7 +86,7 @@ ad_status ad_mutants_create(const ad_recipe *recipe, int64_t take, uint64_t seed
   ad_places places;
   ad_mutants *shared = NULL;
   AD_TRY(ad_derived_places(recipe, &places));
-  ad_status status = map(ad_derived_list(&places, NULL) + ad_known_list(NULL), &shared);
+  ad_status status = map(ad_derived_list(&places, NULL) + ad_known_list(NULL) + ad_known_list_of_leaves(NULL), &shared);
   if (!status) status = list_mutants(recipe, &places, take, seed, shared);
   ad_places_release(&places);
   if (status)
@@ -107,9 +108,7 @@ static int try_on_rank(ad_comm *comm, void *context) {
   return status != AD_OK;
 }
 
-/* Records what killed a mutant whose ranks ended with an error: a type, a number or the protocol. Any other error is a
- * failure of the check itself. */
-static ad_status killed_by_end(const ad_launch_result *launched, ad_status status, ad_mutant *mutant) {
+ad_status ad_mutant_killed_by_end(const ad_launch_result *launched, ad_status status, ad_mutant *mutant) {
   if (status == AD_INTERRUPTED) return status;
   switch (launched->status) {
     case AD_TYPE:
@@ -146,7 +145,7 @@ static ad_status try_in_world(const ad_trial_job *job, int64_t ranks) {
     if (shared->clean < 0) /* the ranks ended before any mutant was made */
       return ad_fail(launched.status ? launched.status : status, "%s",
                      launched.message[0] ? launched.message : ad_last_error());
-    AD_TRY(killed_by_end(&launched, status, &shared->list[shared->next]));
+    AD_TRY(ad_mutant_killed_by_end(&launched, status, &shared->list[shared->next]));
     shared->next = shared->next > began ? shared->next + 1 : began + 1;
   }
   return AD_OK;

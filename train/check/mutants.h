@@ -13,6 +13,7 @@ typedef enum ad_killed_by {
   AD_KILLED_BY_TYPE,
   AD_KILLED_BY_NUMBER,
   AD_KILLED_BY_PROTOCOL,
+  AD_KILLED_BY_BITS, /* bits differ from those of a run without data parallelism (check/bits.h) */
   AD_KILLED_BY_PLAN, /* precision policies or collectives differ from the plan's */
   /* the mutation changed no bit of any judged number, or no type; or it moved gradients of a custom program by less
    * than the program's own roundings do. A known bug of addend's own programs has this outcome only if its record says
@@ -56,6 +57,10 @@ typedef struct ad_mutants {
   ad_mutant list[];
 } ad_mutants;
 
+/* Records what killed a mutant whose ranks ended with an error: a type, a number or the protocol. Any other error is a
+ * failure of the check itself, and is returned. */
+ad_status ad_mutant_killed_by_end(const ad_launch_result *launched, ad_status status, ad_mutant *mutant) AD_CHECKED;
+
 /* Lists all derived mutants and known bugs of the recipe's program. If `take` is above 0, lists only this many derived
  * mutants, drawn by `seed`. Tries at once those mutants whose mutation is in the record on the tape. */
 ad_status ad_mutants_create(const ad_recipe *recipe, int64_t take, uint64_t seed, ad_mutants **out) AD_CHECKED;
@@ -86,6 +91,7 @@ void ad_derived_report_no_effect(ad_mutant *mutant);
 /* known.c */
 /* appends the known bugs and returns their number; only counts them if `list` is NULL */
 size_t ad_known_list(ad_mutant *list);
+size_t ad_known_list_of_leaves(ad_mutant *list); /* the same for those of recipes with train.leaves */
 /* Returns the facts about the run without mutation as AD_NEED_... bits: what known bugs need to have an effect.
  * shards_formulas: as ad_formulas_sharded found. */
 struct ad_run;

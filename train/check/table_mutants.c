@@ -93,8 +93,9 @@ static void print_ends(FILE *file, const json_t *mutants, int derived) {
   static const struct {
     const char *killed_by, *words;
     int always;
-  } ends[] = {{"type", "killed by type", 0}, {"number", "killed by number", 0},  {"protocol", "killed by protocol", 0},
-              {"plan", "killed by plan", 0}, {"no_effect", "without effect", 0}, {"none", "survived", 1}};
+  } ends[] = {{"type", "killed by type", 0}, {"number", "killed by number", 0}, {"protocol", "killed by protocol", 0},
+              {"bits", "killed by bits", 0}, {"plan", "killed by plan", 0},     {"no_effect", "without effect", 0},
+              {"none", "survived", 1}};
   int begun = 0;
   for (size_t k = 0; k < sizeof ends / sizeof *ends; k++) {
     const json_t *mutant;

@@ -410,7 +410,7 @@ static ad_status try_nothing(trials *t) {
 
 static int is_tried_here(const ad_trial_job *job, const ad_mutant *mutant) {
   if (!mutant->known) return !job->of_dtype && !mutant->mutation.in_record;
-  return ad_mutant_is_of_dtype(mutant) == job->of_dtype;
+  return !mutant->known->of_bits && ad_mutant_is_of_dtype(mutant) == job->of_dtype;
 }
 
 static int is_to_be_tried(const ad_mutants *shared, ad_mutant *mutant) {

@@ -9,6 +9,9 @@ const ad_known_bug *ad_train_known_bugs(size_t *count);
  * module. */
 int ad_replicas_differ_on_other_mesh(const ad_run *run);
 
+/* Lists the known bugs of runs with train.leaves. Defined in leaf_known_bugs.c. */
+const ad_known_bug *ad_train_leaf_bugs(size_t *count);
+
 /* Lists the known bugs between modules. Defined in pool_known_bugs.c. */
 const ad_known_bug *ad_pool_known_bugs(size_t *count);
 /* Returns, as AD_NEED_... bits, the known bugs between modules that would change something at this transfer (a value of

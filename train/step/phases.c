@@ -98,6 +98,7 @@ ad_status ad_phase_values(ad_run *run, size_t p, size_t m) {
   note_samples(run, at.tape, m);
   size_t part = part_of(run, m);
   ad_inject(AD_INJECT_PHASE, &part);
+  at.microbatch = part;
   ad_trace_begin_pass(&run->trace, AD_TRACE_FORWARD, p, m);
   AD_TRY(ad_store_begin_pass(store, AD_FORWARD));
   const ad_program_kind *kind = ad_program_kind_of(run->program);

@@ -55,6 +55,7 @@ static void note_leaves(ad_bits_notes *notes, int64_t rank, int64_t first) {
 static void note_rest(ad_bits_notes *notes, int64_t rank) {
   for (int64_t param = 0; param < 2; param++) note_sum(notes, rank, param, (ad_node){0, LEAVES}, AD_AXES(AD_DP_SHARD));
   note(notes, rank, (ad_bits_note){.kind = AD_BITS_LOSS, .numel = 1, .hash = 31});
+  note(notes, rank, (ad_bits_note){.kind = AD_BITS_SQUARES, .of = 1, .numel = 1, .hash = 34});
   note(notes, rank, (ad_bits_note){.kind = AD_BITS_NORM, .numel = 1, .hash = 32});
   note(notes, rank, (ad_bits_note){.kind = AD_BITS_CLIP, .numel = 1, .hash = 33});
   for (int part = AD_PART_VALUE; part <= AD_PART_STATE; part++)
@@ -138,6 +139,7 @@ static void what_differs_is_named_with_its_rank(void **state) {
       {AD_BITS_SUM, 1, 1, {4, 4}, 0, "node", {"[4, 8)", "rank 1"}},
       {AD_BITS_SUM, 0, 0, {0, 8}, 0, "node", {"[0, 8)", "rank 0", "dp_shard"}},
       {AD_BITS_LOSS, 0, 1, {0, 0}, 0, "loss", {"`cross_entropy`", "rank 1"}},
+      {AD_BITS_SQUARES, 1, 0, {0, 0}, 0, "norm", {"rank 0"}},
       {AD_BITS_NORM, 0, 1, {0, 0}, 0, "norm", {"rank 1"}},
       {AD_BITS_CLIP, 0, 0, {0, 0}, 0, "clip", {"rank 0"}},
       {AD_BITS_VALUE, 1, 1, {0, 0}, AD_PART_MASTER, "update", {"rank 1"}},
@@ -312,6 +314,128 @@ static void one_unit_in_the_last_place_of_a_leaf_is_seen(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+/* ---- known bugs ---- */
+
+/* The known bugs of leaves alone, with what a run with so many leaves on a rank has. */
+static ad_mutants *leaf_bugs(int64_t leaves_each) {
+  size_t count = ad_known_list_of_leaves(NULL);
+  ad_mutants *mutants = calloc(1, sizeof *mutants + count * sizeof *mutants->list);
+  assert_non_null(mutants);
+  mutants->count = ad_known_list_of_leaves(mutants->list);
+  ad_needs facts = AD_NEED_TOKENS | (leaves_each >= 2 ? AD_NEED_TWO_LEAVES : 0);
+  mutants->facts = facts | (leaves_each >= 4 ? AD_NEED_FOUR_LEAVES : 0);
+  return mutants;
+}
+
+static ad_mutant *bug_called(ad_mutants *mutants, const char *name) {
+  for (size_t i = 0; i < mutants->count; i++)
+    if (!strcmp(mutants->list[i].name, name)) return &mutants->list[i];
+  fail_msg("no bug is called %s", name);
+  return NULL;
+}
+
+static void known_bugs_of_leaves_are_killed(void **state) {
+  static const struct {
+    const char *mesh, *train;
+    int64_t leaves_each;
+    int shards; /* 1: gradients are sharded beside the data-parallel axes */
+  } cases[] = {{"dp_shard=1", ", leaves: 8", 8, 0},     {"dp_replicate=2", ", leaves: 8", 4, 0},
+               {"dp_shard=3", ", leaves: 12", 4, 0},    {"dp_replicate=2 dp_shard=2", ", leaves: 8", 2, 0},
+               {"dp_replicate=4", ", leaves: 4", 1, 0}, {"dp_shard=2 tp=2", ", leaves: 8}\nshard: {zero: 1", 4, 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    ad_recipe *recipe = small_recipe(cases[i].mesh, UNEQUAL, cases[i].train);
+    ad_mutants *mutants = leaf_bugs(cases[i].leaves_each);
+    ad_bits *bits;
+    must(ad_bits_create(recipe, 2, &bits));
+    must(ad_bits_try(bits, mutants));
+    const struct {
+      const char *name;
+      ad_killed_by by;
+    } expected[] = {
+        {"leaf-into-running-sum", cases[i].leaves_each < 2 ? AD_KILLED_BY_NOT_APPLICABLE : AD_KILLED_BY_BITS},
+        {"leaves-one-by-one", cases[i].leaves_each < 4 ? AD_KILLED_BY_NOT_APPLICABLE : AD_KILLED_BY_BITS},
+        {"leaf-twice", cases[i].leaves_each < 2 ? AD_KILLED_BY_NOT_APPLICABLE : AD_KILLED_BY_BITS},
+        {"leaf-lost", AD_KILLED_BY_BITS},
+        {"leaves-of-step-before", AD_KILLED_BY_TYPE},
+        {"norm-by-shard", cases[i].shards ? AD_KILLED_BY_BITS : AD_KILLED_BY_NO_EFFECT}};
+    assert_int_equal(mutants->count, sizeof expected / sizeof *expected);
+    for (size_t k = 0; k < mutants->count; k++) {
+      const ad_mutant *mutant = bug_called(mutants, expected[k].name);
+      if (mutant->killed_by != expected[k].by)
+        fail_msg("%s: %s: %s: %s", cases[i].mesh, mutant->name, ad_killed_by_name(mutant->killed_by), mutant->message);
+    }
+    ad_bits_destroy(bits);
+    ad_recipe_destroy(recipe);
+    free(mutants);
+  }
+}
+
+static void what_killed_a_bug_is_said(void **state) {
+  ad_recipe *recipe = small_recipe("dp_replicate=2", UNEQUAL, ", leaves: 8");
+  ad_mutants *mutants = leaf_bugs(4);
+  ad_bits *bits;
+  must(ad_bits_create(recipe, 2, &bits));
+  must(ad_bits_try(bits, mutants));
+  assert_text_says(bug_called(mutants, "leaf-into-running-sum")->message, "leaf 1", "rank 0");
+  assert_text_says(bug_called(mutants, "leaves-one-by-one")->message, "[2, 4)", "rank 0");
+  assert_text_says(bug_called(mutants, "leaf-twice")->message, "leaf 0", "2", "rank 0");
+  assert_text_says(bug_called(mutants, "leaves-of-step-before")->message, "[0, 4)");
+  ad_bits_destroy(bits);
+  ad_recipe_destroy(recipe);
+  free(mutants);
+}
+
+/* Where bits differ without any bug, a bug's bits would show nothing. */
+static void bugs_are_not_tried_where_bits_differ_anyway(void **state) {
+  ad_recipe *recipe = small_recipe("dp_replicate=2", UNEQUAL, ", leaves: 8");
+  ad_mutants *mutants = leaf_bugs(4);
+  ad_bits *bits;
+  must(ad_bits_create(recipe, 1, &bits));
+  bits->found.equal = 0;
+  must(ad_bits_try(bits, mutants));
+  for (size_t i = 0; i < mutants->count; i++) assert_int_equal(mutants->list[i].killed_by, AD_KILLED_BY_UNTRIED);
+  ad_bits_destroy(bits);
+  ad_recipe_destroy(recipe);
+  free(mutants);
+}
+
+/* A bug that no step reaches, and one that changes nothing without a reason for it, are not killed. */
+static void a_bug_that_changes_nothing_survives(void **state) {
+  static const ad_known_bug idle = {.name = "idle", .words = "nothing", .of_bits = 1};
+  ad_recipe *recipe = small_recipe("dp_replicate=2", UNEQUAL, ", leaves: 8");
+  ad_mutants *mutants = leaf_bugs(4);
+  ad_bits *bits;
+  mutants->count = 1;
+  mutants->list[0].known = &idle;
+  must(ad_bits_create(recipe, 1, &bits));
+  must(ad_bits_try(bits, mutants));
+  assert_int_equal(mutants->list[0].killed_by, AD_KILLED_BY_NONE);
+  assert_true(mutants->list[0].message[0]);
+  ad_bits_destroy(bits);
+  ad_recipe_destroy(recipe);
+  free(mutants);
+}
+
+static void mutate_tries_them_in_the_check(void **state) {
+  ad_recipe *recipe = small_recipe("dp_shard=2", UNEQUAL, ", leaves: 8");
+  ad_check_options options = {.size = sizeof options, .mutate = 1, .mutant_count = 1};
+  char *json;
+  int holds;
+  size_t i, by_bits = 0;
+  must(ad_check(recipe, &options, &holds, &json));
+  json_t *document = json_loads(json, 0, NULL), *mutant;
+  json_array_foreach(json_object_get(document, "mutants"), i, mutant) {
+    int is_by_bits = !strcmp(json_string_value(json_object_get(mutant, "killed_by")), "bits");
+    by_bits += is_by_bits;
+    if (is_by_bits) assert_string_equal(json_string_value(json_object_get(mutant, "dtype")), "recipe");
+  }
+  assert_int_equal(by_bits, 4);
+  assert_true(holds);
+  json_decref(document);
+  free(json);
+  ad_recipe_destroy(recipe);
+}
+
 /* ---- the document and the table ---- */
 
 /* The check of a recipe, with this finding in place of that for bits. */
@@ -404,6 +528,11 @@ int main(void) {
                                      cmocka_unit_test(notes_without_room_are_refused),
                                      cmocka_unit_test(right_runs_match_bit_for_bit),
                                      cmocka_unit_test(one_unit_in_the_last_place_of_a_leaf_is_seen),
+                                     cmocka_unit_test(known_bugs_of_leaves_are_killed),
+                                     cmocka_unit_test(what_killed_a_bug_is_said),
+                                     cmocka_unit_test(bugs_are_not_tried_where_bits_differ_anyway),
+                                     cmocka_unit_test(a_bug_that_changes_nothing_survives),
+                                     cmocka_unit_test(mutate_tries_them_in_the_check),
                                      cmocka_unit_test(a_difference_in_bits_does_not_match),
                                      cmocka_unit_test(bits_that_were_not_compared_are_not_claimed),
                                      cmocka_unit_test(the_check_of_a_recipe_with_leaves_has_a_verdict_on_bits)};
