@@ -45,6 +45,21 @@ static void lose_leaf(void *context, void *passing) {
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 
+/* The bug: a leaf's gradients are added to zeros, not written, so that -0 becomes +0. */
+static void add_to_zeros(void *context, void *passing) {
+  const ad_bucket_passing *of = passing;
+  const ad_node_stack *stack = &of->bucket->stack;
+  char *values = ad_stack_level(stack, stack->count);
+  size_t size = ad_dtype_size(stack->dtype);
+  for (size_t i = 0; values && i < stack->numel; i++) {
+    double value;
+    ad_cast(&value, AD_F64, values + i * size, stack->dtype, 1);
+    value += 0.0;
+    ad_cast(values + i * size, stack->dtype, &value, AD_F64, 1);
+  }
+  ((ad_known_bug_scene *)context)->fired = 1;
+}
+
 /* The bug: the stack still has the step before when a step begins. */
 static void keep_stack(void *context, void *passing) {
   const ad_reducer *reducer = passing;
@@ -69,6 +84,12 @@ static const ad_known_bug bugs[] = {
      .needs = AD_NEED_TOKENS,
      .of_bits = 1,
      .at = {{AD_INJECT_LEAF, lose_leaf}}},
+    {.name = "leaf-added-to-zeros",
+     .words = "a leaf's gradients are added to zeros, not written there",
+     .needs = AD_NEED_TOKENS,
+     .of_bits = 1,
+     .no_effect = "no gradient of a leaf has an element that is -0",
+     .at = {{AD_INJECT_LEAF, add_to_zeros}}},
     {.name = "leaves-of-step-before",
      .words = "a step's sums of leaves begin with those of the step before",
      .needs = AD_NEED_TOKENS,
