@@ -295,6 +295,12 @@ static ad_status end_segment(const ad_reducer *reducer, const ad_bucket *bucket,
   return in_bucket(bucket, ad_stack_widen(stack, leaves_of_segment(reducer, round)));
 }
 
+/* Returns 1 if a collective can add the sum that a round sends to the top of the stack; else 0. Not to sums of an earlier
+ * segment: their layout is that of sums over all ranks. */
+static int adds_to_top(const ad_reducer *reducer, const ad_node_stack *stack, ad_node node, int64_t round) {
+  return node.first != leaves_of_segment(reducer, round).first && ad_stack_adds(stack, node);
+}
+
 /* Sets the number of levels that the rounds of a step need: of the stack of leaves or, with `scattered`, of that of
  * scattered sums. Does what the rounds do, without values. */
 static ad_status count_levels(const ad_reducer *reducer, const ad_bucket *bucket, int scattered, ad_node_stack *stack) {
@@ -307,9 +313,9 @@ static ad_status count_levels(const ad_reducer *reducer, const ad_bucket *bucket
     ad_node node = {leaf, leaf >= 0};
     if (scattered) node = leaves_sent(reducer, bucket, rank, bucket->key.steps[0].axes, round);
     if (scattered && !sends(reducer, bucket, round)) node.count = 0;
-    size_t needed = stack->count + !(scattered && ad_stack_adds(stack, node));
-    if (node.count && needed > most) most = needed;
-    if (node.count) AD_TRY(scattered ? ad_stack_place(stack, node) : ad_stack_push(stack, node));
+    int adds = scattered && adds_to_top(reducer, stack, node, round);
+    if (node.count && stack->count + !adds > most) most = stack->count + !adds;
+    if (node.count) AD_TRY(scattered ? ad_stack_place(stack, node, adds) : ad_stack_push(stack, node));
     if (!scattered && bucket->key.scatters && sends(reducer, bucket, round)) stack->count = 0;
     int ends = deal->sync[round] == AD_SYNC_ALL && scattered == bucket->key.scatters;
     ad_stack_merge(stack);  // as when the round's collective is through
@@ -396,8 +402,8 @@ ad_status ad_leaves_post(const ad_reducer *reducer, ad_bucket *bucket) {
   bucket->steps.adds = 0;
   if (scatters) {
     ad_node node = leaves_sent(reducer, bucket, rank, bucket->key.steps[0].axes, round);
-    bucket->steps.adds = ad_stack_adds(sums, node);
-    AD_TRY(in_bucket(bucket, ad_stack_place(sums, node)));
+    bucket->steps.adds = adds_to_top(reducer, sums, node, round);
+    AD_TRY(in_bucket(bucket, ad_stack_place(sums, node, bucket->steps.adds)));
   }
   bucket->sum.data = ad_stack_level(sums, sums->count - 1);
   if (is_all && bucket->steps.next + 1 == leaf_steps(bucket)) return end_segment(reducer, bucket, sums, round);

@@ -89,8 +89,8 @@ int ad_stack_adds(const ad_node_stack *stack, ad_node node) {
   return stack->count > stack->apart && ad_nodes_are_siblings(stack->node[stack->count - 1], node, stack->leaves);
 }
 
-ad_status ad_stack_place(ad_node_stack *stack, ad_node node) {
-  if (ad_stack_adds(stack, node)) {
+ad_status ad_stack_place(ad_node_stack *stack, ad_node node, int adds) {
+  if (adds && ad_stack_adds(stack, node)) {
     stack->node[stack->count - 1].count += node.count;
   } else {
     AD_TRY(check_next(stack, node));

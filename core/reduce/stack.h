@@ -37,10 +37,10 @@ ad_status ad_stack_next(const ad_node_stack *stack, ad_node node, void **out) AD
 ad_status ad_stack_push(ad_node_stack *stack, ad_node node) AD_CHECKED;
 /* Returns 1 if the node is the sibling of the top, so that a sum that adds to the top's memory makes their parent. */
 int ad_stack_adds(const ad_node_stack *stack, ad_node node);
-/* Notes a node whose values a collective is about to bring: added to the top if ad_stack_adds, else in the memory above
- * it, which becomes the top. When the collective is through, ad_stack_merge sums siblings. AD_TYPE as in
- * ad_stack_next. */
-ad_status ad_stack_place(ad_node_stack *stack, ad_node node) AD_CHECKED;
+/* Notes a node whose values a collective is about to bring: added to the top if `adds`, which needs ad_stack_adds; else
+ * in the memory above it, which becomes the top. When the collective is through, ad_stack_merge sums siblings. AD_TYPE
+ * as in ad_stack_next. */
+ad_status ad_stack_place(ad_node_stack *stack, ad_node node, int adds) AD_CHECKED;
 void ad_stack_merge(ad_node_stack *stack);
 /* Notes that a collective is about to make the sum on top that of `node`, and ends the setting apart. AD_TYPE unless the
  * top is the only value that is not set apart, its leaves are some of the node's, and these follow those below. */

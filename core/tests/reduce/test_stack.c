@@ -176,7 +176,7 @@ static void place(ad_node_stack *stack, int64_t first, int64_t count, int adds) 
   ad_node node = {first, count};
   size_t before = stack->count;
   assert_int_equal(ad_stack_adds(stack, node), adds);
-  assert_int_equal(ad_stack_place(stack, node), AD_OK);
+  assert_int_equal(ad_stack_place(stack, node, 1), AD_OK);
   assert_int_equal(stack->count, before + !adds);
   ad_stack_merge(stack);
 }
@@ -185,15 +185,18 @@ static void what_collectives_bring_is_added_to_its_sibling(void **state) {
   (void)state;
   ad_node_stack stack = ad_stack_for(0, 12, 12, AD_F32, 0);
   place(&stack, 0, 2, 0);
+  ad_node_stack above = stack; /* or it is brought above the top, and added afterwards */
+  assert_int_equal(ad_stack_place(&above, (ad_node){2, 2}, 0), AD_OK);
+  assert_int_equal(above.count, 2);
   place(&stack, 2, 2, 1);
   place(&stack, 4, 2, 0);
   assert_int_equal(stack.count, 2);
   place(&stack, 6, 2, 1);
   assert_int_equal(ad_stack_expect(&stack, 0, 8), AD_OK);
   ad_node_stack before = stack;
-  assert_int_equal(ad_stack_place(&stack, (ad_node){10, 2}), AD_TYPE); /* leaves 8 and 9 left out */
+  assert_int_equal(ad_stack_place(&stack, (ad_node){10, 2}, 1), AD_TYPE); /* leaves 8 and 9 left out */
   assert_says("[10, 12)", "[0, 8)", "12");
-  assert_int_equal(ad_stack_place(&stack, (ad_node){6, 2}), AD_TYPE);
+  assert_int_equal(ad_stack_place(&stack, (ad_node){6, 2}, 1), AD_TYPE);
   assert_memory_equal(&stack, &before, sizeof before);
   place(&stack, 8, 4, 1); /* the last child may be smaller */
   assert_int_equal(ad_stack_expect(&stack, 0, 12), AD_OK);
