@@ -114,7 +114,7 @@ static ad_status share_folder(ad_checker *checker) {
 }
 
 /* Asks module m's reducer to dump the step. The reducer refuses with AD_INVALID if no mesh has the axes of all its
- * parameters; then the module has no account. */
+ * parameters, or if it has leaves; then the module has no account. */
 static ad_status ask(ad_checker *checker, size_t m, int64_t step) {
   ad_module *module = ad_run_module(checker->run, m);
   char folder[AD_ACCOUNT_PATH + 24];

@@ -385,7 +385,8 @@ static ad_status run_training(training *t) {
 
 enum { FOLDER_MAX = 512 };
 
-/* Checks that a dump is asked for only once, by the options or by the environment, and that its step will be taken. */
+/* Checks that a dump is asked for only once, by the options or by the environment, that its step will be taken, and that
+ * the run can be dumped. */
 static ad_status check_dumped(const ad_recipe *recipe, const ad_train_options *options) {
   const char *folder = ad_environment_text("ADDEND_DUMP");
   int64_t own = (int64_t)ad_environment_number("ADDEND_DUMP_STEP", 0), step = folder ? own : options->dump_step;
@@ -394,6 +395,11 @@ static ad_status check_dumped(const ad_recipe *recipe, const ad_train_options *o
                    "two dumps are requested, by --dump-step %lld and by ADDEND_DUMP=\"%s\"; leave out one of the two",
                    (long long)options->dump_step, folder);
   if (!folder && !options->dumps) return AD_OK;
+  if (recipe->train.leaves)
+    return ad_fail(AD_INVALID,
+                   "step %lld cannot be dumped (%s), because the recipe has train.leaves=%lld, and addends of leaves "
+                   "cannot be dumped yet; leave out one of the two",
+                   (long long)step, folder ? "ADDEND_DUMP" : "--dump-step", (long long)recipe->train.leaves);
   if (step >= 0 && step < recipe->train.steps) return AD_OK;
   return ad_fail(AD_INVALID, "step %lld cannot be dumped, because the recipe has steps 0 to %lld; choose one of these",
                  (long long)step, (long long)recipe->train.steps - 1);
