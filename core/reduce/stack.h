@@ -9,7 +9,6 @@
 #define REDUCE_STACK_H
 #include "addend/dtype.h"
 #include "addend/status.h"
-#include "base/internal.h"
 #include "kernels/nodes.h"
 
 typedef struct ad_node_stack {
@@ -28,7 +27,7 @@ ad_node_stack ad_stack_for(int64_t first, int64_t count, int64_t leaves, ad_dtyp
 /* Bytes of memory that the stack needs; level 0 alone has exactly the bytes of one value. */
 size_t ad_stack_bytes(const ad_node_stack *stack);
 /* Returns the memory of value number `at`, 0 being the lowest; NULL on backend dry. */
-AD_INTERNAL void *ad_stack_level(const ad_node_stack *stack, size_t at);
+void *ad_stack_level(const ad_node_stack *stack, size_t at);
 /* *out: the memory above the top, where the values of `node` form; NULL on backend dry. AD_TYPE if the node cannot be
  * pushed next: its leaves must be those that follow the leaves in the stack, or any later ones if no value is above
  * those set apart (law 6, like adds to like). */
