@@ -355,22 +355,11 @@ ad_status ad_leaf_begin(ad_reducer *reducer, ad_bucket *bucket) {
   return AD_OK;
 }
 
-static ad_status push_leaf(ad_reducer *reducer, ad_bucket *bucket) {
+ad_status ad_leaf_keep(ad_reducer *reducer, ad_bucket *bucket) {
   if (ad_leaves_idle(reducer)) return AD_OK;
   ad_bucket_take_absent(reducer, bucket);
   AD_TRY(ad_bucket_pass(AD_INJECT_LEAF, reducer, bucket));
   return in_bucket(bucket, ad_stack_push(&bucket->stack, (ad_node){reducer->leaves.leaf, 1}));
-}
-
-/* Sums that other ranks may still read from the memory of the leaf are waited for: of parameters without a gradient
- * nobody has asked for it. */
-ad_status ad_leaves_keep(ad_reducer *reducer) {
-  for (size_t i = 0; i < reducer->bucket_count; i++) {
-    if (reducer->buckets[i].counters.sends) continue;
-    AD_TRY(ad_bucket_settle(reducer, i));
-    AD_TRY(push_leaf(reducer, &reducer->buckets[i]));
-  }
-  return AD_OK;
 }
 
 ad_status ad_leaves_complete(ad_reducer *reducer, ad_bucket *bucket) {
@@ -378,7 +367,7 @@ ad_status ad_leaves_complete(ad_reducer *reducer, ad_bucket *bucket) {
   int64_t round = reducer->leaves.rounds - 1;
   ad_node own = leaves_sent(reducer, bucket, ad_comm_rank(reducer->comm), 0, round);
   int64_t first = bucket->key.scatters || sums_are_widened(bucket) ? own.first : 0;
-  AD_TRY(push_leaf(reducer, bucket));
+  AD_TRY(ad_leaf_keep(reducer, bucket));
   AD_TRY(in_bucket(bucket, ad_stack_expect(stack, first, own.first + own.count - first)));
   point_to(bucket, ad_stack_level(stack, stack->count - 1));
   if (bucket->key.scatters) stack->count = 0;

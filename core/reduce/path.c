@@ -14,12 +14,6 @@ static void trace(const ad_reducer *reducer, ad_bucket_event event, size_t index
   reducer->options.trace(reducer->options.trace_context, event, &of);
 }
 
-ad_status ad_bucket_pass(ad_injection_point point, ad_reducer *reducer, ad_bucket *bucket) {
-  ad_bucket_passing passing = {reducer, bucket, AD_OK};
-  ad_inject(point, &passing);
-  return passing.status;
-}
-
 /* Sets the input of a later step of the path: the sum of the steps before, cast to the communication dtype and
  * scaled. */
 static void relay(const ad_reducer *reducer, ad_bucket *bucket) {

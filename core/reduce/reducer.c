@@ -528,12 +528,23 @@ static ad_status check_expected(const ad_reducer *reducer, ad_caller by) {
   return AD_OK;
 }
 
+/* Adds the round's leaf to the sums of each bucket that the round does not send. Sums that other ranks may still read
+ * from the memory of the leaf are waited for: of parameters without a gradient nobody has asked for that memory. */
+static ad_status keep_leaves(ad_reducer *reducer) {
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    if (reducer->buckets[i].counters.sends) continue;
+    AD_TRY(ad_bucket_settle(reducer, i));
+    AD_TRY(ad_leaf_keep(reducer, &reducer->buckets[i]));
+  }
+  return AD_OK;
+}
+
 ad_status ad_reducer_end_microbatch_at(ad_reducer *reducer, const char *site) {
   ad_caller by = CALLER("end_microbatch");
   AD_TRY(need_state(reducer, AD_IN_MICROBATCH, by, "outside a microbatch"));
   AD_TRY(check_expected(reducer, by));
   if (reducer->sync != AD_SYNC_NONE) AD_TRY(done(reducer, by, ad_buckets_launch_ready(reducer, 1)));
-  if (ad_reducer_has_leaves(reducer)) AD_TRY(done(reducer, by, ad_leaves_keep(reducer)));
+  if (ad_reducer_has_leaves(reducer)) AD_TRY(done(reducer, by, keep_leaves(reducer)));
   AD_TRY(done(reducer, by, ad_dump_end_microbatch(reducer)));
   reducer->state = AD_BETWEEN_MICROBATCHES;
   return AD_OK;

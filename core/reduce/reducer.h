@@ -259,8 +259,6 @@ void ad_bucket_begin_path(const ad_reducer *reducer, ad_bucket *bucket);
 int ad_bucket_is_through(const ad_bucket *bucket); /* returns 1 if all steps of the path were posted */
 /* Posts the next step of the bucket's path. */
 ad_status ad_bucket_run_step(ad_reducer *reducer, size_t index) AD_CHECKED;
-/* Calls the mutation at an injection point, if there is one, for this bucket; see ad_bucket_passing. */
-ad_status ad_bucket_pass(ad_injection_point point, ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 /* Waits for the step of this bucket that was posted last. */
 ad_status ad_bucket_settle(ad_reducer *reducer, size_t index) AD_CHECKED;
 
@@ -278,6 +276,12 @@ typedef struct ad_bucket_passing {
   ad_bucket *bucket;
   ad_status status;
 } ad_bucket_passing;
+/* Calls the mutation at an injection point, if there is one, for this bucket. */
+static inline AD_CHECKED ad_status ad_bucket_pass(ad_injection_point point, ad_reducer *reducer, ad_bucket *bucket) {
+  ad_bucket_passing passing = {reducer, bucket, AD_OK};
+  ad_inject(point, &passing);
+  return passing.status;
+}
 /* Argument of the injection point AD_INJECT_ORDER: which bucket is launched next. The point is reached when the
  * bucket's readiness is queried (`launches` 0), and again when the bucket is launched (`launches` 1). */
 typedef struct ad_order_passing {
@@ -312,9 +316,9 @@ static inline int ad_leaves_idle(const ad_reducer *reducer) {
 void ad_leaves_begin_segment(ad_bucket *bucket);
 /* Points the bucket's arrays to the memory in which this round's leaf forms. */
 ad_status ad_leaf_begin(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
-/* Ends a round for the buckets that it does not send: adds its leaf to this rank's sums. Parameters without a gradient
- * have zeros in the leaf. */
-ad_status ad_leaves_keep(ad_reducer *reducer) AD_CHECKED;
+/* Ends a round for a bucket that it does not send: adds its leaf to this rank's sums. Parameters without a gradient have
+ * zeros in the leaf. */
+ad_status ad_leaf_keep(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 /* The same for a bucket that is sent next: its arrays then point to the sum of all leaves of this rank that are sent. */
 ad_status ad_leaves_complete(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 /* Returns how many steps of its path the bucket runs, if it is launched in this round. */
