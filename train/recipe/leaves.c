@@ -142,8 +142,10 @@ static int refuses_keys(const ad_recipe *recipe, const ad_complaints *to) {
   return 1;
 }
 
-/* Returns 1 if the ranks of all data-parallel positions, of which each has a floor cut of the leaves, sum them by their
- * own tree (law 10) as the tree over leaves does. Then the shards of each replica do so, too, and replicas after them. */
+/* Returns 1 if the sums over ranks (law 10), of which each has a floor cut of the leaves, are those of the tree over
+ * leaves: with ZeRO 0 one over all positions; with ZeRO 1 one over the shards of each replica, then one over replicas.
+ * Neither of the first two implies the other: on 3 replicas of 5 shards, 15 leaves fail the second, on 2 of 3, 8 leaves
+ * fail the first. Where both hold, so does the third. */
 static int is_summed_alike(int64_t replicas, int64_t shards, int64_t leaves) {
   int64_t starts[AD_MICROBATCHES_MAX + 1] = {0}, positions = replicas * shards;
   if (positions > leaves) return 0;
@@ -152,10 +154,13 @@ static int is_summed_alike(int64_t replicas, int64_t shards, int64_t leaves) {
     starts[i] = own.first + ad_cut(own.count, i % shards, shards).first;
   }
   starts[positions] = leaves;
+  for (int64_t i = 0; i < positions; i += shards)
+    if (!ad_nodes_follow_members(starts + i, (size_t)shards, leaves)) return 0;
   return ad_nodes_follow_members(starts, (size_t)positions, leaves);
 }
 
-/* Writes "12 or 24": the nearest numbers of leaves below and above that would do. Returns buffer. */
+/* Writes "12 or 24": the nearest numbers of leaves below and above that would do, nothing if none would. Returns
+ * buffer. */
 static const char *other_leaves(int64_t replicas, int64_t shards, int64_t leaves, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
   int64_t below = leaves - 1, above = leaves + 1;
@@ -171,20 +176,21 @@ static int refuses_number(const ad_recipe *recipe, const ad_mesh *mesh, const ad
   int64_t replicas = ad_mesh_axis_size(mesh, AD_DP_REPLICATE), shards = ad_mesh_axis_size(mesh, AD_DP_SHARD);
   long long leaves = recipe->train.leaves, positions = replicas * shards;
   if (is_summed_alike(replicas, shards, leaves)) return 0;
-  other_leaves(replicas, shards, leaves, others, sizeof others);
-  if (leaves < positions)
-    ad_complain(to, key, "must be at least the number of data-parallel ranks, which is %lld, but is %lld", positions,
-                leaves);
-  else if (*others)
+  if (!*other_leaves(replicas, shards, leaves, others, sizeof others))
+    ad_complain(to, key,
+                "does not work with dp_replicate=%lld dp_shard=%lld, whose ranks' sums are not those of the tree over "
+                "leaves, whatever their number up to %d; change the mesh, or leave this key out",
+                (long long)replicas, (long long)shards, AD_MICROBATCHES_MAX);
+  else if (leaves < positions)
+    ad_complain(to, key,
+                "must be at least the number of data-parallel ranks, which is %lld, but is %lld; set it to %s, or "
+                "change the mesh",
+                positions, leaves, others);
+  else
     ad_complain(to, key,
                 "is %lld, but with dp_replicate=%lld dp_shard=%lld the ranks' sums are not those of the tree over "
                 "leaves; set it to %s, or change the mesh",
                 leaves, (long long)replicas, (long long)shards, others);
-  else
-    ad_complain(to, key,
-                "does not work with dp_replicate=%lld dp_shard=%lld, whose ranks' sums are not those of the tree over "
-                "leaves, whatever their number; change the mesh, or leave this key out",
-                (long long)replicas, (long long)shards);
   return 1;
 }
 

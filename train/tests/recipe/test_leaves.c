@@ -120,17 +120,42 @@ static void keys_that_do_not_go_with_leaves_are_refused(void **state) {
 }
 
 static void a_number_of_leaves_that_ranks_sum_in_another_order_is_refused(void **state) {
-  SET_SAYS(("--set train.leaves", "2", "1"), GOOD, "train.leaves=1");
   SET_SAYS(("--set train.leaves", "16", "dp_replicate=3 dp_shard=1", "13", "24"), GOOD, "train.leaves=16",
            "mesh=dp_replicate=3");
   SET_SAYS(("--set train.leaves", "3", "dp_replicate=2 dp_shard=1", "2", "4"), GOOD, "train.leaves=3");
   SET_SAYS(("--set train.leaves", "dp_replicate=1 dp_shard=6"), GOOD, "train.leaves=12", "mesh=dp_shard=6");
 }
 
+/* In 3x5 all positions sum as the tree over leaves does, but the shards of a replica, to which ZeRO 1 reduces first, do
+ * not. In 2x3 it is the other way round. */
+static void sums_over_positions_and_over_shards_must_both_follow(void **state) {
+  SET_SAYS(("--set train.leaves", "dp_replicate=3 dp_shard=5"), GOOD, "train.leaves=15",
+           "mesh=dp_replicate=3 dp_shard=5");
+  SET_SAYS(("--set train.leaves", "dp_replicate=2 dp_shard=3"), GOOD, "train.leaves=8",
+           "mesh=dp_replicate=2 dp_shard=3");
+}
+
+static void fewer_leaves_than_ranks_are_refused(void **state) {
+  SET_SAYS(("--set train.leaves", "2", "1"), GOOD, "train.leaves=1");
+  SET_SAYS(("--set train.leaves", "7", "5"), GOOD, "train.leaves=5", "mesh=dp_shard=7");
+  SET_SAYS(("--set train.leaves", "dp_replicate=1 dp_shard=6"), GOOD, "train.leaves=4",
+           "mesh=dp_shard=6"); /* six would not do either */
+}
+
+/* The numbers that train/docs/leaves.md says fit. */
+static int is_on_the_page(int64_t replicas, int64_t shards, int64_t leaves) {
+  int64_t ranks = replicas * shards;
+  int is_power = !(ranks & (ranks - 1)), is_one_less = !(ranks & (ranks + 1)) && (replicas == 1 || shards == 1);
+  for (int64_t fits = ranks; fits <= leaves; fits *= 2)
+    if ((leaves == fits && (is_power || is_one_less)) || (leaves == fits + 1 && is_one_less)) return 1;
+  return ranks == 1;
+}
+
 /* What is not refused is summed in the order of the leaves' tree: each rank's leaves are a node, and so are those of
- * the shards of each replica. */
+ * the shards of each replica. The page has these numbers. */
 static void a_number_that_is_taken_has_a_node_for_each_rank(void **state) {
-  static const int sizes[][2] = {{1, 1}, {2, 1}, {1, 3}, {2, 2}, {4, 1}, {1, 7}, {2, 4}, {3, 2}, {5, 1}, {2, 3}};
+  static const int sizes[][2] = {{1, 1}, {2, 1}, {1, 3}, {2, 2}, {4, 1}, {1, 7},
+                                 {2, 4}, {3, 2}, {5, 1}, {2, 3}, {3, 5}, {1, 15}};
   int taken = 0;
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     for (int64_t leaves = 1; leaves < 40; leaves++) {
@@ -151,6 +176,8 @@ static void a_number_that_is_taken_has_a_node_for_each_rank(void **state) {
       const char *sets[] = {mesh, number};
       ad_status status = ad_recipe_parse(GOOD, "r.yaml", sets, 2, &r);
       if (!status) assert_true(good);
+      if (is_on_the_page(replicas, shards, leaves) != (status == AD_OK))
+        fail_msg("%s %s: %s", mesh, number, ad_last_error());
       taken += !status;
       ad_recipe_destroy(r);
     }
@@ -226,6 +253,8 @@ int main(void) {
       cmocka_unit_test(the_program_has_a_microbatch_for_each_leaf),
       cmocka_unit_test(keys_that_do_not_go_with_leaves_are_refused),
       cmocka_unit_test(a_number_of_leaves_that_ranks_sum_in_another_order_is_refused),
+      cmocka_unit_test(sums_over_positions_and_over_shards_must_both_follow),
+      cmocka_unit_test(fewer_leaves_than_ranks_are_refused),
       cmocka_unit_test(a_number_that_is_taken_has_a_node_for_each_rank),
       cmocka_unit_test(sums_that_are_rounded_between_ranks_are_refused),
       cmocka_unit_test(programs_that_need_all_microbatches_are_refused),
