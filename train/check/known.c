@@ -161,16 +161,17 @@ static ad_needs facts_of_batch(const ad_run *run) {
   ad_needs facts = facts_of_losses(run);
   int64_t microbatches = ad_recipe_parts(run->recipe);
   if (microbatches > 1) facts |= AD_NEED_MICROBATCHES;
-  if (ad_recipe_rounds(run->recipe) > 1) facts |= AD_NEED_ROUNDS;
+  if (!run->recipe->train.leaves && microbatches > 1) facts |= AD_NEED_ROUNDS;
   for (int64_t m = 0; m < microbatches; m++)
     if (some_are_counted(run, (size_t)m)) facts |= AD_NEED_TOKENS;
   return facts | (keeps_shards(run) ? AD_NEED_SHARDS_KEPT : 0);
 }
 
+/* With leaves, a round may have none: only a rank with two leaves computes several parts of the batch. */
 static ad_needs facts_of_leaves(const ad_run *run) {
   int64_t own = 0;
   for (int64_t round = 0; run->leaves && round < ad_recipe_rounds(run->recipe); round++) own += run->leaves[round] >= 0;
-  return (own >= 2 ? AD_NEED_TWO_LEAVES : 0) | (own >= 4 ? AD_NEED_FOUR_LEAVES : 0);
+  return (own >= 2 ? AD_NEED_ROUNDS | AD_NEED_TWO_LEAVES : 0) | (own >= 4 ? AD_NEED_FOUR_LEAVES : 0);
 }
 
 ad_needs ad_known_facts(const ad_run *run, int shards_formulas) {

@@ -148,6 +148,21 @@ static void one_microbatch_is_the_last(void **state) {
   ad_mutants_destroy(p);
 }
 
+/* With leaves, a rank has an earlier part of its own only if it has two leaves, whatever the number of microbatches. */
+static void a_ranks_only_leaf_is_the_last(void **state) {
+  ad_mutants *p = list("dp_shard=4", UNEQUAL, ", leaves: 4, microbatches: 2");
+  EXPECT_WHY(p, "a leaf a rank", "last-microbatch-only", NULL);
+  assert_false(has(p, "last-microbatch-only"));
+  ad_mutants_destroy(p);
+  static const char *const meshes[] = {"dp_shard=2", "dp_shard=3"}; /* on three ranks one has two leaves */
+  for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+    p = list(meshes[i], UNEQUAL, ", leaves: 4");
+    if (find(p, "last-microbatch-only")->killed_by != AD_KILLED_BY_TYPE)
+      fail_msg("%s: %s", meshes[i], why(p, "last-microbatch-only"));
+    ad_mutants_destroy(p);
+  }
+}
+
 /* Over an axis of one rank, the only derived mutant that is executed is the one that leaves the axis out. */
 static void an_axis_of_size_1_is_left_alone(void **state) {
   ad_recipe *recipe = small_recipe("dp_replicate=3 dp_shard=1", UNEQUAL, ", microbatches: 2");
@@ -372,6 +387,7 @@ int main(void) {
       cmocka_unit_test(bugs_of_updates_are_killed_with_every_optimizer),
       cmocka_unit_test(equal_counts_hide_a_mean_of_means),
       cmocka_unit_test(one_microbatch_is_the_last),
+      cmocka_unit_test(a_ranks_only_leaf_is_the_last),
       cmocka_unit_test(an_axis_of_size_1_is_left_alone),
       cmocka_unit_test(what_goes_wrong_between_two_reductions_needs_both_and_a_shard_that_waits),
       cmocka_unit_test(padding_is_counted_only_where_shards_are_uneven),
