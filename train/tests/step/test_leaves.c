@@ -264,6 +264,12 @@ static void gpt_in_bf16_has_the_same_bits_where_sums_are_f32(void **state) {
                        "precision.param=bf16", "precision.grad=bf16", "precision.reduce=f32");
 }
 
+/* Losses in f64, unlike those in f32, are rounded when they are added as doubles. */
+static void gpt_in_f64_has_the_same_bits(void **state) {
+  ALL_COMPUTE_THE_SAME(gpt_text, powers_of_two, "train.global_batch=13", "train.leaves=8", "precision.param=f64",
+                       "precision.compute=f64");
+}
+
 static void a_custom_program_has_the_same_bits(void **state) {
   ALL_COMPUTE_THE_SAME(sums_text, powers_of_two, "train.global_batch=21", "train.leaves=8");
   ALL_COMPUTE_THE_SAME(sums_text, thirds, "train.global_batch=21", "train.leaves=13");
@@ -313,6 +319,7 @@ int main(void) {
       cmocka_unit_test(a_rank_may_have_no_leaf_in_a_round),
       cmocka_unit_test(gpt_has_the_same_bits_beside_tp_and_cp),
       cmocka_unit_test(gpt_in_bf16_has_the_same_bits_where_sums_are_f32),
+      cmocka_unit_test(gpt_in_f64_has_the_same_bits),
       cmocka_unit_test(a_custom_program_has_the_same_bits),
       cmocka_unit_test(without_leaves_the_bits_depend_on_the_ranks),
       cmocka_unit_test(leaves_are_what_one_rank_computes_in_microbatches),
