@@ -58,5 +58,12 @@ import json
 ranks = json.load(open("plan.json"))["memory_per_rank"]
 assert len(ranks) == 6, ranks
 P
+# Of 13 leaves and samples the third rank has one more than the others.
+"$addend" plan "$recipe" --set mesh="dp_shard=3" --set train.leaves=13 --set train.global_batch=13 --json >plan.json 2>err || fail "the plan of 13 samples fails"
+python3 - <<'P' || fail "in the plan, not just the rank with one leaf more needs more"
+import json
+peaks = [rank["peak"] for rank in json.load(open("plan.json"))["memory_per_rank"]]
+assert len(peaks) == 3 and peaks[0] == peaks[1] < peaks[2], peaks
+P
 "$addend" sample one "the " --tokens 3 >out 2>err || fail "a sample of a run with leaves fails"
 echo "OK: 5 worlds, a resume, a check and a plan"
