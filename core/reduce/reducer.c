@@ -223,8 +223,8 @@ static ad_status set_reduced_aside(ad_reducer *reducer) {
   return AD_OK;
 }
 
-/* Prepares the bucket for a microbatch: with leaves, gives it memory for the leaf; otherwise, if the microbatch does not send the bucket, gives the bucket memory to
- * accumulate in; otherwise sets the scale that its addends need. */
+/* Prepares the bucket for a microbatch. With leaves, gives it memory for the leaf. Otherwise, if the microbatch does not
+ * send the bucket, gives it memory to accumulate in; if it does, sets the scale that its addends need. */
 static ad_status begin_bucket(ad_reducer *reducer, ad_bucket *bucket, ad_sync sync) {
   ad_counters_begin_microbatch(bucket, sync);
   bucket->sent.scale = 0;

@@ -124,7 +124,7 @@ ad_status ad_stack_expect(const ad_node_stack *stack, int64_t first, int64_t cou
   ad_text text = ad_text_on(buffer, sizeof buffer);
   for (size_t i = 0; i < own; i++)
     ad_text_list(&text, &listed, ": of leaves ", "[%lld, %lld)", (long long)found[i].first,
-                 (long long)(found[i].first + found[i].count));
+                 (long long)found[i].first + (long long)found[i].count);
   return ad_fail(AD_TYPE, "the sums must be %zu, of all leaves [%lld, %lld), but %zu were found%s", nodes,
                  (long long)first, (long long)(first + count), own, buffer);
 }

@@ -101,7 +101,7 @@ static void say_no_node(const comparing *c, const ad_bits_listed *at) {
   ad_text text = begin(c, at, at->rank);
   char axes[96];
   ad_text_add(&text, "rank %lld has a sum of [%lld, %lld) of `%s`", (long long)at->rank, (long long)at->note.node.first,
-              (long long)(at->note.node.first + at->note.node.count), c->found->param);
+              (long long)at->note.node.first + (long long)at->note.node.count, c->found->param);
   if (at->note.over) ad_text_add(&text, " over %s", ad_axes_print(at->note.over, axes, sizeof axes));
   ad_text_add(&text, ", which is no node of the tree over the leaves");
 }

@@ -266,7 +266,7 @@ static json_t *bits_document(const ad_bits_finding *bits) {
   if (bits->what)
     first = json_pack("{s:s, s:I, s:o, s:[I, I], s:o}", "what", bits->what, "step", (json_int_t)note->step, "param",
                       text_or_null(bits->param), "leaves", (json_int_t)note->node.first,
-                      (json_int_t)(note->node.first + note->node.count), "rank",
+                      (json_int_t)note->node.first + (json_int_t)note->node.count, "rank",
                       bits->rank < 0 ? json_null() : json_integer((json_int_t)bits->rank));
   json_object_set_new(document, "first", first);
   return document;

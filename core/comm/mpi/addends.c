@@ -229,14 +229,16 @@ int ad_mpi_has_collected(mpi_world *world, mpi_call *c) {
   return all;
 }
 
-/* Adds up the nodes of leaves that members handed in, as the call's one result. */
+/* Adds up the nodes of leaves that members handed in, as the call's one result. Addends of an empty slice have no
+ * memory. */
 static void add_up_nodes(const mpi_call *c, void *out, size_t bytes) {
   const void *sources[AD_CALL_NODES_MAX];
   uint32_t count = 0;
+  if (!bytes) return;
   for (uint32_t i = 0; i < c->channel->members; i++)
     for (uint32_t p = 0; p < ad_call_addends(c->call, i); p++)
       sources[count++] = (const char *)c->members[i].addends + p * c->members[i].stride;
-  if (bytes) ad_reduce(&out, 1, sources, count, &c->call->reducing, bytes / c->call->out_element);
+  ad_reduce(&out, 1, sources, count, &c->call->reducing, bytes / c->call->out_element);
 }
 
 void ad_mpi_add_up(const mpi_call *c, void *out, size_t bytes) {

@@ -1,6 +1,6 @@
-/* Packs calls with segments, and gives an input to calls to which this rank hands in none. A block of such a call is in several places of the full value, but a message is
- * contiguous. So the values are moved by a second, packed call, whose blocks are contiguous in memory of the
- * backend. */
+/* Packs calls with segments, and gives an input to calls to which this rank hands in none. A block of a call with
+ * segments is in several places of the full value, but a message is contiguous. So the values are moved by a second,
+ * packed call, whose blocks are contiguous in memory of the backend. */
 #include <string.h>
 #include "base/memory.h"
 #include "comm/mpi/move.h"

@@ -76,9 +76,9 @@ static size_t pieces(const ad_call *call) {
 
 // Returns 1 if reading an input of `bytes` bytes from its process is faster than passing it through staging, as
 // measured with 2 to 8 ranks on 2 cores. If several ranks share a core, staging costs less, since the rank that stages
-// and the rank that fetches share a cache. The addends of a sum that all members get are never pulled. They would have to pull twice, the second time
-// into cache lines that a peer has just read; in place, that was slower than staging up to 1 MiB, and at every size if
-// several ranks share a core.
+// and the rank that fetches share a cache. The addends of a sum that all members get are never pulled. They would have
+// to pull twice, the second time into cache lines that a peer has just read; in place, that was slower than staging up
+// to 1 MiB, and at every size if several ranks share a core.
 static int is_worth_pulling(const shm_world *world, const ad_call *call, size_t bytes) {
   size_t least = !world->crowded ? 1 : call->operation->reduces ? 16 : 8;
   int sums_for_all = call->operation->reduces && ad_is_sliced(call->operation);

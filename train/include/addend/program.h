@@ -480,8 +480,8 @@ typedef struct ad_row_reader {
   void *own;
 } ad_row_reader;
 /* For the kind's `read`: calls the reader for every sample of this rank, and counts in counted[m] the samples that
- * count in microbatch m, 0 if this rank does not run m (pass `counted[0]` of `read` if count 0 counts samples). On backend dry nothing is read, and
- * all samples count. */
+ * count in microbatch m, 0 if this rank does not run m (pass `counted[0]` of `read` if count 0 counts samples). On
+ * backend dry nothing is read, and all samples count. */
 AD_API AD_CHECKED ad_status ad_batch_read(ad_batch *batch, int64_t step, ad_data_split validation,
                                           const ad_row_reader *reader, int64_t *counted);
 /* Facts about the batch that was read last: its step; the origin of its samples; and the number, in the step's batch of

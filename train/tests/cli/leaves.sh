@@ -50,6 +50,12 @@ status=0; train -o stopped2 --resume --set train.leaves=4 || status=$?
 [ $status -eq 2 ] || fail "a run resumes with another number of leaves"
 says err train.leaves 8 4
 
+# A dump is refused before the run that it would replace is touched.
+status=0; train -o stopped --overwrite --dump-step=1 || status=$?
+[ $status -eq 2 ] || fail "a step with leaves is dumped"
+says_facts err --dump-step train.leaves 1 8
+same one stopped
+
 "$addend" check "$recipe" --set mesh="dp_replicate=2 dp_shard=2" >out 2>err || fail "the check fails"
 "$addend" check "$recipe" --set mesh="dp_shard=3" --set train.leaves=13 >out 2>err || fail "the check of rounds without a leaf fails"
 "$addend" plan "$recipe" --set mesh="dp_shard=3 tp=2" --set train.leaves=13 --json >plan.json 2>err || fail "the plan fails"
