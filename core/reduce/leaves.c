@@ -46,7 +46,10 @@ ad_status ad_leaves_take(ad_reducer *reducer, const ad_leaf_options *options) {
   return AD_OK;
 }
 
-void ad_leaves_release(ad_reducer *reducer) { ad_release(reducer->leaves.sync); }
+void ad_leaves_release(ad_reducer *reducer) {
+  ad_release(reducer->leaves.sync);
+  ad_release(reducer->leaves.starts);
+}
 
 /* ---- parameters that can be summed by leaves ---- */
 
@@ -155,7 +158,7 @@ static ad_status refuse_sum(const ad_reducer *reducer, const ad_bucket *bucket, 
 static ad_status check_members(const ad_reducer *reducer, const ad_bucket *bucket, ad_path_step step,
                                const ad_group *members, held_leaves *held) {
   int64_t count = ad_group_size(members), *end = &held->starts[0];
-  int early = reducer->leaves.deal.sync[0] != AD_SYNC_NONE && reducer->leaves.deal.rounds > 1;
+  ad_node nodes[AD_NODES_MAX];
   for (int64_t i = 0; i < count; i++) {
     ad_node own = held->sum[ad_group_index(&held->group, ad_group_rank(members, i))];
     if (i && own.first != *end)
@@ -166,14 +169,13 @@ static ad_status check_members(const ad_reducer *reducer, const ad_bucket *bucke
     end = &held->starts[i + 1];
     *end = own.first + own.count;
   }
-  int sums = count > 1 || step.move == AD_MOVE_REDUCE_SCATTER;
-  if (sums && !ad_nodes_follow_members(held->starts, (size_t)count, reducer->leaves.deal.leaves))
-    return refuse_sum(
-        reducer, bucket, step,
-        early ? "by a tree over ranks, which is not the tree over these leaves; use powers of two, and as many leaves "
-                "as ranks times rounds, or a multiple; or AD_SYNC_NONE in all rounds but the last"
-              : "by a tree over ranks, which is not the tree over these leaves; use powers of two, and at least "
-                "as many leaves as ranks");
+  size_t results = ad_nodes_of(held->starts[0], *end - held->starts[0], reducer->leaves.deal.leaves, nodes);
+  if (!results)
+    return refuse_sum(reducer, bucket, step, "no leaf in some round; use at least as many leaves as rounds that send");
+  if (results > 1 && count > 1 && step.move != AD_MOVE_REDUCE_SCATTER)
+    return refuse_sum(reducer, bucket, step,
+                      "leaves before the last round that are no node of the tree over leaves; use AD_SYNC_ALL only in "
+                      "the last round, or leaves and rounds that are powers of two");
   for (int64_t i = 0; i < count; i++)
     held->sum[ad_group_index(&held->group, ad_group_rank(members, i))] =
         (ad_node){held->starts[0], *end - held->starts[0]};
@@ -257,6 +259,7 @@ ad_status ad_leaves_deal(ad_reducer *reducer) {
   leaves->shard = ad_mesh_position(mesh, rank, AD_DP_SHARD);
   for (size_t i = 0; i < reducer->bucket_count; i++) leaves->deal.scatters |= reducer->buckets[i].key.scatters;
   AD_TRY(check_rounds(&leaves->deal));
+  AD_TRY(ad_new((size_t)(leaves->deal.replicas * leaves->deal.shards) + 1, &leaves->starts));
   return check_paths(reducer);
 }
 
@@ -301,6 +304,16 @@ static int adds_to_top(const ad_reducer *reducer, const ad_node_stack *stack, ad
   return node.first != leaves_of_segment(reducer, round).first && ad_stack_adds(stack, node);
 }
 
+/* Notes the sums that a round sends, which are of the leaves [range.first, range.first + range.count). *adds: 1 if they
+ * are one, and are added to the top. */
+static ad_status place_sums(const ad_reducer *reducer, ad_node_stack *stack, ad_node range, int64_t round, int *adds) {
+  ad_node nodes[AD_NODES_MAX];
+  size_t count = ad_nodes_of(range.first, range.count, stack->leaves, nodes);
+  *adds = adds_to_top(reducer, stack, range, round);
+  for (size_t i = 0; i < count; i++) AD_TRY(ad_stack_place(stack, nodes[i], *adds));
+  return AD_OK;
+}
+
 /* Sets the number of levels that the rounds of a step need: of the stack of leaves or, with `scattered`, of that of
  * scattered sums. Does what the rounds do, without values. */
 static ad_status count_levels(const ad_reducer *reducer, const ad_bucket *bucket, int scattered, ad_node_stack *stack) {
@@ -313,13 +326,19 @@ static ad_status count_levels(const ad_reducer *reducer, const ad_bucket *bucket
     ad_node node = {leaf, leaf >= 0};
     if (scattered) node = leaves_sent(reducer, bucket, rank, bucket->key.steps[0].axes, round);
     if (scattered && !sends(reducer, bucket, round)) node.count = 0;
-    int adds = scattered && adds_to_top(reducer, stack, node, round);
-    if (node.count && stack->count + !adds > most) most = stack->count + !adds;
-    if (node.count) AD_TRY(scattered ? ad_stack_place(stack, node, adds) : ad_stack_push(stack, node));
+    if (scattered && node.count) {
+      int adds;
+      AD_TRY(place_sums(reducer, stack, node, round, &adds));
+    } else if (node.count) {
+      if (stack->count + 1 > most) most = stack->count + 1;
+      AD_TRY(ad_stack_push(stack, node));
+    }
+    if (stack->count > most) most = stack->count;
     if (!scattered && bucket->key.scatters && sends(reducer, bucket, round)) stack->count = 0;
     int ends = deal->sync[round] == AD_SYNC_ALL && scattered == bucket->key.scatters;
     ad_stack_merge(stack);  // as when the round's collective is through
     if (ends) AD_TRY(end_segment(reducer, bucket, stack, round));
+    if (stack->count > most) most = stack->count;
     ad_stack_merge(stack);
     if (ends && sums_are_widened(bucket)) stack->apart = stack->count;
   }
@@ -362,6 +381,11 @@ ad_status ad_leaf_keep(ad_reducer *reducer, ad_bucket *bucket) {
   return in_bucket(bucket, ad_stack_push(&bucket->stack, (ad_node){reducer->leaves.leaf, 1}));
 }
 
+/* Returns the number of the lowest value that the next step of the path sums. If a step sums over one rank, that is any. */
+static size_t lowest_sum(const ad_bucket *bucket, const ad_node_stack *stack) {
+  return sums_are_widened(bucket) || !stack->count ? stack->apart : stack->count - 1;
+}
+
 ad_status ad_leaves_complete(ad_reducer *reducer, ad_bucket *bucket) {
   ad_node_stack *stack = &bucket->stack;
   int64_t round = reducer->leaves.rounds - 1;
@@ -369,7 +393,7 @@ ad_status ad_leaves_complete(ad_reducer *reducer, ad_bucket *bucket) {
   int64_t first = bucket->key.scatters || sums_are_widened(bucket) ? own.first : 0;
   AD_TRY(ad_leaf_keep(reducer, bucket));
   AD_TRY(in_bucket(bucket, ad_stack_expect(stack, first, own.first + own.count - first)));
-  point_to(bucket, ad_stack_level(stack, stack->count - 1));
+  point_to(bucket, ad_stack_level(stack, bucket->key.scatters ? 0 : lowest_sum(bucket, stack)));
   if (bucket->key.scatters) stack->count = 0;
   if (leaf_steps(bucket)) return AD_OK;
   AD_TRY(end_segment(reducer, bucket, stack, round));
@@ -378,6 +402,24 @@ ad_status ad_leaves_complete(ad_reducer *reducer, ad_bucket *bucket) {
 }
 
 /* ---- the steps of a path ---- */
+
+void ad_leaves_ranges(const ad_reducer *reducer, const ad_bucket *bucket, ad_leaf_ranges *out) {
+  ad_path_step step = bucket->key.steps[bucket->steps.next];
+  int64_t round = bucket->steps.round, *starts = reducer->leaves.starts;
+  ad_group group = ad_mesh_group(bucket->key.mesh, step.axes, ad_comm_rank(reducer->comm));
+  ad_axes before = 0;
+  *out = (ad_leaf_ranges){.starts = starts};
+  if (!(step.axes & AD_AXES_DP)) return;
+  for (int k = 0; k < bucket->steps.next; k++) before |= bucket->key.steps[k].axes;
+  int64_t from =
+      bucket->steps.next && bucket->key.scatters ? segment_begin(reducer, round) : unit_begin(reducer, bucket, round);
+  for (int64_t i = 0; i < ad_group_size(&group); i++) {
+    ad_node held = leaves_over(reducer, bucket->key.mesh, ad_group_rank(&group, i), before, from, round);
+    starts[i] = held.first;
+    starts[i + 1] = held.first + held.count;
+  }
+  out->leaves = reducer->leaves.deal.leaves;
+}
 
 int ad_leaves_steps(const ad_reducer *reducer, const ad_bucket *bucket) {
   int is_last = reducer->leaves.rounds == reducer->leaves.deal.rounds;
@@ -388,13 +430,13 @@ ad_status ad_leaves_post(const ad_reducer *reducer, ad_bucket *bucket) {
   ad_node_stack *sums = sums_of(bucket);
   int64_t round = bucket->steps.round, rank = ad_comm_rank(reducer->comm);
   int scatters = bucket->key.scatters && !bucket->steps.next, is_all = reducer->leaves.deal.sync[round] == AD_SYNC_ALL;
+  size_t lowest = scatters ? sums->count : lowest_sum(bucket, sums);
   bucket->steps.adds = 0;
   if (scatters) {
-    ad_node node = leaves_sent(reducer, bucket, rank, bucket->key.steps[0].axes, round);
-    bucket->steps.adds = adds_to_top(reducer, sums, node, round);
-    AD_TRY(in_bucket(bucket, ad_stack_place(sums, node, bucket->steps.adds)));
+    ad_node sent = leaves_sent(reducer, bucket, rank, bucket->key.steps[0].axes, round);
+    AD_TRY(in_bucket(bucket, place_sums(reducer, sums, sent, round, &bucket->steps.adds)));
   }
-  bucket->sum.data = ad_stack_level(sums, sums->count - 1);
+  bucket->sum.data = ad_stack_level(sums, lowest - (size_t)bucket->steps.adds);
   if (is_all && bucket->steps.next + 1 == leaf_steps(bucket)) return end_segment(reducer, bucket, sums, round);
   return AD_OK;
 }

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/injection.h"
 #include "kernels/kernels.h"
+#include "mesh/mesh.h"
 #include "reduce/reducer.h"
 
 static void trace(const ad_reducer *reducer, ad_bucket_event event, size_t index, ad_path_step step) {
@@ -53,6 +54,11 @@ static ad_status post(ad_reducer *reducer, ad_bucket *bucket, ad_path_step step)
                         .what = "gradients",
                         .names = bucket->members.names};
   ad_array out;
+  ad_leaf_ranges ranges = {0};
+  if (ad_reducer_has_leaves(reducer)) ad_leaves_ranges(reducer, bucket, &ranges);
+  // an all_reduce over one rank sums nothing, and leaves its sums where they are
+  int moves = step.move == AD_MOVE_REDUCE_SCATTER || ad_mesh_ranks_over(bucket->key.mesh, step.axes) > 1;
+  if (ranges.leaves && moves) transit.ranges = &ranges;
   AD_TRY(describe_output(reducer, bucket, &transit, &out));
   AD_TRY(ad_transit_post(reducer->comm, &transit, &bucket->steps.input, &out, &bucket->steps.request));
   bucket->sum = out;

@@ -146,6 +146,7 @@ typedef struct ad_dump ad_dump;
 typedef struct ad_reducer_leaves {
   ad_leaf_deal deal;       // deal.leaves 0: the reducer has no leaves
   ad_sync *sync;           // the memory of deal.sync
+  int64_t *starts;         // [data-parallel positions + 1]: where the leaves of a collective's members begin
   int64_t replica, shard;  // this rank's data-parallel position
   int64_t rounds;          // number of rounds of this step that have begun
   int64_t leaf;            // the leaf of this round; -1: this rank has none
@@ -325,6 +326,9 @@ ad_status ad_leaves_complete(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 int ad_leaves_steps(const ad_reducer *reducer, const ad_bucket *bucket);
 /* Decides where the next step of the path writes, and notes in the stack which leaves its result is the sum of. */
 ad_status ad_leaves_post(const ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
+/* *out: the leaves of which the members of the next step have sums; `leaves` is 0 if the step sums no leaves. Valid until
+ * the next call for this reducer. */
+void ad_leaves_ranges(const ad_reducer *reducer, const ad_bucket *bucket, ad_leaf_ranges *out);
 /* When this step is through: adds its result to other sums. */
 void ad_leaves_settle(ad_bucket *bucket);
 /* AD_TYPE unless the bucket has the sums of all leaves up to the round in which it was launched. */

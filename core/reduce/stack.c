@@ -1,12 +1,10 @@
 #include "reduce/stack.h"
 
+#include <string.h>
 #include "base/error.h"
 #include "base/injection.h"
 #include "base/text.h"
 #include "kernels/kernels.h"
-
-/* Each level begins at a multiple of this many bytes, so that all levels are aligned like the first. */
-enum { ALIGNMENT = 64 };
 
 ad_node_stack ad_stack_for(int64_t first, int64_t count, int64_t leaves, ad_dtype dtype, size_t numel) {
   ad_node_stack stack = {.leaves = leaves, .dtype = dtype, .numel = numel, .levels = 1};
@@ -20,16 +18,11 @@ ad_node_stack ad_stack_for(int64_t first, int64_t count, int64_t leaves, ad_dtyp
 
 static size_t value_bytes(const ad_node_stack *stack) { return stack->numel * ad_dtype_size(stack->dtype); }
 
-static size_t level_bytes(const ad_node_stack *stack) {
-  return (value_bytes(stack) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
-
-size_t ad_stack_bytes(const ad_node_stack *stack) {
-  return (stack->levels - 1) * level_bytes(stack) + value_bytes(stack);
-}
+/* Levels lie one after another, as collectives by leaves take and give values. */
+size_t ad_stack_bytes(const ad_node_stack *stack) { return stack->levels * value_bytes(stack); }
 
 void *ad_stack_level(const ad_node_stack *stack, size_t at) {
-  return stack->memory ? stack->memory + at * level_bytes(stack) : NULL;
+  return stack->memory ? stack->memory + at * value_bytes(stack) : NULL;
 }
 
 /* Law 6: a sum of the node and of what is in the stack must have each leaf once, in ascending order. `leaps` is 1 if the
@@ -71,10 +64,21 @@ static void sum_siblings(ad_node_stack *stack) {
   ad_inject(AD_INJECT_NODE, stack);
 }
 
-void ad_stack_merge(ad_node_stack *stack) {
+/* Puts value number `from` on top of those below it, and sums siblings as long as two are on top. */
+static void put_on_top(ad_node_stack *stack, size_t from) {
+  ad_node node = stack->node[from];
+  if (from != stack->count && stack->memory)
+    memmove(ad_stack_level(stack, stack->count), ad_stack_level(stack, from), value_bytes(stack));
+  stack->node[stack->count++] = node;
   while (stack->count > stack->apart + 1 &&
          ad_nodes_are_siblings(stack->node[stack->count - 2], stack->node[stack->count - 1], stack->leaves))
     sum_siblings(stack);
+}
+
+void ad_stack_merge(ad_node_stack *stack) {
+  size_t count = stack->count;
+  stack->count = stack->apart;
+  for (size_t i = stack->apart; i < count; i++) put_on_top(stack, i);
 }
 
 ad_status ad_stack_push(ad_node_stack *stack, ad_node node) {
@@ -100,13 +104,16 @@ ad_status ad_stack_place(ad_node_stack *stack, ad_node node, int adds) {
 }
 
 ad_status ad_stack_widen(ad_node_stack *stack, ad_node node) {
-  ad_node *top = &stack->node[stack->count - 1];
-  if (stack->count != stack->apart + 1 || top->first < node.first || top->first + top->count > node.first + node.count)
-    return ad_stack_expect(stack, node.first, node.count);
   ad_node_stack below = *stack;
-  below.count--;
+  below.count = stack->apart;
   AD_TRY(check_follows(&below, node, 0));
-  *top = node;
+  for (size_t i = stack->apart; i < stack->count; i++) {
+    ad_node own = stack->node[i];
+    if (own.first < node.first || own.first + own.count > node.first + node.count)
+      return ad_stack_expect(stack, node.first, node.count);
+  }
+  stack->node[stack->apart] = node;
+  stack->count = stack->apart + 1;
   stack->apart = 0;
   return AD_OK;
 }

@@ -41,8 +41,9 @@ int ad_stack_adds(const ad_node_stack *stack, ad_node node);
  * as in ad_stack_next. */
 ad_status ad_stack_place(ad_node_stack *stack, ad_node node, int adds) AD_CHECKED;
 void ad_stack_merge(ad_node_stack *stack);
-/* Notes that a collective is about to make the sum on top that of `node`, and ends the setting apart. AD_TYPE unless the
- * top is the only value that is not set apart, its leaves are some of the node's, and these follow those below. */
+/* Notes that a collective is about to replace the values that are not set apart by the sum of `node`, in the memory of
+ * the lowest, and ends the setting apart. AD_TYPE unless their leaves are some of the node's, and these follow those of
+ * the values set apart. */
 ad_status ad_stack_widen(ad_node_stack *stack, ad_node node) AD_CHECKED;
 /* Returns AD_TYPE unless the values that are not set apart are the nodes of the leaves [first, first + count). */
 ad_status ad_stack_expect(const ad_node_stack *stack, int64_t first, int64_t count) AD_CHECKED;

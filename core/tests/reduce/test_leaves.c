@@ -253,6 +253,22 @@ static void three_ranks_have_the_sums_of_one(void **state) {
   on_each_mesh(meshes, 12);
 }
 
+/* Ranks have sums of several nodes, and some ranks none. */
+static void any_number_of_ranks_has_the_sums_of_one(void **state) {
+  static const char *const many[] = {"dp_shard=5",
+                                     "dp_replicate=6",
+                                     "dp_replicate=2 dp_shard=3",
+                                     "dp_replicate=3 dp_shard=2 tp=2",
+                                     "dp_replicate=5 dp_shard=2",
+                                     "dp_shard=1",
+                                     NULL};
+  static const char *const few[] = {"dp_shard=4", "dp_replicate=3", "dp_replicate=2 dp_shard=4", NULL};
+  (void)state;
+  on_each_mesh(many, 16);
+  on_each_mesh(many, 11);
+  on_each_mesh(few, 3);
+}
+
 /* Any number of leaves can be summed on one rank. */
 static void an_odd_number_of_leaves_is_summed(void **state) {
   static const char *const meshes[] = {"dp_shard=1", NULL}, *const seven[] = {"dp_replicate=7", "dp_shard=1", NULL};
@@ -367,6 +383,25 @@ static void a_step_may_reduce_before_its_last_round(void **state) {
   ON_EACH(cases);
 }
 
+static void scattered_sums_may_be_of_any_leaves(void **state) {
+  static const scattered cases[] = {{"dp_shard=3", 12, 4, "sssa", 1},
+                                    {"dp_shard=5", 16, 4, "sssa", 1},
+                                    {"dp_shard=4", 8, 3, "ssa", 1},
+                                    {"dp_shard=2", 11, 6, "sssssa", 1},
+                                    {"dp_replicate=3 dp_shard=2", 18, 3, "nsa", 1},
+                                    {"dp_replicate=2 dp_shard=3", 24, 4, "sssa", 1},
+                                    {"dp_replicate=2 dp_shard=3", 13, 4, "nssa", 1},
+                                    {"dp_shard=3", 12, 4, "sasa", 1},
+                                    {"dp_shard=2", 2, 2, "aa", 0},
+                                    {"dp_shard=2", 2, 2, "aa", 1},
+                                    {"dp_shard=3 tp=2", 16, 6, "sansaa", 1},
+                                    {"dp_replicate=3 dp_shard=1", 18, 6, "ssnnsa", 1},
+                                    {"dp_shard=1", 11, 11, "nnsnnsnnssa", 1},
+                                    {"dp_replicate=2 dp_shard=2", 13, 4, "sssa", 1}};
+  (void)state;
+  ON_EACH(cases);
+}
+
 /* All memory is given back, also if a level above the lowest was in use: the next reducer has the same. */
 static int stop_in_each_round(ad_comm *comm, void *context) {
   setting s = *(const setting *)context;
@@ -392,7 +427,9 @@ static void a_step_may_stop_in_any_round(void **state) {
 
 static void backend_hostile_changes_no_bit_of_scattered_sums(void **state) {
   static const scattered cases[] = {{"dp_replicate=2 dp_shard=2", 16, 4, "sasa", 1},
-                                    {"dp_shard=2", 16, 8, "nsnsnsna", 1}};
+                                    {"dp_shard=2", 16, 8, "nsnsnsna", 1},
+                                    {"dp_replicate=2 dp_shard=3", 24, 4, "sssa", 1},
+                                    {"dp_shard=5", 16, 4, "sssa", 1}};
   (void)state;
   setenv("ADDEND_HOSTILE", "3", 1);
   ON_EACH(cases);
@@ -499,14 +536,8 @@ static void each_is_refused(const refusal *cases, size_t count, const char *test
 
 static void leaves_that_cannot_be_summed_by_collectives_are_refused(void **state) {
   const refusal cases[] = {
-      {{.mesh = "dp_shard=5", .leaves = 16, .rounds = 4}, {"empty", "16", "dp_shard=5", "all_reduce"}},
-      {{.mesh = "dp_shard=5", .leaves = 16, .rounds = 4, .shards = 1}, {"reduce_scatter", "dp_shard"}},
-      {{.mesh = "dp_replicate=2", .leaves = 12, .rounds = 6}, {"12", "dp_replicate=2"}},
-      {{.mesh = "dp_replicate=4", .leaves = 2, .rounds = 1}, {"2", "dp_replicate=4"}},
-      {{.mesh = "dp_replicate=5 dp_shard=2", .leaves = 40, .rounds = 4, .shards = 1}, {"all_reduce", "dp_replicate"}},
       {{.mesh = "dp_shard=2 dp_replicate=2", .leaves = 4, .rounds = 1}, {"dp_replicate", "dp_shard"}},
-      {{.mesh = "dp_shard=3", .leaves = 12, .rounds = 4, .shards = 1, .list = "sssa"}, {"reduce_scatter"}},
-      {{.mesh = "dp_shard=4", .leaves = 8, .rounds = 3, .shards = 1, .list = "ssa"}, {"reduce_scatter", "8", "3"}},
+      {{.mesh = "dp_shard=2", .leaves = 2, .rounds = 3, .shards = 1, .list = "ssa"}, {"reduce_scatter", "2", "3"}},
       {{.mesh = "dp_replicate=3 dp_shard=2", .leaves = 24, .rounds = 4, .shards = 1, .list = "sasa"}, {"all_reduce"}}};
   (void)state;
   REFUSED(cases);
@@ -726,14 +757,16 @@ static void memory_is_planned_exactly(void **state) {
       s.bucket_bytes = 1;
       run_ranks(2, bytes_on_rank, &s);
     }
+  s = (setting){.mesh = "dp_shard=3", .leaves = 16, .rounds = 6, .policy = {.grad = AD_F32}, .list = "sssssa"};
+  s.bucket_bytes = 1;
+  for (s.reuses = 0; s.reuses < 2; s.reuses++) run_ranks(3, bytes_on_rank, &s);
   for (int levels = 1; levels < 6; levels++) { /* 16 leaves on 16 ranks need one level, on one rank 1 + log2(16) */
     static const char *const meshes[] = {"dp_shard=16", "dp_shard=8", "dp_shard=4", "dp_shard=2", "dp_shard=1"};
     world w;
     s = (setting){.mesh = meshes[levels - 1], .leaves = 16, .rounds = 1 << (levels - 1)};
     describe_dry(&w, &s);
     assert_int_equal(create(&w), AD_OK);
-    size_t values = value_elements * sizeof(float), apart = (values + 63) / 64 * 64;
-    assert_int_equal(ad_reducer_bytes(w.reducer), (size_t)(levels - 1) * apart + values);
+    assert_int_equal(ad_reducer_bytes(w.reducer), (size_t)levels * value_elements * sizeof(float));
     close_dry(&w);
   }
 }
@@ -759,9 +792,8 @@ static void scattered_sums_need_few_levels(void **state) {
     assert_int_equal(bucket->stack.levels, cases[i].leaf);
     assert_int_equal(bucket->scattered.levels, cases[i].sums);
     size_t values = value_elements * sizeof(float), shard = ad_array_bytes(&bucket->sum);
-    assert_int_equal(ad_reducer_sum_bytes(w.reducer), (cases[i].sums - 1) * ((shard + 63) / 64 * 64) + shard);
-    assert_int_equal(ad_reducer_bytes(w.reducer) - ad_reducer_sum_bytes(w.reducer),
-                     (cases[i].leaf - 1) * ((values + 63) / 64 * 64) + values);
+    assert_int_equal(ad_reducer_sum_bytes(w.reducer), cases[i].sums * shard);
+    assert_int_equal(ad_reducer_bytes(w.reducer) - ad_reducer_sum_bytes(w.reducer), cases[i].leaf * values);
     close_dry(&w);
   }
 }
@@ -785,6 +817,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(sums_are_those_of_the_tree_over_leaves_on_any_number_of_ranks),
       cmocka_unit_test(three_ranks_have_the_sums_of_one),
+      cmocka_unit_test(any_number_of_ranks_has_the_sums_of_one),
       cmocka_unit_test(an_odd_number_of_leaves_is_summed),
       cmocka_unit_test(other_axes_are_summed_after_the_leaves),
       cmocka_unit_test(backend_hostile_changes_no_bit),
@@ -792,6 +825,7 @@ int main(void) {
       cmocka_unit_test(scattered_sums_are_added_over_replicas),
       cmocka_unit_test(a_scattered_sum_may_have_leaves_of_several_rounds),
       cmocka_unit_test(a_step_may_reduce_before_its_last_round),
+      cmocka_unit_test(scattered_sums_may_be_of_any_leaves),
       cmocka_unit_test(a_step_may_stop_in_any_round),
       cmocka_unit_test(backend_hostile_changes_no_bit_of_scattered_sums),
       cmocka_unit_test(ranks_may_have_gradients_of_other_parameters_but_of_one_dtype),
