@@ -23,7 +23,7 @@ FOLDERS = [os.environ.get("TMPDIR", ""), "/tmp", "/dev/shm", "/var/tmp"]
 PLACE = re.compile(
     r"(?<!\w)(?:"
     + re.escape(str(ROOT))
-    + r"(?!\w)|(?:"
+    + r"(?:/build[\w.-]*)?(?!\w)|(?:"
     + "|".join(re.escape(f) for f in FOLDERS if f)
     + r")/[\w.+@-]+)"
 )
