@@ -44,7 +44,7 @@ typedef enum ad_injection_point {
   AD_INJECT_ADDED,     /* ad_added_passing *: a gradient was added to those of earlier microbatches */
   AD_INJECT_ORDER,     /* ad_order_passing *: the bucket to be launched next is chosen */
   AD_INJECT_LEAF,      /* ad_bucket_passing *: a leaf is about to be added to this rank's sums of leaves */
-  AD_INJECT_NODE,      /* ad_node_stack *: the node on top is new: a leaf, or the sum of two nodes */
+  AD_INJECT_NODE,      /* ad_node_passing *: a rank has a new sum of leaves: a leaf's, a collective's or its own */
   AD_INJECT_LAUNCH,    /* ad_bucket_passing *: a bucket is about to be sent */
   AD_INJECT_REDUCED,   /* ad_bucket_passing *: a step of a bucket's path is complete */
   AD_INJECT_GRADIENTS, /* ad_run *: all gradients of a step are reduced, and not used yet */

@@ -209,7 +209,7 @@ static void release_bucket(ad_reducer *reducer, ad_bucket *bucket) {
   // Other ranks may still read and write the bucket. If one of them fails, ad_comm_wait returns an error instead of
   // hanging.
   if (bucket->steps.request.id && ad_comm_wait(reducer->comm, &bucket->steps.request)) bucket->steps.request.id = 0;
-  if (bucket->turn.window >= 0) bucket->sent.data = NULL;
+  if (bucket->turn.window >= 0) bucket->sent.data = bucket->stack.memory = NULL;
   if (bucket->stack.memory) bucket->sent.data = bucket->partial.data = bucket->stack.memory;
   if (bucket->stack.memory && !bucket->key.scatters) bucket->sum.data = bucket->stack.memory;
   if (bucket->scattered.memory) bucket->sum.data = bucket->scattered.memory;

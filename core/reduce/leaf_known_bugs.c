@@ -4,6 +4,7 @@
 #include "base/known_bugs.h"
 #include "kernels/kernels.h"
 #include "reduce/known_bugs.h"
+#include "mesh/mesh.h"
 #include "reduce/reducer.h"
 
 static size_t level_bytes(const ad_node_stack *stack) { return stack->numel * ad_dtype_size(stack->dtype); }
@@ -13,35 +14,80 @@ static void add(const ad_node_stack *stack, void *dst, const void *src) {
   ad_accumulate(dst, stack->dtype, src, stack->dtype, 1, stack->numel);
 }
 
+/* The values of a leaf that is about to be added to this rank's sums. */
+static void *leaf_of(const ad_bucket *bucket) { return bucket->sent.data; }
+
+/* Adds this rank's rows of each scattered sum to those of the leaf. */
+static void add_rows(const ad_bucket_passing *of, const ad_node_stack *stack, const char *sum) {
+  const ad_bucket *bucket = of->bucket;
+  size_t size = ad_dtype_size(stack->dtype);
+  ad_group group = ad_mesh_group(bucket->key.mesh, bucket->key.steps[0].axes, ad_comm_rank(of->reducer->comm));
+  int64_t index = ad_group_index(&group, ad_comm_rank(of->reducer->comm)), members = ad_group_size(&group);
+  char *leaf = leaf_of(bucket);
+  for (size_t i = 0; i < bucket->members.count; i++) {
+    ad_segment segment = bucket->members.segments[i];
+    ad_span rows = ad_cut(segment.rows, index, members);
+    size_t numel = (size_t)rows.count * segment.row;
+    ad_accumulate(leaf + (size_t)rows.first * segment.row * size, stack->dtype, sum, stack->dtype, 1, numel);
+    sum += numel * size;
+    leaf += (size_t)segment.rows * segment.row * size;
+  }
+}
+
 /* The bug: the memory in which a leaf forms is not empty, but has the sum of the leaves before it. */
 static void write_into_sum(void *context, void *passing) {
   const ad_bucket_passing *of = passing;
-  const ad_node_stack *stack = &of->bucket->stack;
-  if (!stack->count || !stack->memory) return;
+  const ad_node_stack *own = &of->bucket->stack, *stack = own->count ? own : ad_bucket_sums(of->bucket);
+  if (!stack->count || !leaf_of(of->bucket)) return;
   void *top = ad_stack_level(stack, stack->count - 1);
-  add(stack, ad_stack_level(stack, stack->count), top);
+  if (stack == own)
+    add(stack, leaf_of(of->bucket), top);
+  else
+    add_rows(of, stack, top);
   memset(top, 0, level_bytes(stack));
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 
-/* The bug: a node is torn. Its leaves are added one by one to the sum before it, instead of to each other. */
+/* The two bugs below are said to have fired in any case: whether a rank ever holds two sums that are no siblings depends
+ * on its leaves and rounds.
+ *
+ * Returns 1 if the node on top is new and has to wait for a sibling, while there is another sum below it. */
+static int waits_above_another(const ad_node_passing *of) {
+  const ad_node_stack *stack = of->stack;
+  if (!of->is_brought || stack->count < stack->apart + 2 || !stack->memory) return 0;
+  return !ad_nodes_are_siblings(stack->node[stack->count - 2], stack->node[stack->count - 1], stack->leaves);
+}
+
+/* The bug: a node is torn. Its lower half is added to the sum before it, instead of to its upper half. */
 static void tear_node(void *context, void *passing) {
-  const ad_node_stack *stack = passing;
-  if (stack->count < 3 || !stack->memory || stack->node[stack->count - 1].count != 1) return;
-  void *before = ad_stack_level(stack, stack->count - 3), *lower = ad_stack_level(stack, stack->count - 2);
-  void *upper = ad_stack_level(stack, stack->count - 1);
-  add(stack, before, lower);
-  memcpy(lower, upper, level_bytes(stack));
-  memset(upper, 0, level_bytes(stack));
+  const ad_node_passing *of = passing;
   ((ad_known_bug_scene *)context)->fired = 1;
+  if (!waits_above_another(of)) return;
+  void *top = ad_stack_level(of->stack, of->stack->count - 1);
+  add(of->stack, ad_stack_level(of->stack, of->stack->count - 2), top);
+  memset(top, 0, level_bytes(of->stack));
+}
+
+/* The bug: two sums are exchanged before others are added to them. */
+static void exchange_nodes(void *context, void *passing) {
+  const ad_node_passing *of = passing;
+  ((ad_known_bug_scene *)context)->fired = 1;
+  if (!waits_above_another(of)) return;
+  char *upper = ad_stack_level(of->stack, of->stack->count - 1);
+  char *lower = ad_stack_level(of->stack, of->stack->count - 2);
+  for (size_t i = 0; i < level_bytes(of->stack); i++) {
+    char byte = lower[i];
+    lower[i] = upper[i];
+    upper[i] = byte;
+  }
 }
 
 /* The bug: a leaf's gradients are lost, as if no rank had the leaf. */
 static void lose_leaf(void *context, void *passing) {
   const ad_bucket_passing *of = passing;
-  const ad_node_stack *stack = &of->bucket->stack;
-  if (of->reducer->leaves.leaf != 0 || !stack->memory) return;
-  memset(ad_stack_level(stack, stack->count), 0, level_bytes(stack));
+  void *leaf = leaf_of(of->bucket);
+  if (of->reducer->leaves.leaf != 0 || !leaf) return;
+  memset(leaf, 0, level_bytes(&of->bucket->stack));
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 
@@ -49,7 +95,7 @@ static void lose_leaf(void *context, void *passing) {
 static void add_to_zeros(void *context, void *passing) {
   const ad_bucket_passing *of = passing;
   const ad_node_stack *stack = &of->bucket->stack;
-  char *values = ad_stack_level(stack, stack->count);
+  char *values = leaf_of(of->bucket);
   size_t size = ad_dtype_size(stack->dtype);
   for (size_t i = 0; values && i < stack->numel; i++) {
     double value;
@@ -60,11 +106,11 @@ static void add_to_zeros(void *context, void *passing) {
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 
-/* The bug: the stack still has the step before when a step begins. */
+/* The bug: the sums still have the step before when a step begins. */
 static void keep_stack(void *context, void *passing) {
   const ad_reducer *reducer = passing;
   if (!reducer->steps || reducer->leaves.rounds != 1) return;
-  for (size_t i = 0; i < reducer->bucket_count; i++) reducer->buckets[i].stack.count = 1;
+  for (size_t i = 0; i < reducer->bucket_count; i++) ad_bucket_sums(&reducer->buckets[i])->count = 1;
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 
@@ -78,7 +124,14 @@ static const ad_known_bug bugs[] = {
      .words = "leaves are added one by one, not by the tree over leaves",
      .needs = AD_NEED_TOKENS | AD_NEED_FOUR_LEAVES,
      .of_bits = 1,
+     .no_effect = "no rank has a sum that waits for its sibling above another sum",
      .at = {{AD_INJECT_NODE, tear_node}}},
+    {.name = "leaves-exchanged",
+     .words = "two sums of leaves are exchanged before others are added to them",
+     .needs = AD_NEED_TOKENS | AD_NEED_FOUR_LEAVES,
+     .of_bits = 1,
+     .no_effect = "no rank has a sum that waits for its sibling above another sum",
+     .at = {{AD_INJECT_NODE, exchange_nodes}}},
     {.name = "leaf-lost",
      .words = "a leaf's gradients are in no sum",
      .needs = AD_NEED_TOKENS,

@@ -144,49 +144,36 @@ typedef struct held_leaves {
   int64_t *starts;  // [positions + 1], for the leaves of a collective's members
 } held_leaves;
 
-static ad_status refuse_sum(const ad_reducer *reducer, const ad_bucket *bucket, ad_path_step step, const char *why) {
-  const ad_leaf_deal *deal = &reducer->leaves.deal;
+static ad_status refuse_order(const ad_bucket *bucket, ad_path_step step) {
   char axes[96];
   return ad_fail(AD_INVALID,
-                 "the gradient of `%s` cannot be summed by leaves: %lld leaves on dp_replicate=%lld dp_shard=%lld in "
-                 "%lld rounds, and %s over %s sums %s",
-                 bucket->members.names[0], (long long)deal->leaves, (long long)deal->replicas, (long long)deal->shards,
-                 (long long)deal->rounds, ad_move_name(step.move), ad_axes_print(step.axes, axes, sizeof axes), why);
+                 "the gradient of `%s` cannot be summed by leaves, because %s over %s sums ranks in another order than "
+                 "that of their leaves; name dp_replicate before dp_shard in the mesh, and use one type on both in the "
+                 "storage",
+                 bucket->members.names[0], ad_move_name(step.move), ad_axes_print(step.axes, axes, sizeof axes));
 }
 
 /* Checks what the step sums in one group, and writes down that each member then holds the sum. */
-static ad_status check_members(const ad_reducer *reducer, const ad_bucket *bucket, ad_path_step step,
-                               const ad_group *members, held_leaves *held) {
+static ad_status check_members(const ad_bucket *bucket, ad_path_step step, const ad_group *members, held_leaves *held) {
   int64_t count = ad_group_size(members), *end = &held->starts[0];
-  ad_node nodes[AD_NODES_MAX];
   for (int64_t i = 0; i < count; i++) {
     ad_node own = held->sum[ad_group_index(&held->group, ad_group_rank(members, i))];
-    if (i && own.first != *end)
-      return refuse_sum(reducer, bucket, step,
-                        "ranks in another order than that of their leaves; name dp_replicate before dp_shard in the "
-                        "mesh, and use one type on both in the storage");
+    if (i && own.first != *end) return refuse_order(bucket, step);
     held->starts[i] = own.first;
     end = &held->starts[i + 1];
     *end = own.first + own.count;
   }
-  size_t results = ad_nodes_of(held->starts[0], *end - held->starts[0], reducer->leaves.deal.leaves, nodes);
-  if (!results)
-    return refuse_sum(reducer, bucket, step, "no leaf in some round; use at least as many leaves as rounds that send");
-  if (results > 1 && count > 1 && step.move != AD_MOVE_REDUCE_SCATTER)
-    return refuse_sum(reducer, bucket, step,
-                      "leaves before the last round that are no node of the tree over leaves; use AD_SYNC_ALL only in "
-                      "the last round, or leaves and rounds that are powers of two");
   for (int64_t i = 0; i < count; i++)
     held->sum[ad_group_index(&held->group, ad_group_rank(members, i))] =
         (ad_node){held->starts[0], *end - held->starts[0]};
   return AD_OK;
 }
 
-static ad_status check_step(const ad_reducer *reducer, const ad_bucket *bucket, ad_path_step step, held_leaves *held) {
+static ad_status check_step(const ad_bucket *bucket, ad_path_step step, held_leaves *held) {
   for (int64_t i = 0; i < ad_group_size(&held->group); i++) {
     ad_group members = ad_mesh_group(bucket->key.mesh, step.axes, ad_group_rank(&held->group, i));
     if (ad_group_rank(&members, 0) == ad_group_rank(&held->group, i))
-      AD_TRY(check_members(reducer, bucket, step, &members, held));
+      AD_TRY(check_members(bucket, step, &members, held));
   }
   return AD_OK;
 }
@@ -218,7 +205,7 @@ static ad_status check_round(const ad_reducer *reducer, const ad_bucket *bucket,
   for (int k = 0; k < bucket->key.step_count && (k == 0 || is_all); k++) {
     ad_path_step step = bucket->key.steps[k];
     if (!(step.axes & AD_AXES_DP)) continue;
-    AD_TRY(check_step(reducer, bucket, step, held));
+    AD_TRY(check_step(bucket, step, held));
     for (int64_t i = 0; !k && bucket->key.scatters && i < ad_group_size(&held->group); i++)
       held->sum[i] = leaves_over(reducer, bucket->key.mesh, ad_group_rank(&held->group, i), step.axes,
                                  segment_begin(reducer, round), round);
@@ -274,9 +261,6 @@ static ad_status in_bucket(const ad_bucket *bucket, ad_status status) {
   return status ? ad_fail_in(status, "the bucket of `%s`", bucket->members.names[0]) : AD_OK;
 }
 
-/* The stack that has the sums of earlier rounds of the step. */
-static ad_node_stack *sums_of(ad_bucket *bucket) { return bucket->key.scatters ? &bucket->scattered : &bucket->stack; }
-
 /* Returns the number of steps of the path that sum leaves. They come first. */
 static int leaf_steps(const ad_bucket *bucket) {
   int count = 0;
@@ -290,12 +274,6 @@ static int sums_are_widened(const ad_bucket *bucket) {
   ad_axes axes = 0;
   for (int k = bucket->key.scatters; k < leaf_steps(bucket); k++) axes |= bucket->key.steps[k].axes;
   return (axes & ad_mesh_large(bucket->key.mesh)) != 0;
-}
-
-/* Notes that the sums of a segment are about to become those of all ranks. */
-static ad_status end_segment(const ad_reducer *reducer, const ad_bucket *bucket, ad_node_stack *stack, int64_t round) {
-  if (!sums_are_widened(bucket)) return AD_OK;
-  return in_bucket(bucket, ad_stack_widen(stack, leaves_of_segment(reducer, round)));
 }
 
 /* Returns 1 if a collective can add the sum that a round sends to the top of the stack; else 0. Not to sums of an earlier
@@ -314,33 +292,62 @@ static ad_status place_sums(const ad_reducer *reducer, ad_node_stack *stack, ad_
   return AD_OK;
 }
 
-/* Sets the number of levels that the rounds of a step need: of the stack of leaves or, with `scattered`, of that of
- * scattered sums. Does what the rounds do, without values. */
-static ad_status count_levels(const ad_reducer *reducer, const ad_bucket *bucket, int scattered, ad_node_stack *stack) {
-  const ad_leaf_deal *deal = &reducer->leaves.deal;
-  size_t most = 1;
+/* Returns the axes over which the first `count` steps of the path sum. */
+static ad_axes axes_of(const ad_bucket *bucket, int count) {
+  ad_axes axes = 0;
+  for (int k = 0; k < count; k++) axes |= bucket->key.steps[k].axes;
+  return axes;
+}
+
+/* Notes which sums step `k` of the path brings if the bucket is launched in this round. The sums of a segment become
+ * those of all ranks with the last step that sums leaves. */
+static ad_status note_step(const ad_reducer *reducer, const ad_bucket *bucket, int64_t round, int k,
+                           ad_node_stack *sums, int *adds) {
+  const ad_mesh *mesh = bucket->key.mesh;
   int64_t rank = ad_comm_rank(reducer->comm);
+  ad_axes axes = bucket->key.steps[k].axes;
+  *adds = 0;
+  if (!k && bucket->key.scatters)
+    return place_sums(reducer, sums, leaves_sent(reducer, bucket, rank, axes, round), round, adds);
+  ad_node range = leaves_over(reducer, mesh, rank, axes_of(bucket, k + 1), segment_begin(reducer, round), round);
+  if (ad_mesh_ranks_over(mesh, axes) > 1 && range.count) AD_TRY(ad_stack_widen(sums, range));
+  if (k + 1 == leaf_steps(bucket)) sums->apart = 0;
+  return AD_OK;
+}
+
+/* Settles a stack without values, whose largest number of levels so far is *most. */
+static void settle_on_paper(ad_node_stack *stack, size_t *most) {
+  if (ad_stack_used(stack) > *most) *most = ad_stack_used(stack);
+  while (ad_stack_settle(stack)) {
+  }
+}
+
+/* Does what the steps of the path do to a stack if the bucket is launched in this round, without values. */
+static ad_status launch_on_paper(const ad_reducer *reducer, const ad_bucket *bucket, int64_t round, ad_node_stack *sums,
+                                 size_t *most) {
+  int adds, is_all = reducer->leaves.deal.sync[round] == AD_SYNC_ALL;
+  for (int k = 0; k < leaf_steps(bucket) && (k == 0 || is_all); k++) {
+    AD_TRY(note_step(reducer, bucket, round, k, sums, &adds));
+    settle_on_paper(sums, most);
+  }
+  if (is_all && sums_are_widened(bucket)) sums->apart = sums->count;
+  return AD_OK;
+}
+
+/* Sets the number of levels that the rounds of a step need: of the stack of leaves or, with `scattered`, of that of
+ * scattered sums. */
+static ad_status count_levels(const ad_reducer *reducer, const ad_bucket *bucket, int scattered, ad_node_stack *stack) {
+  size_t most = 1;
   stack->levels = AD_NODES_MAX;
-  for (int64_t round = 0; round < deal->rounds; round++) {
-    int64_t leaf = ad_reducer_leaf(reducer, round);
-    ad_node node = {leaf, leaf >= 0};
-    if (scattered) node = leaves_sent(reducer, bucket, rank, bucket->key.steps[0].axes, round);
-    if (scattered && !sends(reducer, bucket, round)) node.count = 0;
-    if (scattered && node.count) {
-      int adds;
-      AD_TRY(place_sums(reducer, stack, node, round, &adds));
-    } else if (node.count) {
-      if (stack->count + 1 > most) most = stack->count + 1;
-      AD_TRY(ad_stack_push(stack, node));
-    }
-    if (stack->count > most) most = stack->count;
-    if (!scattered && bucket->key.scatters && sends(reducer, bucket, round)) stack->count = 0;
-    int ends = deal->sync[round] == AD_SYNC_ALL && scattered == bucket->key.scatters;
-    ad_stack_merge(stack);  // as when the round's collective is through
-    if (ends) AD_TRY(end_segment(reducer, bucket, stack, round));
-    if (stack->count > most) most = stack->count;
-    ad_stack_merge(stack);
-    if (ends && sums_are_widened(bucket)) stack->apart = stack->count;
+  for (int64_t round = 0; round < reducer->leaves.deal.rounds; round++) {
+    int64_t leaf = scattered ? -1 : ad_reducer_leaf(reducer, round);
+    if (leaf >= 0) AD_TRY(ad_stack_place(stack, (ad_node){leaf, 1}, 0));
+    settle_on_paper(stack, &most);
+    if (!sends(reducer, bucket, round)) continue;
+    if (scattered == bucket->key.scatters)
+      AD_TRY(launch_on_paper(reducer, bucket, round, stack, &most));
+    else
+      stack->count = 0;
   }
   stack->levels = most;
   stack->count = stack->apart = 0;
@@ -357,7 +364,7 @@ ad_status ad_leaves_make_stacks(const ad_reducer *reducer, ad_bucket *bucket) {
 }
 
 void ad_leaves_begin_segment(ad_bucket *bucket) {
-  ad_node_stack *sums = sums_of(bucket);
+  ad_node_stack *sums = ad_bucket_sums(bucket);
   sums->apart = sums_are_widened(bucket) ? sums->count : 0;
 }
 
@@ -374,16 +381,22 @@ ad_status ad_leaf_begin(ad_reducer *reducer, ad_bucket *bucket) {
   return AD_OK;
 }
 
+/* Adds what was brought to the stack; its values are through the first `steps` steps of the path. */
+static void settle(ad_reducer *reducer, ad_bucket *bucket, ad_node_stack *stack, int steps) {
+  ad_stack_change change;
+  while ((change = ad_stack_settle(stack)) != AD_STACK_SETTLED) {
+    ad_node_passing passing = {reducer, bucket, stack, steps, change == AD_STACK_BROUGHT};
+    ad_inject(AD_INJECT_NODE, &passing);
+  }
+}
+
 ad_status ad_leaf_keep(ad_reducer *reducer, ad_bucket *bucket) {
   if (ad_leaves_idle(reducer)) return AD_OK;
   ad_bucket_take_absent(reducer, bucket);
   AD_TRY(ad_bucket_pass(AD_INJECT_LEAF, reducer, bucket));
-  return in_bucket(bucket, ad_stack_push(&bucket->stack, (ad_node){reducer->leaves.leaf, 1}));
-}
-
-/* Returns the number of the lowest value that the next step of the path sums. If a step sums over one rank, that is any. */
-static size_t lowest_sum(const ad_bucket *bucket, const ad_node_stack *stack) {
-  return sums_are_widened(bucket) || !stack->count ? stack->apart : stack->count - 1;
+  AD_TRY(in_bucket(bucket, ad_stack_place(&bucket->stack, (ad_node){reducer->leaves.leaf, 1}, 0)));
+  settle(reducer, bucket, &bucket->stack, 0);
+  return AD_OK;
 }
 
 ad_status ad_leaves_complete(ad_reducer *reducer, ad_bucket *bucket) {
@@ -393,11 +406,8 @@ ad_status ad_leaves_complete(ad_reducer *reducer, ad_bucket *bucket) {
   int64_t first = bucket->key.scatters || sums_are_widened(bucket) ? own.first : 0;
   AD_TRY(ad_leaf_keep(reducer, bucket));
   AD_TRY(in_bucket(bucket, ad_stack_expect(stack, first, own.first + own.count - first)));
-  point_to(bucket, ad_stack_level(stack, bucket->key.scatters ? 0 : lowest_sum(bucket, stack)));
+  point_to(bucket, ad_stack_level(stack, stack->apart));
   if (bucket->key.scatters) stack->count = 0;
-  if (leaf_steps(bucket)) return AD_OK;
-  AD_TRY(end_segment(reducer, bucket, stack, round));
-  ad_stack_merge(stack);
   return AD_OK;
 }
 
@@ -427,24 +437,20 @@ int ad_leaves_steps(const ad_reducer *reducer, const ad_bucket *bucket) {
 }
 
 ad_status ad_leaves_post(const ad_reducer *reducer, ad_bucket *bucket) {
-  ad_node_stack *sums = sums_of(bucket);
-  int64_t round = bucket->steps.round, rank = ad_comm_rank(reducer->comm);
-  int scatters = bucket->key.scatters && !bucket->steps.next, is_all = reducer->leaves.deal.sync[round] == AD_SYNC_ALL;
-  size_t lowest = scatters ? sums->count : lowest_sum(bucket, sums);
+  ad_node_stack *sums = ad_bucket_sums(bucket);
+  size_t lowest = sums->apart;
   bucket->steps.adds = 0;
-  if (scatters) {
-    ad_node sent = leaves_sent(reducer, bucket, rank, bucket->key.steps[0].axes, round);
-    AD_TRY(in_bucket(bucket, place_sums(reducer, sums, sent, round, &bucket->steps.adds)));
-  }
-  bucket->sum.data = ad_stack_level(sums, lowest - (size_t)bucket->steps.adds);
-  if (is_all && bucket->steps.next + 1 == leaf_steps(bucket)) return end_segment(reducer, bucket, sums, round);
+  if (bucket->steps.next < leaf_steps(bucket))
+    AD_TRY(in_bucket(bucket,
+                     note_step(reducer, bucket, bucket->steps.round, bucket->steps.next, sums, &bucket->steps.adds)));
+  bucket->sum.data = ad_stack_level(sums, sums->arriving ? sums->at : lowest);
   return AD_OK;
 }
 
-void ad_leaves_settle(ad_bucket *bucket) {
-  ad_node_stack *sums = sums_of(bucket);
-  ad_stack_merge(sums);
-  bucket->sum.data = ad_stack_level(sums, sums->count - 1);
+void ad_leaves_settle(ad_reducer *reducer, ad_bucket *bucket) {
+  ad_node_stack *sums = ad_bucket_sums(bucket);
+  settle(reducer, bucket, sums, bucket->steps.next);
+  bucket->sum.data = ad_stack_level(sums, sums->apart);
 }
 
 ad_status ad_leaves_check(const ad_reducer *reducer, const ad_bucket *bucket) {

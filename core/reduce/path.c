@@ -57,10 +57,11 @@ static ad_status post(ad_reducer *reducer, ad_bucket *bucket, ad_path_step step)
   ad_leaf_ranges ranges = {0};
   if (ad_reducer_has_leaves(reducer)) ad_leaves_ranges(reducer, bucket, &ranges);
   // an all_reduce over one rank sums nothing, and leaves its sums where they are
-  int moves = step.move == AD_MOVE_REDUCE_SCATTER || ad_mesh_ranks_over(bucket->key.mesh, step.axes) > 1;
-  if (ranges.leaves && moves) transit.ranges = &ranges;
+  int64_t members = ad_mesh_ranks_over(bucket->key.mesh, step.axes);
+  if (ranges.leaves && (step.move == AD_MOVE_REDUCE_SCATTER || members > 1)) transit.ranges = &ranges;
   AD_TRY(describe_output(reducer, bucket, &transit, &out));
-  AD_TRY(ad_transit_post(reducer->comm, &transit, &bucket->steps.input, &out, &bucket->steps.request));
+  int is_empty = transit.ranges && ranges.starts[0] == ranges.starts[members];  // no member has a leaf to sum
+  if (!is_empty) AD_TRY(ad_transit_post(reducer->comm, &transit, &bucket->steps.input, &out, &bucket->steps.request));
   bucket->sum = out;
   return AD_OK;
 }
@@ -69,11 +70,11 @@ ad_status ad_bucket_run_step(ad_reducer *reducer, size_t index) {
   ad_bucket *bucket = &reducer->buckets[index];
   ad_path_step step = bucket->key.steps[bucket->steps.next];
   bucket->steps.adds = step.move == AD_MOVE_REDUCE_SCATTER && bucket->counters.has_sum;
-  if (ad_reducer_has_leaves(reducer)) AD_TRY(ad_leaves_post(reducer, bucket));
   if (bucket->steps.next)
     relay(reducer, bucket);
   else
     bucket->steps.input = bucket->sent;
+  if (ad_reducer_has_leaves(reducer)) AD_TRY(ad_leaves_post(reducer, bucket));
   trace(reducer, AD_BUCKET_POST, index, step);
   AD_TRY(post(reducer, bucket, step));
   bucket->steps.next++;
@@ -89,8 +90,8 @@ ad_status ad_bucket_settle(ad_reducer *reducer, size_t index) {
   AD_TRY(ad_comm_wait(reducer->comm, &bucket->steps.request));
   bucket->steps.unsettled = 0;
   ad_counters_summed(bucket);
-  if (ad_reducer_has_leaves(reducer)) ad_leaves_settle(bucket);
   AD_TRY(ad_bucket_pass(AD_INJECT_REDUCED, reducer, bucket));
+  if (ad_reducer_has_leaves(reducer)) ad_leaves_settle(reducer, bucket);
   trace(reducer, AD_BUCKET_DONE, index, step);
   return AD_OK;
 }

@@ -103,11 +103,11 @@ typedef struct ad_bucket {
   ad_bucket_counters counters;
   ad_bucket_steps steps;
   ad_bucket_turn turn;
-  // with leaves: this rank's sums of leaves, in memory whose beginning is that of `sent` (NULL if the bucket uses
-  // slots). In a microbatch `sent` and `partial` point to the level in which the leaf forms.
+  // with leaves: this rank's sums of leaves, in memory whose beginning is that of `sent`, or in the bucket's slot. In a
+  // microbatch `sent` and `partial` point to the level in which the leaf forms.
   ad_node_stack stack;
   // with leaves, if the path scatters: this rank's parts of the scattered sums, in memory whose beginning is that of
-  // `sum`. In a step `sum` points to the level that the collectives write.
+  // `sum`. In a step `sum` points to the level that a collective writes or the next one reads.
   ad_node_stack scattered;
 } ad_bucket;
 
@@ -201,6 +201,10 @@ static inline size_t ad_bucket_bytes(const ad_bucket *bucket) {
 static inline size_t ad_bucket_sum_bytes(const ad_bucket *bucket) {
   return bucket->scattered.levels ? ad_stack_bytes(&bucket->scattered) : ad_array_bytes(&bucket->sum);
 }
+/* With leaves, returns the stack that has the sums of earlier rounds of the step. */
+static inline ad_node_stack *ad_bucket_sums(ad_bucket *bucket) {
+  return bucket->key.scatters ? &bucket->scattered : &bucket->stack;
+}
 /* Returns 1 if the sent gradients and their sum have the same dtype, so that they can be one array; else 0. */
 static inline int ad_bucket_is_one_array(const ad_bucket *bucket) {
   return bucket->key.comm_dtype == bucket->key.policy.accumulate;
@@ -291,6 +295,14 @@ typedef struct ad_order_passing {
   int launches;
   ad_status status;
 } ad_order_passing;
+/* Argument of the injection point AD_INJECT_NODE: the node on top of a stack of the bucket is new. */
+typedef struct ad_node_passing {
+  ad_reducer *reducer;
+  ad_bucket *bucket;
+  ad_node_stack *stack;
+  int steps;       // its values are through so many steps of the bucket's path
+  int is_brought;  // 1: a leaf, or what the last of these steps brought; 0: this rank added two nodes
+} ad_node_passing;
 /* Argument of the injection point AD_INJECT_ADDED: the sum of a gradient and the gradients of earlier microbatches. */
 typedef struct ad_added_passing {
   void *values;
@@ -324,13 +336,14 @@ ad_status ad_leaf_keep(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 ad_status ad_leaves_complete(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 /* Returns how many steps of its path the bucket runs, if it is launched in this round. */
 int ad_leaves_steps(const ad_reducer *reducer, const ad_bucket *bucket);
-/* Decides where the next step of the path writes, and notes in the stack which leaves its result is the sum of. */
+/* Notes in the stack which leaves the results of the next step of the path are sums of, and points `sum` to where the
+ * step writes them. */
 ad_status ad_leaves_post(const ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 /* *out: the leaves of which the members of the next step have sums; `leaves` is 0 if the step sums no leaves. Valid until
  * the next call for this reducer. */
 void ad_leaves_ranges(const ad_reducer *reducer, const ad_bucket *bucket, ad_leaf_ranges *out);
-/* When this step is through: adds its result to other sums. */
-void ad_leaves_settle(ad_bucket *bucket);
+/* When this step is through: adds its results to other sums, and points `sum` to the lowest that the next step sums. */
+void ad_leaves_settle(ad_reducer *reducer, ad_bucket *bucket);
 /* AD_TYPE unless the bucket has the sums of all leaves up to the round in which it was launched. */
 ad_status ad_leaves_check(const ad_reducer *reducer, const ad_bucket *bucket) AD_CHECKED;
 

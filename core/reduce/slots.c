@@ -93,6 +93,7 @@ void ad_slots_release(ad_reducer *reducer) {
 static void point_to(ad_bucket *bucket, void *memory) {
   bucket->sent.data = memory;
   if (ad_bucket_is_one_array(bucket)) bucket->partial.data = memory;
+  if (bucket->stack.levels) bucket->stack.memory = memory;
 }
 
 /* Takes the slot from its bucket: pointers into a slot are valid only until the bucket in it is sent. On backend

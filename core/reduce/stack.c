@@ -2,7 +2,6 @@
 
 #include <string.h>
 #include "base/error.h"
-#include "base/injection.h"
 #include "base/text.h"
 #include "kernels/kernels.h"
 
@@ -25,31 +24,81 @@ void *ad_stack_level(const ad_node_stack *stack, size_t at) {
   return stack->memory ? stack->memory + at * value_bytes(stack) : NULL;
 }
 
-/* Law 6: a sum of the node and of what is in the stack must have each leaf once, in ascending order. `leaps` is 1 if the
- * node need not begin where the stack's leaves end. */
+size_t ad_stack_used(const ad_node_stack *stack) {
+  return stack->arriving ? stack->at + stack->arriving : stack->count;
+}
+
+/* Law 6: a sum of the node and of what is before it must have each leaf once, in ascending order. `leaps` is 1 if the
+ * node need not begin where the leaves before it end. */
 static ad_status check_follows(const ad_node_stack *stack, ad_node node, int leaps) {
-  ad_node top = stack->count ? stack->node[stack->count - 1] : (ad_node){leaps ? 0 : node.first, 0};
-  int64_t end = node.first + node.count, expected = top.first + top.count;
+  ad_node before = {leaps ? 0 : node.first, 0};
+  if (stack->arriving)
+    before = stack->node[stack->at + stack->arriving - 1];
+  else if (stack->count)
+    before = stack->node[stack->count - 1];
+  int64_t end = node.first + node.count, expected = before.first + before.count;
   if ((leaps ? node.first >= expected : node.first == expected) && node.count > 0 && end <= stack->leaves) return AD_OK;
   return ad_fail(AD_TYPE,
                  "the sum of leaves [%lld, %lld) cannot follow that of leaves [%lld, %lld) of %lld: each leaf must be "
                  "in the sum once, in ascending order",
-                 (long long)node.first, (long long)end, (long long)top.first, (long long)expected,
+                 (long long)node.first, (long long)end, (long long)before.first, (long long)expected,
                  (long long)stack->leaves);
 }
 
-static ad_status check_next(const ad_node_stack *stack, ad_node node) {
-  AD_TRY(check_follows(stack, node, stack->count == stack->apart));
-  if (stack->count < stack->levels) return AD_OK;
+static ad_status check_room(const ad_node_stack *stack, int64_t leaf, size_t needed) {
+  if (needed <= stack->levels) return AD_OK;
   return ad_fail(AD_TYPE,
                  "leaf %lld cannot be summed here: there is memory for %zu sums of this rank's own leaves, but not for "
                  "sums of other leaves",
-                 (long long)node.first, stack->levels);
+                 (long long)leaf, stack->levels);
+}
+
+static ad_status check_next(const ad_node_stack *stack, ad_node node) {
+  AD_TRY(check_follows(stack, node, stack->count == stack->apart && !stack->arriving));
+  return check_room(stack, node.first, ad_stack_used(stack) + 1);
 }
 
 ad_status ad_stack_next(const ad_node_stack *stack, ad_node node, void **out) {
   AD_TRY(check_next(stack, node));
-  *out = ad_stack_level(stack, stack->count);
+  *out = ad_stack_level(stack, ad_stack_used(stack));
+  return AD_OK;
+}
+
+int ad_stack_adds(const ad_node_stack *stack, ad_node node) {
+  return node.count > 0 && stack->count > stack->apart &&
+         ad_nodes_are_siblings(stack->node[stack->count - 1], node, stack->leaves);
+}
+
+ad_status ad_stack_place(ad_node_stack *stack, ad_node node, int adds) {
+  if (!adds || !ad_stack_adds(stack, node)) {
+    AD_TRY(check_next(stack, node));
+    if (!stack->arriving) stack->at = stack->count;
+    stack->node[stack->at + stack->arriving++] = node;
+  } else {  // the top, with what is added to it, is brought anew
+    stack->at = --stack->count;
+    stack->node[stack->at].count += node.count;
+    stack->arriving = 1;
+  }
+  return AD_OK;
+}
+
+ad_status ad_stack_widen(ad_node_stack *stack, ad_node range) {
+  ad_node sums[AD_NODES_MAX];
+  ad_node_stack below = *stack;
+  below.count = stack->apart;
+  AD_TRY(check_follows(&below, range, 0));
+  for (size_t i = stack->apart; i < stack->count; i++) {
+    ad_node own = stack->node[i];
+    if (own.first < range.first || own.first + own.count > range.first + range.count)
+      return ad_stack_expect(stack, range.first, range.count);
+  }
+  size_t count = ad_nodes_of(range.first, range.count, stack->leaves, sums);
+  size_t at = count > 1 ? stack->count : stack->apart;
+  AD_TRY(check_room(stack, range.first, at + count));
+  memcpy(&stack->node[at], sums, count * sizeof *sums);
+  stack->count = stack->apart;
+  stack->at = at;
+  stack->arriving = count;
   return AD_OK;
 }
 
@@ -61,61 +110,22 @@ static void sum_siblings(ad_node_stack *stack) {
   const void *values[] = {lower, ad_stack_level(stack, stack->count)};
   ad_reducing how = {.dtype = stack->dtype, .accumulate = stack->dtype};
   if (stack->memory) ad_reduce(&lower, 1, values, 2, &how, stack->numel);
-  ad_inject(AD_INJECT_NODE, stack);
 }
 
-/* Puts value number `from` on top of those below it, and sums siblings as long as two are on top. */
-static void put_on_top(ad_node_stack *stack, size_t from) {
-  ad_node node = stack->node[from];
-  if (from != stack->count && stack->memory)
-    memmove(ad_stack_level(stack, stack->count), ad_stack_level(stack, from), value_bytes(stack));
-  stack->node[stack->count++] = node;
-  while (stack->count > stack->apart + 1 &&
-         ad_nodes_are_siblings(stack->node[stack->count - 2], stack->node[stack->count - 1], stack->leaves))
+ad_stack_change ad_stack_settle(ad_node_stack *stack) {
+  const ad_node *top = &stack->node[stack->count];
+  if (stack->count > stack->apart + 1 && ad_nodes_are_siblings(top[-2], top[-1], stack->leaves)) {
     sum_siblings(stack);
-}
-
-void ad_stack_merge(ad_node_stack *stack) {
-  size_t count = stack->count;
-  stack->count = stack->apart;
-  for (size_t i = stack->apart; i < count; i++) put_on_top(stack, i);
-}
-
-ad_status ad_stack_push(ad_node_stack *stack, ad_node node) {
-  AD_TRY(check_next(stack, node));
-  stack->node[stack->count++] = node;
-  ad_inject(AD_INJECT_NODE, stack);
-  ad_stack_merge(stack);
-  return AD_OK;
-}
-
-int ad_stack_adds(const ad_node_stack *stack, ad_node node) {
-  return stack->count > stack->apart && ad_nodes_are_siblings(stack->node[stack->count - 1], node, stack->leaves);
-}
-
-ad_status ad_stack_place(ad_node_stack *stack, ad_node node, int adds) {
-  if (adds && ad_stack_adds(stack, node)) {
-    stack->node[stack->count - 1].count += node.count;
-  } else {
-    AD_TRY(check_next(stack, node));
-    stack->node[stack->count++] = node;
+    return AD_STACK_SUMMED;
   }
-  return AD_OK;
-}
-
-ad_status ad_stack_widen(ad_node_stack *stack, ad_node node) {
-  ad_node_stack below = *stack;
-  below.count = stack->apart;
-  AD_TRY(check_follows(&below, node, 0));
-  for (size_t i = stack->apart; i < stack->count; i++) {
-    ad_node own = stack->node[i];
-    if (own.first < node.first || own.first + own.count > node.first + node.count)
-      return ad_stack_expect(stack, node.first, node.count);
-  }
-  stack->node[stack->apart] = node;
-  stack->count = stack->apart + 1;
-  stack->apart = 0;
-  return AD_OK;
+  if (!stack->arriving) return AD_STACK_SETTLED;
+  stack->node[stack->count] = stack->node[stack->at];
+  if (stack->at != stack->count && stack->memory)
+    memcpy(ad_stack_level(stack, stack->count), ad_stack_level(stack, stack->at), value_bytes(stack));
+  stack->count++;
+  stack->at++;
+  stack->arriving--;
+  return AD_STACK_BROUGHT;
 }
 
 ad_status ad_stack_expect(const ad_node_stack *stack, int64_t first, int64_t count) {

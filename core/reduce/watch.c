@@ -1,77 +1,62 @@
 #include "reduce/watch.h"
 
 #include "array/array.h"
-#include "mesh/mesh.h"
 #include "reduce/reducer.h"
 
-enum { LEAF, NODE, REDUCED };
-static const ad_injection_point points[] = {AD_INJECT_LEAF, AD_INJECT_NODE, AD_INJECT_REDUCED};
+enum { NODE, REDUCED };
+static const ad_injection_point points[] = {AD_INJECT_NODE, AD_INJECT_REDUCED};
 
 static void call(ad_injection mutation, void *passing) {
   if (mutation.function) mutation.function(mutation.context, passing);
 }
 
-static void see_leaf(void *context, void *passing) {
-  ad_sum_watch *watch = context;
-  const ad_bucket_passing *of = passing;
-  call(watch->before[LEAF], passing);
-  watch->reducer = of->reducer;
-  watch->bucket = of->bucket;
+/* Returns what this rank has of a parameter's gradient on the top of a stack. In the stack of leaves gradients are full,
+ * as they were submitted; in that of scattered sums they are packed as the results are, which lie on its lowest level. */
+static ad_array top_of(const ad_node_passing *of, const ad_reduced_param *param) {
+  const ad_bucket *bucket = of->bucket;
+  const ad_node_stack *stack = of->stack;
+  ad_layout layout = param->gradient;
+  for (int k = 0; k < of->steps; k++) ad_layout_set(&layout, bucket->key.steps[k].axes, bucket->key.steps[k].to);
+  ad_array values = ad_array_describe(of->reducer->comm, stack->dtype, &param->shape, &layout);
+  ad_array level = {.data = ad_stack_level(stack, stack->count - 1), .dtype = stack->dtype};
+  size_t offset = (size_t)((const char *)param->result.data - stack->memory);
+  values.data = stack == &bucket->scattered ? (char *)level.data + offset : ad_param_in(param, &level);
+  return values;
 }
 
-/* The node on top of the stack of the bucket whose leaf was added last. */
-static void see_node(void *context, void *passing) {
-  ad_sum_watch *watch = context;
-  const ad_node_stack *stack = passing;
-  const ad_bucket *bucket = watch->bucket;
-  size_t top = stack->count - 1;
-  for (size_t i = 0; bucket && &bucket->stack == stack && i < bucket->members.count; i++) {
+/* Visits the node on top, for each parameter of the bucket. */
+static void visit_top(const ad_sum_watch *watch, const ad_node_passing *of, ad_axes over, ad_axes beyond) {
+  const ad_bucket *bucket = of->bucket;
+  for (size_t i = 0; of->stack->memory && i < bucket->members.count; i++) {
     size_t index = bucket->members.index[i];
-    const ad_reduced_param *param = &watch->reducer->params[index];
-    ad_watched_sum sum = {.param = index, .node = stack->node[top]};
-    sum.values = ad_array_describe(watch->reducer->comm, stack->dtype, &param->shape, &param->gradient);
-    ad_array all = {.data = ad_stack_level(stack, top), .dtype = stack->dtype};
-    sum.values.data = ad_param_in(param, &all);
+    ad_watched_sum sum = {
+        .param = index, .node = of->stack->node[of->stack->count - 1], .over = over, .beyond = beyond};
+    sum.values = top_of(of, &of->reducer->params[index]);
     watch->visit(watch->context, &sum);
   }
+}
+
+static void see_node(void *context, void *passing) {
+  const ad_sum_watch *watch = context;
+  const ad_node_passing *of = passing;
+  visit_top(watch, of, of->is_brought && of->steps ? of->bucket->key.steps[of->steps - 1].axes : 0, 0);
   call(watch->before[NODE], passing);
 }
 
-/* Returns the leaves whose sum this rank has after collectives over these axes. */
-static ad_node leaves_of(const ad_reducer *reducer, const ad_mesh *mesh, ad_axes summed) {
-  ad_group group = ad_mesh_group(mesh, summed & AD_AXES_DP, ad_comm_rank(reducer->comm));
-  int64_t first = reducer->leaves.deal.leaves, end = 0;
-  for (int64_t i = 0; i < ad_group_size(&group); i++) {
-    int64_t rank = ad_group_rank(&group, i);
-    ad_span own = ad_leaves_of_position(&reducer->leaves.deal, ad_mesh_position(mesh, rank, AD_DP_REPLICATE),
-                                        ad_mesh_position(mesh, rank, AD_DP_SHARD), 0);
-    if (own.first < first) first = own.first;
-    if (own.first + own.count > end) end = own.first + own.count;
-  }
-  return (ad_node){first, end - first};
-}
-
+/* After a step over axes that are not data-parallel ones: it has summed the sum of all leaves over them. */
 static void see_reduced(void *context, void *passing) {
-  ad_sum_watch *watch = context;
+  const ad_sum_watch *watch = context;
   const ad_bucket_passing *of = passing;
-  const ad_bucket *bucket = of->bucket;
-  ad_axes summed = 0;
+  ad_bucket *bucket = of->bucket;
+  ad_axes beyond = 0;
   call(watch->before[REDUCED], passing);
   if (!ad_reducer_has_leaves(of->reducer)) return;
-  for (int step = 0; step < bucket->steps.next; step++) summed |= bucket->key.steps[step].axes;
-  for (size_t i = 0; i < bucket->members.count; i++) {
-    ad_watched_sum sum = {.param = bucket->members.index[i],
-                          .node = leaves_of(of->reducer, bucket->key.mesh, summed),
-                          .over = bucket->key.steps[bucket->steps.next - 1].axes,
-                          .beyond = summed & ~AD_AXES_DP};
-    sum.values = of->reducer->params[sum.param].result;
-    watch->visit(watch->context, &sum);
-  }
+  for (int step = 0; step < bucket->steps.next; step++) beyond |= bucket->key.steps[step].axes & ~AD_AXES_DP;
+  ad_node_passing sum = {of->reducer, bucket, ad_bucket_sums(bucket), bucket->steps.next, 0};
+  if (beyond) visit_top(watch, &sum, bucket->key.steps[bucket->steps.next - 1].axes, beyond);
 }
 
 void ad_sums_watch(ad_sum_watch *watch) {
-  static const ad_injection_function functions[] = {see_leaf, see_node, see_reduced};
-  watch->reducer = NULL;
-  watch->bucket = NULL;
-  for (int i = 0; i < 3; i++) watch->before[i] = ad_injection_set(points[i], (ad_injection){functions[i], watch});
+  static const ad_injection_function functions[] = {see_node, see_reduced};
+  for (int i = 0; i < 2; i++) watch->before[i] = ad_injection_set(points[i], (ad_injection){functions[i], watch});
 }

@@ -23,15 +23,14 @@ static const ad_known_bug *bug_called(const char *name) {
 
 static void a_leaf_added_to_zeros_has_no_negative_zero(void **state) {
   (void)state;
-  float values[2 * 64 / sizeof(float)] = {-0.0f, -0.0f};
-  float *leaf = values + 64 / sizeof *values; /* levels lie at multiples of 64 bytes */
+  float values[2 * NUMEL] = {-0.0f, -0.0f};
+  float *leaf = values + NUMEL;
   const float given[NUMEL] = {-0.0f, 1.5f, -2.0f, 0.0f};
   ad_bucket bucket = {.stack = ad_stack_for(0, 4, 4, AD_F32, NUMEL)};
   ad_bucket_passing passing = {.bucket = &bucket};
   ad_known_bug_scene scene = {0};
   memcpy(leaf, given, sizeof given);
-  bucket.stack.memory = (char *)values;
-  bucket.stack.count = 1;
+  bucket.sent.data = leaf;
   bug_called("leaf-added-to-zeros")->at[0].function(&scene, &passing);
   assert_true(scene.fired && leaf[0] == 0 && !signbit(leaf[0]));
   assert_memory_equal(leaf + 1, given + 1, sizeof given - sizeof *given);

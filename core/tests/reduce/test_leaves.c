@@ -383,6 +383,35 @@ static void a_step_may_reduce_before_its_last_round(void **state) {
   ON_EACH(cases);
 }
 
+/* The leaves up to an AD_SYNC_ALL before the last round may be several nodes. */
+static void a_step_may_reduce_any_leaves_before_its_last_round(void **state) {
+  static const scattered cases[] = {{"dp_replicate=3 dp_shard=2", 24, 4, "sasa", 1},
+                                    {"dp_replicate=3 dp_shard=2", 24, 4, "nasa", 1},
+                                    {"dp_replicate=3 dp_shard=1", 24, 8, "sasaaaaa", 1},
+                                    {"dp_replicate=2 dp_shard=3", 23, 5, "asasa", 1},
+                                    {"dp_replicate=5", 16, 4, "aaaa", 0},
+                                    {"dp_replicate=3", 11, 4, "nana", 0},
+                                    {"dp_replicate=2 dp_shard=3", 13, 3, "ana", 0},
+                                    {"dp_replicate=3 dp_shard=2 tp=2", 17, 3, "asa", 1}};
+  (void)state;
+  ON_EACH(cases);
+}
+
+/* In some rounds that send there is no leaf, on all ranks or on those of one replica. */
+static void rounds_may_have_no_leaf(void **state) {
+  static const scattered cases[] = {{"dp_shard=5", 3, 4, "sssa", 1},
+                                    {"dp_shard=2", 2, 3, "ssa", 1},
+                                    {"dp_shard=2", 1, 4, "saaa", 1},
+                                    {"dp_shard=3", 1, 3, "aaa", 0},
+                                    {"dp_replicate=3 dp_shard=2", 2, 4, "sasa", 1},
+                                    {"dp_replicate=2 dp_shard=2", 3, 5, "ssasa", 1},
+                                    {"dp_replicate=2 dp_shard=2 tp=2", 1, 2, "sa", 1},
+                                    {"dp_replicate=2 tp=2", 1, 3, "ana", 0},
+                                    {"dp_shard=1", 2, 6, "sasasa", 1}};
+  (void)state;
+  ON_EACH(cases);
+}
+
 static void scattered_sums_may_be_of_any_leaves(void **state) {
   static const scattered cases[] = {{"dp_shard=3", 12, 4, "sssa", 1},
                                     {"dp_shard=5", 16, 4, "sssa", 1},
@@ -429,6 +458,8 @@ static void backend_hostile_changes_no_bit_of_scattered_sums(void **state) {
   static const scattered cases[] = {{"dp_replicate=2 dp_shard=2", 16, 4, "sasa", 1},
                                     {"dp_shard=2", 16, 8, "nsnsnsna", 1},
                                     {"dp_replicate=2 dp_shard=3", 24, 4, "sssa", 1},
+                                    {"dp_replicate=3 dp_shard=2", 24, 4, "sasa", 1},
+                                    {"dp_replicate=5", 16, 4, "aaaa", 0},
                                     {"dp_shard=5", 16, 4, "sssa", 1}};
   (void)state;
   setenv("ADDEND_HOSTILE", "3", 1);
@@ -536,9 +567,7 @@ static void each_is_refused(const refusal *cases, size_t count, const char *test
 
 static void leaves_that_cannot_be_summed_by_collectives_are_refused(void **state) {
   const refusal cases[] = {
-      {{.mesh = "dp_shard=2 dp_replicate=2", .leaves = 4, .rounds = 1}, {"dp_replicate", "dp_shard"}},
-      {{.mesh = "dp_shard=2", .leaves = 2, .rounds = 3, .shards = 1, .list = "ssa"}, {"reduce_scatter", "2", "3"}},
-      {{.mesh = "dp_replicate=3 dp_shard=2", .leaves = 24, .rounds = 4, .shards = 1, .list = "sasa"}, {"all_reduce"}}};
+      {{.mesh = "dp_shard=2 dp_replicate=2", .leaves = 4, .rounds = 1}, {"dp_replicate", "dp_shard"}}};
   (void)state;
   REFUSED(cases);
 }
@@ -718,7 +747,7 @@ static size_t allocated_bytes(const world *w) {
   size_t bytes = ad_slots_bytes(w->reducer);
   for (size_t i = 0; i < w->reducer->bucket_count; i++) {
     const ad_bucket *bucket = &w->reducer->buckets[i];
-    if (bucket->stack.memory) bytes += ad_stack_bytes(&bucket->stack);
+    if (bucket->stack.memory && bucket->turn.window < 0) bytes += ad_stack_bytes(&bucket->stack);
     if (bucket->scattered.memory) bytes += ad_stack_bytes(&bucket->scattered);
     CHECK(!bucket->earlier.data && !bucket->relayed.data);
   }
@@ -760,6 +789,8 @@ static void memory_is_planned_exactly(void **state) {
   s = (setting){.mesh = "dp_shard=3", .leaves = 16, .rounds = 6, .policy = {.grad = AD_F32}, .list = "sssssa"};
   s.bucket_bytes = 1;
   for (s.reuses = 0; s.reuses < 2; s.reuses++) run_ranks(3, bytes_on_rank, &s);
+  s = (setting){.mesh = "dp_replicate=3", .leaves = 24, .rounds = 8, .policy = {.grad = AD_F32}, .list = "nananana"};
+  run_ranks(3, bytes_on_rank, &s);
   for (int levels = 1; levels < 6; levels++) { /* 16 leaves on 16 ranks need one level, on one rank 1 + log2(16) */
     static const char *const meshes[] = {"dp_shard=16", "dp_shard=8", "dp_shard=4", "dp_shard=2", "dp_shard=1"};
     world w;
@@ -825,6 +856,8 @@ int main(void) {
       cmocka_unit_test(scattered_sums_are_added_over_replicas),
       cmocka_unit_test(a_scattered_sum_may_have_leaves_of_several_rounds),
       cmocka_unit_test(a_step_may_reduce_before_its_last_round),
+      cmocka_unit_test(a_step_may_reduce_any_leaves_before_its_last_round),
+      cmocka_unit_test(rounds_may_have_no_leaf),
       cmocka_unit_test(scattered_sums_may_be_of_any_leaves),
       cmocka_unit_test(a_step_may_stop_in_any_round),
       cmocka_unit_test(backend_hostile_changes_no_bit_of_scattered_sums),

@@ -53,6 +53,17 @@ static void check_level(const ad_node_stack *stack, size_t at) {
     assert_true(found[e] == sum_of_node(stack->node[at], stack->leaves, stack->dtype, e));
 }
 
+static void settle(ad_node_stack *stack) {
+  while (ad_stack_settle(stack)) {
+  }
+}
+
+static ad_status push(ad_node_stack *stack, ad_node node) {
+  ad_status status = ad_stack_place(stack, node, 0);
+  settle(stack);
+  return status;
+}
+
 /* Pushes leaves [first, first + count) and checks all levels after each push. Returns the most levels that were used. */
 static size_t push_all(ad_node_stack *stack, int64_t first, int64_t count) {
   ad_node expected[AD_NODES_MAX];
@@ -62,7 +73,7 @@ static size_t push_all(ad_node_stack *stack, int64_t first, int64_t count) {
     if (stack->count + 1 > most) most = stack->count + 1;
     assert_int_equal(ad_stack_next(stack, (ad_node){first + i, 1}, &memory), AD_OK);
     put_leaf(stack, first + i, memory);
-    assert_int_equal(ad_stack_push(stack, (ad_node){first + i, 1}), AD_OK);
+    assert_int_equal(push(stack, (ad_node){first + i, 1}), AD_OK);
     assert_int_equal(stack->count, ad_nodes_of(first, i + 1, stack->leaves, expected));
     assert_memory_equal(stack->node, expected, stack->count * sizeof *expected);
     for (size_t at = 0; at < stack->count; at++) check_level(stack, at);
@@ -118,10 +129,10 @@ static void memory_is_what_the_levels_need(void **state) {
 static void nodes_of_many_leaves_are_pushed(void **state) {
   (void)state;
   ad_node_stack stack = ad_stack_for(0, 12, 12, AD_F32, 0);
-  assert_int_equal(ad_stack_push(&stack, (ad_node){0, 8}), AD_OK);
-  assert_int_equal(ad_stack_push(&stack, (ad_node){8, 2}), AD_OK);
+  assert_int_equal(push(&stack, (ad_node){0, 8}), AD_OK);
+  assert_int_equal(push(&stack, (ad_node){8, 2}), AD_OK);
   assert_int_equal(stack.count, 2);
-  assert_int_equal(ad_stack_push(&stack, (ad_node){10, 2}), AD_OK);
+  assert_int_equal(push(&stack, (ad_node){10, 2}), AD_OK);
   assert_int_equal(ad_stack_expect(&stack, 0, 12), AD_OK);
 }
 
@@ -130,14 +141,14 @@ static void refused(ad_node_stack *stack, int64_t first, int64_t count) {
   void *memory = &before;
   assert_int_equal(ad_stack_next(stack, (ad_node){first, count}, &memory), AD_TYPE);
   assert_ptr_equal(memory, &before);
-  assert_int_equal(ad_stack_push(stack, (ad_node){first, count}), AD_TYPE);
+  assert_int_equal(push(stack, (ad_node){first, count}), AD_TYPE);
   assert_memory_equal(stack, &before, sizeof before);
 }
 
 static void a_leaf_is_in_the_sum_once_and_in_order(void **state) {
   (void)state;
   ad_node_stack stack = ad_stack_for(4, 6, 12, AD_F32, 0);
-  assert_int_equal(ad_stack_push(&stack, (ad_node){4, 2}), AD_OK);
+  assert_int_equal(push(&stack, (ad_node){4, 2}), AD_OK);
   refused(&stack, 4, 1); /* a leaf of this step, or of the step before */
   assert_says("[4, 5)", "[4, 6)", "12");
   refused(&stack, 5, 2); /* leaf 5 twice */
@@ -145,13 +156,13 @@ static void a_leaf_is_in_the_sum_once_and_in_order(void **state) {
   refused(&stack, 6, 7); /* a leaf that does not exist */
   refused(&stack, 6, 0);
   refused(&stack, 3, 1);
-  assert_int_equal(ad_stack_push(&stack, (ad_node){6, 1}), AD_OK);
+  assert_int_equal(push(&stack, (ad_node){6, 1}), AD_OK);
 }
 
 static void there_is_no_memory_for_leaves_of_other_ranks(void **state) {
   (void)state;
   ad_node_stack stack = ad_stack_for(4, 1, 12, AD_F32, 0);
-  assert_int_equal(ad_stack_push(&stack, (ad_node){4, 1}), AD_OK);
+  assert_int_equal(push(&stack, (ad_node){4, 1}), AD_OK);
   refused(&stack, 5, 1);
   assert_says("5", "1");
 }
@@ -161,11 +172,11 @@ static void a_sum_that_is_not_complete_is_refused(void **state) {
   ad_node_stack stack = ad_stack_for(0, 8, 8, AD_F32, 0);
   assert_int_equal(ad_stack_expect(&stack, 0, 4), AD_TYPE);
   assert_says("[0, 4)", "0");
-  assert_int_equal(ad_stack_push(&stack, (ad_node){0, 2}), AD_OK);
-  assert_int_equal(ad_stack_push(&stack, (ad_node){2, 1}), AD_OK);
+  assert_int_equal(push(&stack, (ad_node){0, 2}), AD_OK);
+  assert_int_equal(push(&stack, (ad_node){2, 1}), AD_OK);
   assert_int_equal(ad_stack_expect(&stack, 0, 4), AD_TYPE);
   assert_says("[0, 4)", "2", "[0, 2)", "[2, 3)");
-  assert_int_equal(ad_stack_push(&stack, (ad_node){3, 1}), AD_OK);
+  assert_int_equal(push(&stack, (ad_node){3, 1}), AD_OK);
   assert_int_equal(ad_stack_expect(&stack, 0, 4), AD_OK);
   assert_int_equal(ad_stack_expect(&stack, 0, 2), AD_TYPE);
   assert_int_equal(ad_stack_expect(&stack, 2, 4), AD_TYPE);
@@ -177,8 +188,9 @@ static void place(ad_node_stack *stack, int64_t first, int64_t count, int adds) 
   size_t before = stack->count;
   assert_int_equal(ad_stack_adds(stack, node), adds);
   assert_int_equal(ad_stack_place(stack, node, 1), AD_OK);
-  assert_int_equal(stack->count, before + !adds);
-  ad_stack_merge(stack);
+  assert_int_equal(stack->at, before - (size_t)adds);
+  assert_int_equal(ad_stack_used(stack), before + !adds);
+  settle(stack);
 }
 
 static void what_collectives_bring_is_added_to_its_sibling(void **state) {
@@ -187,7 +199,13 @@ static void what_collectives_bring_is_added_to_its_sibling(void **state) {
   place(&stack, 0, 2, 0);
   ad_node_stack above = stack; /* or it is brought above the top, and added afterwards */
   assert_int_equal(ad_stack_place(&above, (ad_node){2, 2}, 0), AD_OK);
+  assert_int_equal(above.count, 1); /* it is not there yet */
+  assert_int_equal(ad_stack_used(&above), 2);
+  assert_int_equal(ad_stack_settle(&above), AD_STACK_BROUGHT);
   assert_int_equal(above.count, 2);
+  assert_int_equal(ad_stack_settle(&above), AD_STACK_SUMMED);
+  assert_int_equal(above.count, 1);
+  assert_int_equal(ad_stack_settle(&above), AD_STACK_SETTLED);
   place(&stack, 2, 2, 1);
   place(&stack, 4, 2, 0);
   assert_int_equal(stack.count, 2);
@@ -205,10 +223,10 @@ static void what_collectives_bring_is_added_to_its_sibling(void **state) {
 /* Two replicas have leaves [8, 10) and [10, 12) of the second segment; [0, 8) is the sum of both over the first. */
 static ad_node_stack second_segment(int64_t first) {
   ad_node_stack stack = ad_stack_for(0, 12, 12, AD_F32, 0);
-  assert_int_equal(ad_stack_push(&stack, (ad_node){0, 8}), AD_OK);
+  assert_int_equal(push(&stack, (ad_node){0, 8}), AD_OK);
   stack.apart = 1;
-  assert_int_equal(ad_stack_push(&stack, (ad_node){first, 1}), AD_OK);
-  assert_int_equal(ad_stack_push(&stack, (ad_node){first + 1, 1}), AD_OK);
+  assert_int_equal(push(&stack, (ad_node){first, 1}), AD_OK);
+  assert_int_equal(push(&stack, (ad_node){first + 1, 1}), AD_OK);
   assert_int_equal(ad_stack_expect(&stack, first, 2), AD_OK);
   return stack;
 }
@@ -218,15 +236,16 @@ static void sums_over_more_ranks_stay_apart_until_ranks_have_added_theirs(void *
   for (int64_t first = 8; first <= 10; first += 2) {
     ad_node_stack stack = second_segment(first);
     assert_int_equal(ad_stack_widen(&stack, (ad_node){8, 4}), AD_OK);
-    assert_int_equal(stack.count, 2);
-    ad_stack_merge(&stack);
+    assert_true(stack.at == 1 && stack.arriving == 1); /* in place of the rank's own */
+    stack.apart = 0;
+    settle(&stack);
     assert_int_equal(ad_stack_expect(&stack, 0, 12), AD_OK);
   }
   ad_node_stack all = ad_stack_for(0, 12, 12, AD_F32, 0); /* a replica has all leaves, the other none */
-  assert_int_equal(ad_stack_push(&all, (ad_node){0, 8}), AD_OK);
+  assert_int_equal(push(&all, (ad_node){0, 8}), AD_OK);
   all.apart = 1;
   assert_int_equal(ad_stack_adds(&all, (ad_node){8, 4}), 0);
-  assert_int_equal(ad_stack_push(&all, (ad_node){8, 4}), AD_OK);
+  assert_int_equal(push(&all, (ad_node){8, 4}), AD_OK);
   assert_int_equal(all.count, 2);
 }
 
@@ -239,14 +258,51 @@ static void a_sum_is_not_widened_to_leaves_that_do_not_fit(void **state) {
   assert_says("[10, 12)", "[0, 8)");
   assert_memory_equal(&stack, &before, sizeof before);
   stack.count = 1;
-  for (int64_t leaf = 8; leaf < 11; leaf++) assert_int_equal(ad_stack_push(&stack, (ad_node){leaf, 1}), AD_OK);
+  for (int64_t leaf = 8; leaf < 11; leaf++) assert_int_equal(push(&stack, (ad_node){leaf, 1}), AD_OK);
   before = stack;
   for (int count = 1; count < 4; count += 2) { /* a rank's own sums may be none or several */
     stack = before;
     stack.count = (size_t)count;
     assert_int_equal(ad_stack_widen(&stack, (ad_node){8, 4}), AD_OK);
-    ad_stack_merge(&stack);
+    stack.apart = 0;
+    settle(&stack);
     assert_int_equal(ad_stack_expect(&stack, 0, 12), AD_OK);
+  }
+}
+
+static void write_node(const ad_node_stack *stack, size_t level, ad_node node) {
+  double values[FEW];
+  for (size_t e = 0; e < FEW; e++) values[e] = sum_of_node(node, stack->leaves, stack->dtype, e);
+  assert_int_equal(ad_cast(ad_stack_level(stack, level), stack->dtype, values, AD_F64, FEW), AD_OK);
+}
+
+/* Leaves [4, 12) of 14 are two nodes: their sums form above the values that a collective reads, and take their place. */
+static void several_sums_do_not_form_where_a_collective_reads(void **state) {
+  (void)state;
+  for (size_t own = 0; own < 3; own++) {
+    ad_node_stack stack = ad_stack_for(0, 14, 14, AD_F64, FEW);
+    stack.levels = own + 3;
+    give_memory(&stack);
+    write_node(&stack, 0, (ad_node){0, 4});
+    assert_int_equal(push(&stack, (ad_node){0, 4}), AD_OK);
+    stack.apart = 1;
+    for (size_t i = 0; i < own; i++) assert_int_equal(push(&stack, (ad_node){5 + (int64_t)i, 1}), AD_OK);
+    assert_int_equal(ad_stack_widen(&stack, (ad_node){4, 8}), AD_OK);
+    assert_true(stack.at == 1 + own && stack.arriving == 2 && ad_stack_used(&stack) == own + 3);
+    write_node(&stack, stack.at, (ad_node){4, 4});
+    write_node(&stack, stack.at + 1, (ad_node){8, 4});
+    stack.apart = 0;
+    settle(&stack);
+    assert_int_equal(ad_stack_expect(&stack, 0, 12), AD_OK);
+    for (size_t level = 0; level < 2; level++) check_level(&stack, level);
+    free_memory(&stack);
+    stack.levels--;
+    stack.memory = NULL;
+    stack.count = stack.apart = 1;
+    stack.node[0] = (ad_node){0, 4};
+    for (size_t i = 0; i < own; i++) assert_int_equal(push(&stack, (ad_node){5 + (int64_t)i, 1}), AD_OK);
+    assert_int_equal(ad_stack_widen(&stack, (ad_node){4, 8}), AD_TYPE);
+    assert_says("leaf 4");
   }
 }
 
@@ -263,6 +319,7 @@ int main(void) {
       cmocka_unit_test(what_collectives_bring_is_added_to_its_sibling),
       cmocka_unit_test(sums_over_more_ranks_stay_apart_until_ranks_have_added_theirs),
       cmocka_unit_test(a_sum_is_not_widened_to_leaves_that_do_not_fit),
+      cmocka_unit_test(several_sums_do_not_form_where_a_collective_reads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
