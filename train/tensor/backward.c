@@ -3,6 +3,7 @@
  * the first computes the gradients on paths to inputs; the second, perhaps much later, computes all other gradients. */
 #include <string.h>
 #include "array/array.h"
+#include "kernels/kernels.h"
 #include "layout/sentences.h"
 #include "layout/shown.h"
 #include "reduce/reducer.h"
@@ -50,15 +51,38 @@ static ad_status first_gradient(ad_tape *tape, ad_tensor *tensor, int *adds) {
   return AD_OK;
 }
 
-/* Fills a slot with the memory of a tensor's gradient. An operation or a seed then writes its share of the gradient
- * there. */
+/* Returns 1 if each share of the tensor's gradient is computed as if it were the only one, and added afterwards: for
+ * the parameters of a tape that computes one leaf of the batch (train.leaves). The bits of a share then do not depend on
+ * the shares before it; a product that adds to them would round in another way. */
+static int has_single_shares(const ad_tape *tape, const ad_tensor *tensor) {
+  return tape->full && ad_is_parameter(tensor);
+}
+
+/* Returns 1 if the next share of the gradient forms in memory of its own, because the gradient has a share already. */
+static int forms_alone(const ad_tape *tape, const ad_tensor *tensor) {
+  return has_single_shares(tape, tensor) && tensor->has_grad;
+}
+
+/* Fills a slot with the memory of a tensor's gradient, or with memory of its own if the share forms alone. An operation
+ * or a seed then writes its share of the gradient there. */
 static ad_status claim(ad_tape *tape, ad_tensor *tensor, ad_gradient_slot *slot) {
   int is_leaf = !tensor->op;  // a leaf passes its gradient to no operand: the gradient adds up over all runs
+  if (forms_alone(tape, tensor)) {
+    *slot = (ad_gradient_slot){.dtype = tensor->grad_dtype};
+    return ad_block_take(tape, ad_array_bytes(&tensor->grad), &slot->data);
+  }
   slot->adds = 1;
   slot->dtype = tensor->grad_dtype;
   if (!tensor->takes_shares && !(is_leaf && tensor->has_grad)) AD_TRY(first_gradient(tape, tensor, &slot->adds));
   slot->data = tensor->grad.data;
   return AD_OK;
+}
+
+/* Adds a share that formed alone to the tensor's gradient, and gives the share's memory back. */
+static ad_status add_share(ad_tape *tape, const ad_tensor *tensor, const ad_gradient_slot *slot) {
+  if (slot->data)
+    ad_accumulate(tensor->grad.data, tensor->grad.dtype, slot->data, slot->dtype, 1, ad_array_numel(&tensor->grad));
+  return ad_block_give(tape, ad_array_bytes(&tensor->grad), slot->data);
 }
 
 /* Returns 1 if operand i is also another operand of the same operation. */
@@ -82,8 +106,9 @@ static int takes_over(const ad_tape *tape, const ad_tensor *out, uint64_t filled
          !out->is_kept && operand->grad_dtype == out->grad_dtype && !stands_twice(out, 0) && !is_to_wait(tape, out);
 }
 
-/* Gives a slot to each operand whose gradient this call of backward fills. */
-static ad_status claim_slots(ad_tape *tape, ad_tensor *out, uint64_t filled, ad_gradient_slot *slot) {
+/* Gives a slot to each operand whose gradient this call of backward fills. *alone: the operands whose share forms in
+ * memory of its own, one bit each. */
+static ad_status claim_slots(ad_tape *tape, ad_tensor *out, uint64_t filled, ad_gradient_slot *slot, uint64_t *alone) {
   if (takes_over(tape, out, filled)) {
     ad_tensor *operand = out->operand[0];
     operand->grad = describe_gradient(tape, operand);
@@ -93,7 +118,9 @@ static ad_status claim_slots(ad_tape *tape, ad_tensor *out, uint64_t filled, ad_
   }
   for (int i = 0; i < out->operand_count; i++) {
     if (slot[i].data || !(filled >> i & 1)) continue;
+    *alone |= (uint64_t)forms_alone(tape, out->operand[i]) << i;
     AD_TRY(claim(tape, out->operand[i], &slot[i]));
+    if (has_single_shares(tape, out->operand[i])) continue;
     // Both slots have the same memory. It is zeroed, and both slots add to it, so backward may fill them in any order.
     if (!slot[i].adds && slot[i].data && stands_twice(out, i)) {
       memset(slot[i].data, 0, ad_array_bytes(&out->operand[i]->grad));
@@ -195,10 +222,13 @@ static ad_status run_backward(ad_tape *tape, ad_tensor *out) {
   ad_gradient_slot slot[AD_OPERANDS_MAX] = {{.data = NULL}};
   uint64_t filled = ad_walk_fills(tape->walk, out);
   uint64_t unread = tape->walk == WALK_WHOLE ? out->op->unread : ad_operation_unread(out->op, filled);
+  uint64_t alone = 0;
   int waited = out->waits, passed_on = takes_over(tape, out, filled);
   if (waited && out->has_earlier) swap_with_earlier(out);
-  AD_TRY(claim_slots(tape, out, filled, slot));
+  AD_TRY(claim_slots(tape, out, filled, slot, &alone));
   AD_TRY(call_backward(tape, out, slot, unread));
+  for (int i = 0; i < out->operand_count; i++)
+    if (alone >> i & 1) AD_TRY(add_share(tape, out->operand[i], &slot[i]));
   if (is_to_wait(tape, out))
     wait_for_weights(out);
   else
@@ -253,12 +283,14 @@ static ad_status seed(ad_tape *tape, const start *from, size_t i) {
   ad_array arrives = {0};
   // the array may be the output's own gradient, which claim() moves
   if (arriving(from, i)) arrives = *arriving(from, i);
+  int is_alone = output->carries && forms_alone(tape, output);
   if (output->carries) AD_TRY(claim(tape, output, &slot));
   const row_kernels *rows = ad_rows(output->grad_dtype);
   if (slot.data && arrives.data)
     rows->put(slot.data, arrives.data, 1, ad_numel(output), slot.adds);
   else if (slot.data && !arriving(from, i))
     rows->fill(slot.data, 1, 1, slot.adds);
+  if (is_alone) AD_TRY(add_share(tape, output, &slot));
   return one_use_less(tape, output);
 }
 
