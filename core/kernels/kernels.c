@@ -81,6 +81,8 @@ ad_variant ad_kernels_variant(void) {
   return (ad_variant)atomic_load(&chosen);
 }
 
+const char *ad_kernels_name(ad_variant variant) { return variants[variant].name; }
+
 void ad_kernels_choose(ad_variant variant) {
   ad_variant best = ad_kernels_best();
   atomic_store(&chosen, (int)(variant < best ? variant : best));

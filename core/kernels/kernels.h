@@ -21,7 +21,8 @@ ad_variant ad_kernels_best(void);
 /* Returns AD_INVALID, with a list of the variants, if ADDEND_KERNELS is set and names none of them. */
 ad_status ad_kernels_check(void) AD_CHECKED;
 AD_INTERNAL ad_variant ad_kernels_variant(void); /* the variant in use */
-void ad_kernels_choose(ad_variant variant);      /* chooses a variant, but none wider than ad_kernels_best() */
+AD_INTERNAL const char *ad_kernels_name(ad_variant variant);
+void ad_kernels_choose(ad_variant variant); /* chooses a variant, but none wider than ad_kernels_best() */
 
 /* dst[i] = (dst_dtype)(factor * src[i]). The product is computed in f64 if either dtype is f64, and in f32 otherwise.
  * Floating dtypes only; dst == src is allowed if the dtypes are equal. */

@@ -9,12 +9,15 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include "base/environment.h"
 #include "base/error.h"
 #include "base/memory.h"
 
 /* The memory that a thread maps at its first product: BUFFER_SIZE in OpenBLAS's common_x86_64.h and common_arm64.h.
  * Only the pages that products touch use physical memory. */
 enum { BUFFER_MIB = 128 };
+
+int ad_blas_threads(void) { return (int)ad_environment_number("ADDEND_BLAS_THREADS", 1); }
 
 static _Thread_local int is_prepared;
 

@@ -3,6 +3,7 @@
 #define PRODUCTS_BLAS_H
 #include "addend/status.h"
 
+int ad_blas_threads(void); /* returns the number of threads of a product: ADDEND_BLAS_THREADS, default 1 */
 /* Makes OpenBLAS allocate the memory for this thread's products. `threads` is the number of threads that compute a
  * product, including this one; there must be memory for all. Returns AD_MEMORY if the process cannot have that memory
  * (OpenBLAS itself would retry for ever). Must be called before the thread's first product; later calls do nothing. */

@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include "products/blas.h"
-#include "base/environment.h"
 #include "base/error.h"
 #include "base/injection.h"
 #include "products/gemm_ways.h"
@@ -29,16 +28,14 @@ void ad_gemm_blas(const gemm_product *of) {
                 (float)beta, of->c, ldc);
 }
 
-static int threads_wanted(void) { return (int)ad_environment_number("ADDEND_BLAS_THREADS", 1); }
-
-ad_status ad_gemm_try(void) { return ad_blas_prepare(threads_wanted()); }
+ad_status ad_gemm_try(void) { return ad_blas_prepare(ad_blas_threads()); }
 
 ad_status ad_gemm_prepare(void) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   static int started;
   AD_TRY(ad_gemm_try());
   pthread_mutex_lock(&lock);
-  ad_status status = started ? AD_OK : ad_blas_start_threads(threads_wanted());
+  ad_status status = started ? AD_OK : ad_blas_start_threads(ad_blas_threads());
   started = !status;
   pthread_mutex_unlock(&lock);
   return status;

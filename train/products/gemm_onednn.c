@@ -16,8 +16,8 @@
 #include <signal.h>
 #include <string.h>
 #include <xxhash.h>
-#include "base/environment.h"
 #include "base/memory.h"
+#include "products/blas.h"
 
 uint32_t ad_onednn_version(void) {
   const dnnl_version_t *version = dnnl_version();
@@ -100,7 +100,7 @@ static void find_openmp(void) {
 static int take_threads(void) {
   if (!set_threads) return 0;
   int before = get_threads();
-  set_threads((int)ad_environment_number("ADDEND_BLAS_THREADS", 1));
+  set_threads(ad_blas_threads());
   return before;
 }
 

@@ -109,13 +109,57 @@ static void print_choice(ad_text *text, ad_products in_use) {
               in_use.library == AD_LIBRARY_BY_FILE ? ad_ways_print(in_use.ways, ways, sizeof ways) : "");
 }
 
+static void print_onednn(ad_text *text, uint32_t version) {
+  if (version)
+    ad_text_add(text, "oneDNN %u.%u.%u", version / 10000, version / 100 % 100, version % 100);
+  else
+    ad_text_add(text, "none");
+}
+
+static void print_processor(ad_text *text) {
+  ad_cpu own = ad_cpu_own();
+  ad_text_add(text, "%s family %d model %d", *own.vendor ? own.vendor : "unknown vendor", own.family, own.model);
+}
+
+static void print_fact(ad_text *text, ad_products in_use, ad_products_fact fact) {
+  switch (fact) {
+    case AD_PRODUCTS_CHOICE:
+      print_choice(text, in_use);
+      return;
+    case AD_PRODUCTS_INSTRUCTIONS:
+      ad_text_add(text, "%s", ad_units_name(in_use.units));
+      return;
+    case AD_PRODUCTS_OPENBLAS:
+      ad_text_add(text, "%s", ad_blas_name());
+      return;
+    case AD_PRODUCTS_ONEDNN:
+      print_onednn(text, in_use.onednn);
+      return;
+    case AD_PRODUCTS_THREADS:
+      ad_text_add(text, "%d", ad_blas_threads());
+      return;
+    default:
+      print_processor(text);
+  }
+}
+
+const char *ad_products_print_fact(ad_products_fact fact, char buffer[AD_PRODUCTS_TEXT]) {
+  ad_text text = ad_text_on(buffer, AD_PRODUCTS_TEXT);
+  print_fact(&text, ad_products_in_use(), fact);
+  return buffer;
+}
+
 const char *ad_products_print(char buffer[AD_PRODUCTS_TEXT]) {
   ad_products in_use = ad_products_in_use();
   ad_text text = ad_text_on(buffer, AD_PRODUCTS_TEXT);
-  uint32_t version = in_use.onednn;
-  print_choice(&text, in_use);
-  ad_text_add(&text, "; %s; %s", ad_units_name(in_use.units), ad_blas_name());
-  if (version) ad_text_add(&text, ", oneDNN %u.%u.%u", version / 10000, version / 100 % 100, version % 100);
+  for (int fact = AD_PRODUCTS_CHOICE; fact <= AD_PRODUCTS_OPENBLAS; fact++) {
+    ad_text_add(&text, "%s", fact == AD_PRODUCTS_CHOICE ? "" : "; ");
+    print_fact(&text, in_use, (ad_products_fact)fact);
+  }
+  if (in_use.onednn) {
+    ad_text_add(&text, ", ");
+    print_onednn(&text, in_use.onednn);
+  }
   return buffer;
 }
 

@@ -43,8 +43,19 @@ ad_status ad_products_check(void) AD_CHECKED;
 /* Returns 1 if large bf16 products are computed in f32. */
 int ad_products_widen(ad_products products);
 enum { AD_PRODUCTS_TEXT = 256 };
-/* Writes everything that determines the bits of products in this process (choice, instructions, libraries), and returns
- * buffer. */
+/* What determines the bits of products in this process, one by one. */
+typedef enum ad_products_fact {
+  AD_PRODUCTS_CHOICE, /* how the library is chosen */
+  AD_PRODUCTS_INSTRUCTIONS,
+  AD_PRODUCTS_OPENBLAS,  /* OpenBLAS's version, and the processor that its kernels are for */
+  AD_PRODUCTS_ONEDNN,    /* oneDNN's version, or "none" */
+  AD_PRODUCTS_THREADS,   /* the number of threads of one product */
+  AD_PRODUCTS_PROCESSOR, /* the kind of processor, by whose caches libraries divide matrices */
+  AD_PRODUCTS_FACTS
+} ad_products_fact;
+/* Writes the fact's value, such as "avx512", and returns buffer. */
+const char *ad_products_print_fact(ad_products_fact fact, char buffer[AD_PRODUCTS_TEXT]);
+/* Writes what the ranks agreed on and the libraries, all facts but the last two, and returns buffer. */
 const char *ad_products_print(char buffer[AD_PRODUCTS_TEXT]);
 
 /* Returns oneDNN's version in this process, as ad_products has it. Defined in the one file that calls oneDNN. */

@@ -2,6 +2,8 @@
 #include "step/fingerprint.h"
 
 #include <fnmatch.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -37,22 +39,49 @@ static ad_status add_fact(const ad_run *run, const ad_schema_entry *entry, ad_fi
   return AD_OK;
 }
 
-/* Adds the only fact that is not a key of the recipe: the library that computes matrix products, on which bits
- * depend. */
+/* The facts that are not keys of the recipe: what computes matrix products, on which bits depend. Runs with leaves have
+ * one fact more for each thing that decides how a leaf is computed: what computes products, and the axes besides data
+ * parallelism. */
 #define PRODUCTS "products"
+enum { LEAF_TP = AD_PRODUCTS_FACTS, LEAF_CP, LEAF_FACTS };
+static const struct {
+  const char *key, *words;
+} leaf_facts[] = {[AD_PRODUCTS_CHOICE] = {"leaf.products", "the choice of the library of products"},
+                  [AD_PRODUCTS_INSTRUCTIONS] = {"leaf.instructions", "the instructions of products"},
+                  [AD_PRODUCTS_OPENBLAS] = {"leaf.openblas", "OpenBLAS"},
+                  [AD_PRODUCTS_ONEDNN] = {"leaf.onednn", "oneDNN"},
+                  [AD_PRODUCTS_THREADS] = {"leaf.threads", "ADDEND_BLAS_THREADS"},
+                  [AD_PRODUCTS_PROCESSOR] = {"leaf.processor", "the processor"},
+                  [LEAF_TP] = {"leaf.tp", "`tp`"},
+                  [LEAF_CP] = {"leaf.cp", "`cp`"}};
 
-static ad_status add_products(ad_fingerprint *to) {
-  char text[AD_PRODUCTS_TEXT], *value;
-  AD_TRY(ad_copy_string(ad_products_print(text), &value));
-  to->facts[to->count++] = (ad_checkpoint_fact){PRODUCTS, value};
+static const char *print_leaf_fact(const ad_run *run, int fact, char buffer[AD_PRODUCTS_TEXT]) {
+  if (fact < AD_PRODUCTS_FACTS) return ad_products_print_fact((ad_products_fact)fact, buffer);
+  snprintf(buffer, AD_PRODUCTS_TEXT, "%" PRId64,
+           ad_mesh_axis_size(ad_program_mesh(run->program, 0), fact == LEAF_TP ? AD_TP : AD_CP));
+  return buffer;
+}
+
+static ad_status add_text(const char *key, const char *text, ad_fingerprint *to) {
+  char *value;
+  AD_TRY(ad_copy_string(text, &value));
+  to->facts[to->count++] = (ad_checkpoint_fact){key, value};
+  return AD_OK;
+}
+
+static ad_status add_other_facts(const ad_run *run, ad_fingerprint *to) {
+  char text[AD_PRODUCTS_TEXT];
+  AD_TRY(add_text(PRODUCTS, ad_products_print(text), to));
+  for (int i = 0; run->recipe->train.leaves && i < LEAF_FACTS; i++)
+    AD_TRY(add_text(leaf_facts[i].key, print_leaf_fact(run, i, text), to));
   return AD_OK;
 }
 
 static ad_status add_facts(const ad_run *run, ad_fingerprint *to) {
   AD_TRY(ad_schema_create(run->recipe->program, &to->schema));
-  AD_TRY(ad_new(to->schema.count + 1, &to->facts));
+  AD_TRY(ad_new(to->schema.count + 1 + (run->recipe->train.leaves ? LEAF_FACTS : 0), &to->facts));
   for (size_t i = 0; i < to->schema.count; i++) AD_TRY(add_fact(run, &to->schema.entries[i], to));
-  return add_products(to);
+  return add_other_facts(run, to);
 }
 
 ad_status ad_fingerprint_create(const ad_run *run, ad_fingerprint *out) {
@@ -137,10 +166,11 @@ static const char *fact_value(const ad_checkpoint_fact *facts, size_t count, con
 }
 
 /* Returns 1 if the checkpoint's value means the same as `own`, this run's value as text. A key that the checkpoint does
- * not have was introduced after it; addend then did what the key's default means now. */
+ * not have was introduced after it; addend then did what the key's default means now. A fact that is no key of the
+ * recipe is not compared here. */
 static int agrees(const ad_schema *schema, const char *path, const char *own, const char *other) {
   const ad_schema_entry *entry = ad_schema_find(schema, path);
-  if (!entry) return !other || !strcmp(own, other);
+  if (!entry) return 1;
   return other ? !strcmp(own, other) || ad_key_means(&entry->key, other, own) : ad_key_is_default(&entry->key, own);
 }
 
@@ -150,7 +180,7 @@ static void compare_facts(const ad_fingerprint *here, const ad_checkpoint_fact *
   for (size_t i = 0; i < here->count; i++) {
     const char *key = here->facts[i].key, *own = here->facts[i].value, *other = fact_value(there, count, key);
     ad_text *to = is_free(key) ? unbound : bound;
-    if (!strcmp(key, PRODUCTS) || agrees(&here->schema, key, own, other)) continue;
+    if (agrees(&here->schema, key, own, other)) continue;
     ad_text_add(to, "%s%s (checkpoint: %.*s, recipe: %.*s)", to->used ? ", " : "", key, VALUE_SHOWN,
                 other ? other : "nothing", VALUE_SHOWN, own);
   }
@@ -185,6 +215,26 @@ static void report_other_products(const ad_fingerprint *here, const ad_checkpoin
          other, own);
 }
 
+/* For runs with leaves, whose bits are the same on any number of data-parallel ranks: reports each difference by which
+ * leaves are computed with other bits than before the checkpoint. */
+static void report_other_bits(const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count) {
+  char words[WORDS] = "";
+  ad_text list = ad_text_on(words, WORDS);
+  for (int i = 0; i < LEAF_FACTS; i++) {
+    const char *own = fact_value(here->facts, here->count, leaf_facts[i].key);
+    const char *other = fact_value(there, count, leaf_facts[i].key);
+    if (!own || !other || !strcmp(own, other)) continue;
+    ad_text_add(&list, "%s%s is %.*s (before: %.*s)", list.used ? ", " : "", leaf_facts[i].words, VALUE_SHOWN, own,
+                VALUE_SHOWN, other);
+  }
+  if (list.used)
+    ad_log(
+        AD_LOG_WARNING,
+        "bits will differ from those of an uninterrupted run, because leaves are computed in another way than before "
+        "the checkpoint: %s",
+        words);
+}
+
 ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, const ad_checkpoint_fact *there,
                                size_t count) {
   AD_TRY(check_fixed(run, here, there, count));
@@ -197,7 +247,10 @@ ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, co
                    "or continue nevertheless with --force",
                    bound_words);
   if (!ad_run_is_first(run)) return AD_OK;
-  report_other_products(here, there, count);
+  if (run->recipe->train.leaves)
+    report_other_bits(here, there, count);
+  else
+    report_other_products(here, there, count);
   if (bound.used)
     ad_log(AD_LOG_WARNING, "the run continues from the checkpoint of another run, whose recipe differs in %s",
            bound_words);

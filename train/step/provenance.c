@@ -13,6 +13,8 @@
 #include "files/file.h"
 #include "files/json.h"
 #include "base/unfinished.h"
+#include "kernels/kernels.h"
+#include "products/blas.h"
 #include "products/products.h"
 #include "program/program.h"
 #include "recipe/changes.h"
@@ -66,7 +68,9 @@ static int put_machine(json_t *document) {
   char processor[256], products[AD_PRODUCTS_TEXT];
   int failed = uname(&system) ? 0 : put_text(document, "host", system.nodename);
   return failed | put_text(document, "processor", ad_processor_print(processor, sizeof processor)) |
-         put_text(document, "products", ad_products_print(products));
+         put_text(document, "kernels", ad_kernels_name(ad_kernels_variant())) |
+         put_text(document, "products", ad_products_print(products)) |
+         put_integer(document, "product_threads", ad_blas_threads());
 }
 
 /* ---- writing the run ---- */

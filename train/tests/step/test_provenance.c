@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "addend/safetensors.h"
 #include "base/memory.h"
+#include "kernels/kernels.h"
 #include "step/companions.h"
 #include "step/provenance.h"
 
@@ -82,6 +83,7 @@ static void has(const json_t *document, const char *expected) {
 /* ---- what a run is ---- */
 
 static void a_run_is_distinguished_by_its_numbers(void **state) {
+  setenv("ADDEND_BLAS_THREADS", "3", 1);
   on_paper paper = open_on_paper(two_recipe(MESHES_OF_SIX, "", ", global_batch: 10, lr: 1", ""), 6);
   json_t *document = document_of(&paper, 0);
   has(document,
@@ -91,8 +93,11 @@ static void a_run_is_distinguished_by_its_numbers(void **state) {
       " \"flops_per_step\": 2880.0, \"uniform_loss\": null, \"counted\": \"weight\", \"facts\": [],"
       " \"copied\": [], \"starts\": [], \"from\": null, \"finished\": null}");
   assert_string_equal(json_string_value(json_object_get(document, "version")), ad_version());
+  assert_string_equal(json_string_value(json_object_get(document, "kernels")), ad_kernels_name(ad_kernels_variant()));
+  assert_int_equal(json_integer_value(json_object_get(document, "product_threads")), 3);
   json_decref(document);
   close_on_paper(&paper);
+  unsetenv("ADDEND_BLAS_THREADS");
 
   on_paper text = open_on_paper(tiny_recipe("dp=3", "", ", global_batch: 4, steps: 7, lr: 1e-2, warmup: 2"), 3);
   document = document_of(&text, 0);
