@@ -627,10 +627,17 @@ int ad_reducer_is_absent(const ad_reducer *reducer, size_t param) {
 ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_group *group, double *out, const char *site) {
   ad_caller by = CALLER("norm");
   double sum;
+  ad_exact exact;
   AD_TRY(check_reducer(reducer, by));
   AD_NEED(group, out);
-  AD_TRY(ad_square_sums(reducer->comm, group, reducer->results, reducer->names, reducer->param_count, by.site, &sum,
-                        NULL, 1));
+  if (ad_reducer_has_leaves(reducer)) {
+    AD_TRY(ad_exact_square_sums(reducer->comm, group, reducer->results, reducer->names, reducer->param_count, by.site,
+                                &exact, NULL, 1));
+    sum = ad_exact_value(&exact);
+  } else {
+    AD_TRY(ad_square_sums(reducer->comm, group, reducer->results, reducer->names, reducer->param_count, by.site, &sum,
+                          NULL, 1));
+  }
   *out = sqrt(sum);
   return AD_OK;
 }

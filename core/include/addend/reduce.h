@@ -131,7 +131,9 @@ AD_API AD_CHECKED ad_status ad_reducer_step_at(ad_reducer *reducer, const ad_arr
 AD_API const ad_array *ad_reducer_gradient(const ad_reducer *reducer, size_t param);
 /* Returns 1 if no gradient of the parameter came in any microbatch of the step; with leaves, in any leaf of any rank. */
 AD_API int ad_reducer_is_absent(const ad_reducer *reducer, size_t param);
-/* *out: the global norm of all gradients, with every distinct element counted once. Collective over `group`. */
+/* *out: the global norm of all gradients, with every distinct element counted once. With leaves its bits do not depend on
+ * the number of data-parallel ranks: the squares of a row are summed in f64, and these sums exactly. Collective over
+ * `group`. */
 #define ad_reducer_norm(...) ad_reducer_norm_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_group *group, double *out,
                                                const char *site);

@@ -73,8 +73,8 @@ grep -q '^2 even ranks, from 2 to 0; rank 0 is number 1 of them; their sum is 2$
 
 # The same bits on one rank, on two and on four.
 "$build/example_leaves" >"$work/leaves" || fail "leaves: $(cat "$work/leaves")"
-[ "$(wc -l <"$work/leaves")" -eq 3 ] || fail "leaves printed: $(cat "$work/leaves")"
-[ "$(sed 's/.*checksum //' "$work/leaves" | sort -u | wc -l)" -eq 1 ] || fail "other bits: $(cat "$work/leaves")"
+[ "$(wc -l <"$work/leaves")" -eq 4 ] || fail "leaves printed: $(cat "$work/leaves")"
+[ "$(sed 's/.*: norm //' "$work/leaves" | sort -u | wc -l)" -eq 1 ] || fail "other bits: $(cat "$work/leaves")"
 
 # A schedule of one's own.
 "$build/example_own_schedule" "$work/table.svg" >"$work/table" || fail "own_schedule"

@@ -184,6 +184,25 @@ static void check_sums(const world *w, int step) {
   }
 }
 
+/* The norm has the bits of the exact sum of the rows' squares, unless tp cuts rows. */
+static void check_norm(const world *w, int step) {
+  ad_exact squares = {0};
+  double norm, expected;
+  ad_group all = ad_mesh_group(w->mesh, AD_AXES_ALL, ad_comm_rank(w->comm));
+  CHECK_OK(ad_reducer_norm(w->reducer, &all, &norm));
+  if (ad_mesh_axis_size(w->mesh, AD_TP) > 1) return;
+  for (int p = 0; p < PARAMS; p++) {
+    size_t numel = (size_t)ad_shape_numel(&shapes[p]), row = numel ? numel / (size_t)shapes[p].dim[0] : 1;
+    for (size_t first = 0; first < numel; first += row) {
+      double sum = 0;
+      for (size_t e = first; e < first + row; e++) sum += expected_sum(w, p, step, e) * expected_sum(w, p, step, e);
+      ad_exact_add(&squares, sum);
+    }
+  }
+  expected = sqrt(ad_exact_value(&squares));
+  CHECK(!memcmp(&norm, &expected, sizeof norm));
+}
+
 static void run_step(world *w, int step) {
   for (int64_t round = 0; round < w->s->rounds; round++) run_round(w, round, step);
   CHECK_OK(ad_reducer_finish(w->reducer));
@@ -195,6 +214,7 @@ static int sum_two_steps(ad_comm *comm, void *context) {
   for (int step = 0; step < 2; step++) {
     run_step(&w, step);
     check_sums(&w, step);
+    check_norm(&w, step);
   }
   close_world(&w);
   return 0;
