@@ -245,6 +245,12 @@ static void sums_over_more_ranks_stay_apart_until_ranks_have_added_theirs(void *
   assert_int_equal(push(&all, (ad_node){0, 8}), AD_OK);
   all.apart = 1;
   assert_int_equal(ad_stack_adds(&all, (ad_node){8, 4}), 0);
+  all.apart = 0;
+  assert_int_equal(ad_stack_adds(&all, (ad_node){8, 4}), 1);
+  all.leaves = 8;
+  assert_int_equal(ad_stack_adds(&all, (ad_node){8, 0}), 0); /* a round without a leaf */
+  all.leaves = 12;
+  all.apart = 1;
   assert_int_equal(push(&all, (ad_node){8, 4}), AD_OK);
   assert_int_equal(all.count, 2);
 }
