@@ -138,19 +138,20 @@ static ad_status take_reduction(const ad_collective *collective, ad_call *call) 
   ad_dtype accumulate = collective->accumulate;
   ad_reduction reduction = collective->reduction;
   int is_float = ad_dtype_is_float(call->dtype);
-  if (!accumulate) accumulate = is_float ? ad_dtype_wide(call->dtype) : call->dtype;
-  int fits = !is_float ? accumulate == call->dtype
-                       : ad_dtype_is_wide(accumulate) && ad_dtype_size(accumulate) >= ad_dtype_size(call->dtype);
-  if (!fits)
+  if (!accumulate)
+    accumulate = is_float ? ad_dtype_wide(call->dtype) : call->dtype;
+  else if (is_float ? !ad_dtype_is_wide(accumulate) || ad_dtype_size(accumulate) < ad_dtype_size(call->dtype)
+                    : accumulate != call->dtype)
     return REFUSE(call,
                   "%s cannot be summed in %s (`accumulate`); floats are summed in f32 or f64, and in no narrower dtype "
                   "than their own, integers and bool in their own dtype",
                   ad_dtype_name(call->dtype), ad_dtype_name(accumulate));
   if ((unsigned)reduction > AD_BIT_XOR)
-    return REFUSE(call,
-                  "`reduction` is %d, which is no reduction; the reductions are sum,max, min, product, bit_and, bit_or "
-                  "and bit_xor",
-                  (int)reduction);
+    return REFUSE(
+        call,
+        "`reduction` is %d, which is no reduction; the reductions are sum, max, min, product, bit_and, bit_or "
+        "and bit_xor",
+        (int)reduction);
   if (is_float && reduction >= AD_BIT_AND)
     return REFUSE(call, "%s cannot be reduced with %s, which is only for integers and bool", ad_dtype_name(call->dtype),
                   ad_reduction_name(reduction));

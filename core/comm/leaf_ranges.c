@@ -123,11 +123,8 @@ int ad_call_is_even(const ad_call *call) {
   return 1;
 }
 
-ad_reducing ad_call_reducing(const ad_call *call, uint32_t result, uint32_t *first, uint32_t *count) {
+ad_reducing ad_call_reducing_leaves(const ad_call *call, uint32_t result, uint32_t *first, uint32_t *count) {
   ad_reducing how = call->reducing;
-  *first = 0;
-  *count = call->members;
-  if (!call->results) return how;
   const ad_call_result *of = &call->results[result];
   *first = of->first;
   *count = of->count;

@@ -9,7 +9,14 @@
 ad_status ad_call_take_ranges(const ad_leaf_ranges *ranges, ad_call *call) AD_CHECKED;
 /* Returns 1 if each member hands in one value and gets one. */
 int ad_call_is_even(const ad_call *call);
-/* Returns how result number `result` is summed, and sets *first and *count to its addends among those of all members. */
-ad_reducing ad_call_reducing(const ad_call *call, uint32_t result, uint32_t *first, uint32_t *count);
+/* Returns how result number `result` is summed, and sets *first and *count to its addends among those of all members.
+ * ad_call_reducing_leaves: only of calls with leaf ranges. */
+ad_reducing ad_call_reducing_leaves(const ad_call *call, uint32_t result, uint32_t *first, uint32_t *count);
+static inline ad_reducing ad_call_reducing(const ad_call *call, uint32_t result, uint32_t *first, uint32_t *count) {
+  if (call->results) return ad_call_reducing_leaves(call, result, first, count);
+  *first = 0;
+  *count = call->members;
+  return call->reducing;
+}
 
 #endif

@@ -13,7 +13,7 @@ void ad_recorder_open(ad_recorder *recorder) { recorder->opened = ad_now(); }
 void ad_recorder_add(ad_recorder *recorder, const ad_call *call) {
   ad_recorded *recorded = &recorder->calls[call->number % AD_RECORDED_CALLS];
   recorded->number = call->number;
-  recorded->signature = ad_signature_of(call);
+  ad_signature_take(call, &recorded->signature);
   recorded->axes = call->axes;
   recorded->shape = call->shape;
   if (call->shape.list) {

@@ -28,28 +28,29 @@ static uint64_t pack(const ad_call *call) {
          (uint64_t)call->reducing.reduction << 24 | pack_outputs(call) << 32;
 }
 
-/* Adds the hash of a call's leaf ranges, if there are any, to the hash of its counts. */
-static ad_signature with_ranges(ad_signature signature, const ad_call *call) {
-  if (call->results) signature.counts ^= call->ranges_hash | 1;
-  return signature;
+/* Returns the hash of what else must match. */
+static uint64_t hash_counts(const ad_call *call) {
+  uint64_t hash = 0;
+  if (ad_op_is_transfer(call->op)) return (uint64_t)call->tag;
+  // All members know the counts of blocks. The counts of pairs are compared later, for each pair of members.
+  if (call->in_starts && ad_is_of_pairs(call->operation)) return 1;
+  // Bit 0 is set, since 0 means: no counts. Bit 1 is flipped, so that segments never match counts with the same hash.
+  if (call->segment_count) hash = (call->segments_hash | 1) ^ 2;
+  if (call->in_starts) hash = XXH3_64bits(call->in_starts, (call->members + 1) * sizeof *call->in_starts) | 1;
+  return call->results ? hash ^ (call->ranges_hash | 1) : hash;
 }
 
-ad_signature ad_signature_of(const ad_call *call) {
+static uint64_t total_count(const ad_call *call) {
+  if (!call->in_starts) return call->count;
+  return ad_is_of_pairs(call->operation) ? 0 : call->in_starts[call->members];
+}
+
+void ad_signature_take(const ad_call *call, ad_signature *out) {
   // In an exchange, dtype and counts are compared for each message, since members without messages need not know them.
-  if (!ad_op_is_transfer(call->op) && ad_has_no_value(call->operation))
-    return (ad_signature){.what = (uint64_t)call->op};
-  ad_signature signature = {.what = pack(call), .count = call->count};
-  if (ad_op_is_transfer(call->op)) signature.counts = (uint64_t)call->tag;
-  // Bit 0 is set, since 0 means: no counts. Bit 1 is flipped, so that segments never match counts with the same hash.
-  if (call->segment_count) signature.counts = (call->segments_hash | 1) ^ 2;
-  if (!call->in_starts) return with_ranges(signature, call);
-  // All members know the counts of blocks. The counts of pairs are compared later, for each pair of members.
-  signature.counts = 1;
-  signature.count = 0;
-  if (ad_is_of_pairs(call->operation)) return signature;
-  signature.counts = XXH3_64bits(call->in_starts, (call->members + 1) * sizeof *call->in_starts) | 1;
-  signature.count = call->in_starts[call->members];
-  return with_ranges(signature, call);
+  int is_empty = !ad_op_is_transfer(call->op) && ad_has_no_value(call->operation);
+  out->what = is_empty ? (uint64_t)call->op : pack(call);
+  out->count = is_empty ? 0 : total_count(call);
+  out->counts = is_empty ? 0 : hash_counts(call);
 }
 
 /* Returns the scale, -128 to 127, that is stored in the lowest byte. */

@@ -30,7 +30,9 @@ static inline int64_t ad_signature_tag(const ad_signature *signature) { return (
  * more. */
 void ad_site_write(char to[AD_SITE_MAX], const char *site);
 
-ad_signature ad_signature_of(const ad_call *call);
+/* Writes the call's signature to *out, number by number: a signature that were returned would be read back from the stack
+ * before its numbers have left the core, which waits for all earlier writes, those to other ranks' lines among them. */
+void ad_signature_take(const ad_call *call, ad_signature *out);
 static inline int ad_signature_equal(const ad_signature *a, const ad_signature *b) {
   return a->what == b->what && a->count == b->count && a->counts == b->counts;
 }

@@ -236,7 +236,7 @@ static void write_call(mpi_world *world, const mpi_call *c, mail_call *out) {
   out->axes = call->axes;
   out->sequence = c->sequence;
   out->number = call->number;
-  out->signature = ad_signature_of(c->asked);
+  ad_signature_take(c->asked, &out->signature);
   out->tag = c->tag;
   ad_site_write(out->site, call->site);
 }

@@ -50,7 +50,8 @@ static int is_waiting(const mpi_world *world) {
 // Appends a sentence on what this rank waits for.
 static void add_own_wait(ad_text *text, const mpi_world *world) {
   const ad_call *call = world->waiting.call;
-  ad_signature signature = ad_signature_of(call);
+  ad_signature signature;
+  ad_signature_take(call, &signature);
   ad_reported_call reported = {&signature, call->axes, &call->shape, call->site, call->number};
   ad_text_add(text, "rank %u waits for ", world->rank);
   if (ad_op_is_transfer(call->op)) {

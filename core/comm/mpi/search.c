@@ -29,7 +29,8 @@ int ad_mpi_is_missing(const mpi_world *world, uint32_t member) {
 
 static void add_wait(ad_text *text, const mpi_world *world, const mpi_waited *w, uint32_t peer) {
   const ad_call *call = world->waiting.call;
-  ad_signature signature = ad_signature_of(call);
+  ad_signature signature;
+  ad_signature_take(call, &signature);
   ad_reported_call reported = {&signature, call->axes, w->shape, call->site, call->number};
   ad_wait_words(text, world->rank, peer, w->sequence, &reported);
 }

@@ -193,7 +193,8 @@ ad_status ad_shm_publish(shm_world *world, shm_call *c) {
   AD_TRY(check_place(world, call));
   shm_slot *slot = ad_shm_slot(c, c->channel->index);
   size_t bytes = sent_bytes(call);
-  shm_offer offer = {.signature = ad_signature_of(call), .entries = (uint32_t)call->message_count};
+  shm_offer offer = {.entries = (uint32_t)call->message_count};
+  ad_signature_take(call, &offer.signature);
   AD_TRY(make_offer(world, c, slot, bytes, &offer));
   slot->chunks = ad_shm_chunks(call);  // also if this input is inline, since other members' inputs may not be
   slot->stream = stream_bytes(call, bytes);

@@ -63,7 +63,7 @@ void ad_shm_look_for_left_peer(shm_world *world, const shm_call *c);
 /* Describes the transfer for error messages. Fills *signature, to which the result points. */
 static inline ad_reported_call ad_shm_reported_transfer(const shm_transfer *t, ad_signature *signature) {
   const ad_call *call = t->under.call;
-  *signature = ad_signature_of(call);
+  ad_signature_take(call, signature);
   return (ad_reported_call){signature, call->axes, &call->shape, call->site, call->number};
 }
 

@@ -26,11 +26,14 @@ static size_t reduce_chunk(const ad_call *call, size_t part) {
 
 uint32_t ad_shm_sources(const shm_world *world, const shm_call *c, size_t whole, const void **sources) {
   const ad_call *call = c->call;
-  size_t value = ad_call_addend(call) * call->element;
-  uint32_t count = 0;
-  for (uint32_t i = 0; i < c->channel->members; i++)
-    for (uint32_t p = 0; p < ad_call_addends(call, i); p++)
-      sources[count++] = ad_shm_at(world, ad_shm_slot(c, i)->offer.in + p * value + whole * call->element);
+  uint32_t count = 0, members = c->channel->members;
+  size_t value = call->results ? ad_call_addend(call) * call->element : 0;
+  for (uint32_t i = 0; i < members; i++) {
+    const char *at = ad_shm_at(world, ad_shm_slot(c, i)->offer.in + whole * call->element);
+    uint32_t values = ad_call_addends(call, i);
+    if (values) sources[count++] = at;
+    for (uint32_t p = 1; p < values; p++) sources[count++] = at + p * value;
+  }
   return count;
 }
 
@@ -42,7 +45,7 @@ static uint32_t list_outs(const shm_world *world, const shm_call *c, uint32_t k,
   size_t element = call->out_element, in_result = for_all ? whole : at;
   uint32_t count = 0;
   for (uint32_t i = for_all ? 0 : k; i < (for_all ? c->channel->members : k + 1); i++) {
-    size_t start = result * ad_call_result_size(call, i) + in_result;
+    size_t start = (result ? result * ad_call_result_size(call, i) : 0) + in_result;
     outs[count++] = ad_shm_at(world, ad_shm_slot(c, i)->offer.out + start * element);
   }
   return count;

@@ -176,13 +176,14 @@ static void every_record_is_one_that_backends_carry_out(void **state) {
 static void a_signature_of_an_added_operation_tells_roots_and_counts_apart(void **state) {
   size_t counts[] = {0, 1, 4}, others[] = {0, 2, 4};
   ad_call call = {.op = (ad_collective_op)GATHER, .operation = &gather, .dtype = AD_F32, .members = 2, .count = 2};
-  ad_signature plain = ad_signature_of(&call);
+  ad_signature plain, at_other_root, with_counts, with_others;
+  ad_signature_take(&call, &plain);
   call.root = 1;
-  ad_signature at_other_root = ad_signature_of(&call);
+  ad_signature_take(&call, &at_other_root);
   call.in_starts = call.out_starts = counts;
-  ad_signature with_counts = ad_signature_of(&call);
+  ad_signature_take(&call, &with_counts);
   call.in_starts = call.out_starts = others;
-  ad_signature with_others = ad_signature_of(&call);
+  ad_signature_take(&call, &with_others);
   assert_false(ad_signature_equal(&plain, &at_other_root));
   assert_false(ad_signature_equal(&at_other_root, &with_counts));
   assert_false(ad_signature_equal(&with_counts, &with_others));

@@ -31,9 +31,9 @@ static int make_world(void **state) {
   ad_mesh_destroy(mesh);
   ad_call call = {.op = AD_ALL_REDUCE, .operation = ad_comm_operation_of(AD_ALL_REDUCE), .dtype = AD_F32, .count = 4};
   call.reducing.out_dtype = AD_F32;
-  w.sum = ad_signature_of(&call);
+  ad_signature_take(&call, &w.sum);
   call.count = 5;
-  w.longer = ad_signature_of(&call);
+  ad_signature_take(&call, &w.longer);
   w.text = ad_text_on(w.words, sizeof w.words);
   return 0;
 }
