@@ -40,6 +40,12 @@ static const kind_of_case kinds[] = {
     {"update", "f32", "zero3", 0, BENCH_UPDATE},
     {"train_step", "f32", "whole", 1, BENCH_TRAINING},
     {"train_step", "bf16", "whole", 1, BENCH_TRAINING},
+    {"leaves", "f32", "whole", 1, BENCH_LEAVES},
+    {"leaves", "f32", "zero1", 1, BENCH_LEAVES},
+    {"leaves", "f32", "zero3", 1, BENCH_LEAVES},
+    {"leaves", "bf16", "whole", 1, BENCH_LEAVES},
+    {"leaves", "bf16", "zero1", 1, BENCH_LEAVES},
+    {"leaves", "bf16", "zero3", 1, BENCH_LEAVES},
     {"parallel_step", "f32", "tp", 1, BENCH_TENSOR},
     {"parallel_step", "f32", "tp_sequence", 1, BENCH_TENSOR},
     {"parallel_step", "f32", "fsdp_tp", 1, BENCH_HYBRID},
@@ -116,7 +122,8 @@ static const bench_model *model_of(const case_list *list, bench_duty duty) {
   if (duty & (BENCH_DECOMPOSITION | BENCH_TRANSFER))
     return list->options->quick ? &bench_tiny_decomposed : &bench_decomposed;
   if (duty == BENCH_TRAINING && list->doubled) return list->options->quick ? &bench_tiny_doubled : &bench_small_doubled;
-  if (duty & (BENCH_TRAINING | BENCH_TORCH_STEP) && list->options->quick) return &bench_tiny;
+  if (duty & (BENCH_TRAINING | BENCH_TORCH_STEP | BENCH_LEAVES) && list->options->quick) return &bench_tiny;
+  if (duty == BENCH_LEAVES) return &bench_leaves;
   if (duty == BENCH_PIPELINE) return list->options->quick ? &bench_tiny_staged : &bench_staged;
   if (duty & (BENCH_TENSOR | BENCH_HYBRID)) return list->options->quick ? &bench_tiny : &bench_wide;
   return duty == BENCH_SHARDED && !list->options->quick ? &bench_large : &bench_small;
@@ -171,9 +178,9 @@ static void add_pools(case_list *list, const kind_of_case *kind, int ranks) {
   add(list, kind, ranks, numel * bench_element(kind->dtype));
 }
 
-/* Bytes of the model's parameters; those of train_step are f32, whatever dtype the step computes in. */
+/* Bytes of the model's parameters; those of train_step and leaves are f32, whatever dtype the step computes in. */
 static size_t parameter_bytes(const case_list *list, const kind_of_case *kind) {
-  const char *dtype = kind->duty == BENCH_TRAINING ? "f32" : kind->dtype;
+  const char *dtype = kind->duty & (BENCH_TRAINING | BENCH_LEAVES) ? "f32" : kind->dtype;
   return bench_trainer.numel(model_of(list, kind->duty)) * bench_element(dtype);
 }
 
@@ -224,6 +231,7 @@ static void add_ranks(case_list *list, int ranks, int few) {
   if (few) add_duty(list, BENCH_SHARDED, ranks);
   add_duty(list, BENCH_UPDATE, ranks);
   if (few) add_duty(list, BENCH_ROUTING, ranks);
+  if (few) add_duty(list, BENCH_LEAVES, ranks);
   add_duty(list, BENCH_BRIDGE, ranks);
   add_group(list, ranks, few);
 }

@@ -12,10 +12,12 @@ typedef struct bench_model {
 } bench_model;
 extern const bench_model bench_small, bench_small_doubled, bench_wide, bench_large, bench_tiny, bench_tiny_doubled;
 extern const bench_model bench_staged, bench_tiny_staged;         /* for pipelines */
+extern const bench_model bench_leaves;                            /* for leaves of the batch */
 extern const bench_model bench_decomposed, bench_tiny_decomposed; /* for the decomposition of their matrices */
 
 /* Starts `ranks` ranks that join the conductor at `address`; returns when they have ended. `plain`: they do a simpler
- * task, for comparison: a parallel_step splits only the batch, `grouped` is one product of all rows. */
+ * task, for comparison: a parallel_step splits only the batch, `grouped` is one product of all rows, `leaves` has
+ * microbatches instead, or, if `plain` is 2, a single one. */
 int bench_library(const char *address, int ranks, const bench_model *model, int plain);
 /* Does the work of one rank, started by any launcher; returns an exit status. */
 int bench_library_rank(ad_comm *comm, const char *address, const bench_model *model, int plain);

@@ -26,6 +26,9 @@ static int be_addend(const bench_kind *kind, const char *address, const bench_sc
 static int be_addend_plain(const bench_kind *kind, const char *address, const bench_scene *scene) {
   return bench_library(address, scene->ranks, scene->model, 1);
 }
+static int be_addend_plainest(const bench_kind *kind, const char *address, const bench_scene *scene) {
+  return bench_library(address, scene->ranks, scene->model, 2);
+}
 static size_t numel_of(const bench_model *model) { return bench_trainer.numel ? bench_trainer.numel(model) : 0; }
 static int be_slices(const bench_kind *kind, const char *address, const bench_scene *scene) {
   return bench_floor(address, scene->ranks, BENCH_FLOOR_SLICES, numel_of(scene->model));
@@ -135,7 +138,7 @@ const bench_kind bench_kinds[] = {
     {"addend", "",
      BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_TRAINING | BENCH_SHARDED | BENCH_UPDATE | BENCH_TENSOR | BENCH_HYBRID |
          BENCH_ROUTING | BENCH_GROUPED | BENCH_LAYER | BENCH_BRIDGE | BENCH_DECOMPOSITION | BENCH_TRANSFER |
-         BENCH_TORCH | BENCH_TORCH_STEP | BENCH_PIPELINE,
+         BENCH_TORCH | BENCH_TORCH_STEP | BENCH_PIPELINE | BENCH_LEAVES,
      0, be_addend, NULL},
     {"floor", "slices",
      BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_SHARDED | BENCH_UPDATE | BENCH_ROUTING | BENCH_BRIDGE | BENCH_TRANSFER,
@@ -181,6 +184,8 @@ const bench_kind bench_kinds[] = {
     {"torch_grouped", "grouped_mm", BENCH_LAYER | BENCH_GROUPED, 1, be_python, WORDS("torch_experts.py", "experts")},
     {"addend_one", "one process", BENCH_PIPELINE, 1, be_addend, NULL},
     {"torch_pipelining", "gloo", BENCH_PIPELINE, 1, be_python, WORDS("torch_pipeline.py", "pipeline")},
+    {"addend_microbatches", "a microbatch for each leaf", BENCH_LEAVES, 1, be_addend_plain, NULL},
+    {"addend_whole", "one microbatch", BENCH_LEAVES, 1, be_addend_plainest, NULL},
     {"addend_one", "one process", BENCH_DECOMPOSITION, 1, be_addend, NULL},
     {"torch_one", "one process, one thread", BENCH_DECOMPOSITION, 1, be_python, WORDS("torch_decompose.py", "1")},
     {"torch_group", "torch.distributed", BENCH_TORCH, 1, be_python, WORDS("torch_collectives.py", "addend")},

@@ -23,7 +23,8 @@ typedef enum bench_duty {
   BENCH_BETWEEN = 8192, /* collectives between hosts */
   BENCH_TORCH = 16384,  /* collectives through torch.distributed */
   BENCH_TORCH_STEP = 32768,
-  BENCH_PIPELINE = 65536
+  BENCH_PIPELINE = 65536,
+  BENCH_LEAVES = 131072
 } bench_duty;
 
 /* How a program is started: the number of ranks, the model and the hosts. */
@@ -42,7 +43,7 @@ typedef struct bench_kind {
   char *const *words; /* arguments for `be` */
 } bench_kind;
 
-enum { BENCH_KINDS_MAX = 40 };
+enum { BENCH_KINDS_MAX = 48 };
 extern const bench_kind bench_kinds[];
 extern const int bench_kind_count;
 

@@ -16,7 +16,7 @@ typedef struct entry {
   bench_program *program;
   const bench_kind *kind;
   bench_task task;
-  double seconds[BENCH_ROUNDS_MAX], waiting[BENCH_ROUNDS_MAX];
+  double seconds[BENCH_ROUNDS_MAX], waiting[BENCH_ROUNDS_MAX], busy[BENCH_ROUNDS_MAX];
   int rounds;
   double median; /* seconds; -1: not measured */
 } entry;
@@ -73,6 +73,7 @@ static void take_turns(turns *t) {
       double seconds = bench_perform(e->program, &e->task, PATIENCE);
       if (seconds <= 0) continue;
       e->waiting[e->rounds] = e->program->waiting;
+      e->busy[e->rounds] = e->program->busy;
       e->seconds[e->rounds++] = seconds;
     }
   }
@@ -127,15 +128,29 @@ static void add_transfers(json_t *row, entry *own) {
   json_object_set_new(row, "transfer_seconds", json_real(own->waiting[own->rounds / 2]));
 }
 
+/* Adds the processor seconds of all ranks, by program. */
+static void add_processor_seconds(const turns *t, json_t *row) {
+  json_t *each = json_object();
+  for (int i = 0; i < t->count; i++) {
+    const entry *e = &t->entries[i];
+    double busy[BENCH_ROUNDS_MAX];
+    memcpy(busy, e->busy, sizeof busy);
+    bench_sort(busy, e->rounds);
+    if (e->rounds) json_object_set_new(each, e->kind->name, json_real(busy[e->rounds / 2]));
+  }
+  json_object_set_new(row, "processor_seconds", each);
+}
+
 static json_t *row_of(const turns *t, const bench_case *measured, entry *own) {
   const entry *floor = best(t, "floor");
   json_t *row = bench_row(&own->task, measured->ranks, own->seconds, own->rounds);
   json_object_set_new(row, "floor_seconds", number(floor));
   json_object_set_new(row, "floor_ratio", floor ? json_real(own->median / floor->median) : json_null());
-  if (measured->duty &
-      (BENCH_TRAINING | BENCH_TENSOR | BENCH_HYBRID | BENCH_DECOMPOSITION | BENCH_TORCH_STEP | BENCH_PIPELINE))
+  if (measured->duty & (BENCH_TRAINING | BENCH_TENSOR | BENCH_HYBRID | BENCH_DECOMPOSITION | BENCH_TORCH_STEP |
+                        BENCH_PIPELINE | BENCH_LEAVES))
     add_model(row, measured->model, own->median);
   if (measured->duty == BENCH_PIPELINE) add_transfers(row, own);
+  if (measured->duty == BENCH_LEAVES) add_processor_seconds(t, row);
   if (measured->duty == BENCH_TRAINING) bench_trainer.add_products(row, measured);
   if (strcmp(measured->op, measured->task.op) != 0) add_variant(row, measured);
   add_peers(t, row);

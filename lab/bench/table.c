@@ -183,9 +183,9 @@ static double product_rate(const json_t *row, const char *seconds) {
   return took > 0 ? work / took : 0;
 }
 
-static void print_rate(FILE *to, int width, double rate) {
+static void print_rate(FILE *to, int width, int digits, double rate) {
   if (rate > 0)
-    fprintf(to, " %*.1f", width, rate);
+    fprintf(to, " %*.*f", width, digits, rate);
   else
     fprintf(to, " %*s", width, "-");
 }
@@ -198,11 +198,11 @@ static void print_product(FILE *to, const json_t *row) {
            json_string_value(json_object_get(row, "result")));
   double ours = product_rate(row, "seconds_min"), own = product_rate(row, "onednn_own_seconds");
   fprintf(to, "%-14s %17s %-12s", json_string_value(json_object_get(row, "variant")), shape, names);
-  print_rate(to, 8, ours);
-  print_rate(to, 9, product_rate(row, "openblas_seconds"));
-  print_rate(to, 8, product_rate(row, "onednn_seconds"));
-  print_rate(to, 8, product_rate(row, "widened_seconds"));
-  print_rate(to, 12, own);
+  print_rate(to, 8, 1, ours);
+  print_rate(to, 9, 1, product_rate(row, "openblas_seconds"));
+  print_rate(to, 8, 1, product_rate(row, "onednn_seconds"));
+  print_rate(to, 8, 1, product_rate(row, "widened_seconds"));
+  print_rate(to, 12, 1, own);
   fprintf(to, own > 0 ? " %5.2f\n" : "\n", ours / (own > 0 ? own : 1));
 }
 
@@ -318,6 +318,31 @@ static void print_group(FILE *to, const json_t *row) {
   fprintf(to, "\n");
 }
 
+/* The same step without leaves: with a microbatch for each leaf, and with one microbatch. */
+static const char *const without_leaves[] = {"addend_microbatches", "addend_whole"};
+
+static void print_leaves_head(FILE *to, const json_t *row) {
+  fprintf(to,
+          "training steps with a leaf for each sample; beside them, the step's time without leaves over that with "
+          "leaves, with as many microbatches and with one, then the same of processor seconds\n"
+          "%-5s %-8s %9s %5s %9s  %22s %12s %6s %12s %6s\n",
+          "dtype", "storage", "size", "ranks", "median", "min .. max", "microbatches", "one", "processor", "one");
+}
+
+static void print_leaves(FILE *to, const json_t *row) {
+  const json_t *peers = json_object_get(row, "peers"), *busy = json_object_get(row, "processor_seconds");
+  double own = json_number_value(json_object_get(busy, "addend"));
+  char size[32];
+  print_bytes(size, sizeof size, json_integer_value(json_object_get(row, "bytes")));
+  fprintf(to, "%-5s %-8s %9s %5lld", json_string_value(json_object_get(row, "dtype")),
+          json_string_value(json_object_get(row, "storage")), size, json_integer_value(json_object_get(row, "ranks")));
+  print_spread(to, row);
+  for (int i = 0; i < 2; i++) print_ratio(to, row, json_object_get(peers, without_leaves[i]), i ? 6 : 12);
+  for (int i = 0; i < 2; i++)
+    print_rate(to, i ? 6 : 12, 2, own > 0 ? json_number_value(json_object_get(busy, without_leaves[i])) / own : 0);
+  fprintf(to, "\n");
+}
+
 /* A kind of row with its own columns. All other rows have the usual columns: times of addend, floor and peers. */
 typedef struct row_kind {
   const char *op;
@@ -327,11 +352,15 @@ typedef struct row_kind {
 
 /* The kinds of rows by operation. Rows between hosts are one kind whatever the operation; the last entry is for every
  * other row. */
-static const row_kind kinds[] = {
-    {"train_step", print_training_head, print_training}, {"attention", print_attention_head, print_attention},
-    {"products", print_products_head, print_product},    {"errors", print_error_head, print_error},
-    {"memory", print_memory_head, print_memory},         {"torch_group", print_group_head, print_group},
-    {"hosts", print_between_head, print_between},        {NULL, print_head, print_row}};
+static const row_kind kinds[] = {{"train_step", print_training_head, print_training},
+                                 {"attention", print_attention_head, print_attention},
+                                 {"products", print_products_head, print_product},
+                                 {"errors", print_error_head, print_error},
+                                 {"memory", print_memory_head, print_memory},
+                                 {"torch_group", print_group_head, print_group},
+                                 {"hosts", print_between_head, print_between},
+                                 {"leaves", print_leaves_head, print_leaves},
+                                 {NULL, print_head, print_row}};
 
 static int kind_of(const json_t *row) {
   const char *op = json_object_get(row, "hosts") ? "hosts" : json_string_value(json_object_get(row, "op"));

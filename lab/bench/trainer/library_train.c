@@ -15,7 +15,7 @@ static const char RECIPE[] =
     "mesh: \"%s\"\n"
     "precision: {param: %s, reduce: %s, compute: %s}\n"
     "shard: {zero: %d}\n"
-    "train: {global_batch: %d, microbatches: %d, steps: 1000000, lr: 1e-4, clip: 1.0, seed: 1}\n"
+    "train: {global_batch: %d, microbatches: %d, leaves: %d, steps: 1000000, lr: 1e-4, clip: 1.0, seed: 1}\n"
     "%s";
 
 ad_status bench_recipe(const bench_setting *setting, ad_recipe **out) {
@@ -24,7 +24,7 @@ ad_status bench_recipe(const bench_setting *setting, ad_recipe **out) {
   int zero = strncmp(setting->storage, "zero", 4) ? 0 : atoi(setting->storage + 4);
   snprintf(text, sizeof text, RECIPE, model->layers, model->d_model, model->heads, setting->sequence ? "true" : "false",
            model->seq, setting->mesh, setting->dtype, setting->dtype, setting->compute, zero, model->batch,
-           setting->microbatches, setting->schedule);
+           setting->microbatches, setting->leaves, setting->schedule);
   return ad_recipe_parse(text, "bench", NULL, 0, out);
 }
 
@@ -46,15 +46,24 @@ static bench_setting pipeline_setting(const bench_model *model, const bench_task
   return setting;
 }
 
+/* Each sample is a leaf, and a rank's microbatches have one leaf each; `plain`: the microbatches alone, or one of them. */
+static void set_leaves(bench_setting *setting, int64_t ranks, int plain) {
+  int batch = setting->model->batch;
+  if (!plain) setting->leaves = batch;
+  if (plain < 2) setting->microbatches = batch / (int)ranks;
+}
+
 /* In a parallel_step two ranks share each matrix (tp=2); with more ranks, FSDP shards parameters over the pairs. */
-bench_setting bench_step_setting(const bench_model *model, const bench_task *task, int64_t ranks, int splits_batch) {
-  if (!strcmp(task->op, "pipeline")) return pipeline_setting(model, task, ranks, splits_batch);
+bench_setting bench_step_setting(const bench_model *model, const bench_task *task, int64_t ranks, int plain) {
+  if (!strcmp(task->op, "pipeline")) return pipeline_setting(model, task, ranks, plain);
   int shards = !strcmp(task->storage, "fsdp_tp"), zero = !strncmp(task->storage, "zero", 4);
   bench_setting setting = bench_setting_of(model, shards || zero ? "dp_shard" : "dp_replicate", ranks);
   if (shards) setting.storage = "zero3";
   if (zero) setting.storage = task->storage;
-  if (!strcmp(task->op, "train_step")) setting.compute = task->dtype;
-  if (strcmp(task->op, "parallel_step") != 0 || splits_batch) return setting;
+  int is_leaves = !strcmp(task->op, "leaves");
+  if (is_leaves) set_leaves(&setting, ranks, plain);
+  if (is_leaves || !strcmp(task->op, "train_step")) setting.compute = task->dtype;
+  if (strcmp(task->op, "parallel_step") != 0 || plain) return setting;
   snprintf(setting.mesh, sizeof setting.mesh, "dp_shard=%lld tp=2", (long long)ranks / 2);
   setting.sequence = !strcmp(task->storage, "tp_sequence");
   return setting;

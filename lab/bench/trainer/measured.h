@@ -14,14 +14,14 @@ typedef struct bench_setting {
   int sequence;                /* 1: sequence parallelism over tp */
   const char *storage, *dtype; /* as in a task; the dtype is that of parameters and reductions */
   const char *compute;         /* the dtype of activations and of the inputs of matrix products */
-  int microbatches;
-  char schedule[64]; /* the recipe's `schedule` of a pipeline, as YAML; "": no pipeline */
+  int microbatches, leaves;    /* leaves 0: none */
+  char schedule[64];           /* the recipe's `schedule` of a pipeline, as YAML; "": no pipeline */
 } bench_setting;
 /* The setting with all ranks on one axis, storage "whole" and all dtypes "f32". */
 bench_setting bench_setting_of(const bench_model *model, const char *axis, int64_t ranks);
 /* The setting for a task's step: ranks on dp_replicate, computing in the task's dtype; for a parallel_step, ranks as
- * the task's storage says. `splits_batch`: in a parallel_step the ranks split only the batch instead. */
-bench_setting bench_step_setting(const bench_model *model, const bench_task *task, int64_t ranks, int splits_batch);
+ * the task's storage says; for `leaves`, each sample is a leaf. `plain` as of bench_library. */
+bench_setting bench_step_setting(const bench_model *model, const bench_task *task, int64_t ranks, int plain);
 ad_status bench_recipe(const bench_setting *setting, ad_recipe **out) AD_CHECKED;
 
 /* Training steps on this rank. */

@@ -91,7 +91,7 @@ static ad_status run_transfers(bench_held *self, const bench_task *task) {
 }
 
 static int is_step(const char *op) {
-  static const char *const steps[] = {"train_step", "parallel_step", "decompose_step", "pipeline"};
+  static const char *const steps[] = {"train_step", "parallel_step", "decompose_step", "pipeline", "leaves"};
   for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
     if (!strcmp(op, steps[i])) return 1;
   return 0;

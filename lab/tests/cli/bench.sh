@@ -9,7 +9,7 @@ trap end_all EXIT
 . "$source/tests/support/draw.sh"
 . "$source/tests/support/says.sh"
 draw_cases "measurements" 4 all_reduce parameters startup products train_step errors parallel_step exchange experts bridge attention pipeline \
-  decompose memory torch_group
+  decompose memory torch_group leaves
 
 if is_drawn all_reduce; then
 document=$("$addend" bench --quick --json --op all_reduce --ranks 2 --largest 65536 2>/dev/null)
@@ -363,4 +363,20 @@ for row in rows:
     assert 0 < row["transfer_seconds"] < row["seconds_max"], row
 PY
 "$addend" bench --quick --op pipeline 2>/dev/null | grep -Eq '^pipeline .* zb .* [0-9.]+ %$' # with the share of transfers
+fi
+
+# A step with leaves, beside the same without: with as many microbatches and with one.
+if is_drawn leaves; then
+document=$("$addend" bench --quick --json --peers --op leaves 2>/dev/null)
+python3 - "$document" <<'PY'
+import json, sys
+rows = json.loads(sys.argv[1])["rows"]
+without = {"addend_microbatches", "addend_whole"}
+assert {(row["dtype"], row["storage"]) for row in rows} >= {(dtype, storage) for dtype in ("f32", "bf16") for storage in ("whole", "zero1")}, rows
+for row in rows:
+    assert row["op"] == "leaves" and row["ranks"] == 2 and row["model"]["batch"] == 8, row
+    assert all(row["peers"][name] > 0 for name in without), row
+    assert row["processor_seconds"].keys() == {"addend"} | without and all(s > 0 for s in row["processor_seconds"].values()), row
+PY
+"$addend" bench --quick --peers --op leaves 2>/dev/null | grep -Eq '^bf16 +zero1 .*( +[0-9]+\.[0-9]+){4}$' # ratios of times and of processor seconds
 fi
