@@ -89,6 +89,54 @@ static void ranks_with_uneven_shards_hold_what_was_planned(void **state) {
   }
 }
 
+/* In the plan's document each rank has what that rank itself would plan, though it acts as one rank of each kind only. */
+static void document_has_each_rank(const ad_recipe *recipe, int64_t ranks) {
+  json_t *plan;
+  must(ad_plan_document(recipe, NULL, &plan));
+  for (int64_t rank = 0; rank < ranks; rank++) {
+    ad_plan_memory own = planned(recipe, rank, ranks);
+    const json_t *entry = json_array_get(json_object_get(plan, "memory_per_rank"), (size_t)rank);
+    assert_int_equal(json_integer_value(json_object_get(entry, "peak")), ad_plan_peak(&own));
+  }
+  json_decref(plan);
+}
+
+static void hold_what_was_planned(const char *const *sets, size_t count) {
+  ad_recipe *recipe = NULL;
+  int64_t ranks;
+  must(
+      ad_recipe_parse("name: small\nmodel: {kind: gpt, layers: 2, d_model: 16, heads: 2}\n"
+                      "data: {text: [/usr/share/common-licenses], seq: 12}\nmesh: \"dp=1\"\n"
+                      "train: {steps: 2, lr: 1e-2}\n",
+                      "small.yaml", sets, count, &recipe));
+  must(ad_recipe_world(recipe, &ranks));
+  document_has_each_rank(recipe, ranks);
+  run_ranks(ranks, holds_what_was_planned, recipe);
+  ad_recipe_destroy(recipe);
+}
+#define HOLD_WHAT_WAS_PLANNED(...) \
+  hold_what_was_planned((const char *const[]){__VA_ARGS__}, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
+
+/* Among them ranks whose leaves, or some of them, are empty, in this order or the other. */
+static void ranks_with_leaves_hold_what_was_planned(void **state) {
+  static const char wide[] = "precision={compute: bf16, grad: f64, reduce: f64, accumulate: f64}",
+                    narrow[] = "precision={param: bf16, compute: bf16, reduce: f32}", zero1[] = "shard.zero=1";
+  HOLD_WHAT_WAS_PLANNED("mesh=dp_replicate=7", "train.leaves=8", "train.global_batch=3");
+  HOLD_WHAT_WAS_PLANNED("mesh=dp_replicate=7", "train.leaves=8", "train.global_batch=13", wide, zero1);
+  HOLD_WHAT_WAS_PLANNED("mesh=dp_shard=4", "train.leaves=16", "train.global_batch=3", wide, zero1);
+  HOLD_WHAT_WAS_PLANNED("mesh=dp_shard=4", "train.leaves=8", "train.global_batch=5", narrow);
+  HOLD_WHAT_WAS_PLANNED("mesh=dp_replicate=3", "train.leaves=13", "train.global_batch=26", narrow, zero1);
+  HOLD_WHAT_WAS_PLANNED("mesh=dp_replicate=2 dp_shard=2", "train.leaves=16", "train.global_batch=13",
+                        "train.microbatches=2", "train.sync=[none, all]");
+  HOLD_WHAT_WAS_PLANNED("mesh=dp_replicate=2 tp=2", "train.leaves=4", "train.global_batch=7", zero1);
+}
+
+static void ranks_with_empty_microbatches_hold_what_was_planned(void **state) {
+  HOLD_WHAT_WAS_PLANNED("mesh=dp_shard=3", "train.microbatches=7", "train.global_batch=5");
+  HOLD_WHAT_WAS_PLANNED("mesh=dp_replicate=2", "train.microbatches=5", "train.global_batch=3",
+                        "precision={compute: bf16, grad: f64, reduce: f64, accumulate: f64}");
+}
+
 static void a_copy_in_the_dtype_of_computation_is_counted(void **state) {
   ad_recipe *same = recipe_of("dp_shard=2", "", ""), *wide = recipe_of("dp_shard=2", "param: f64, compute: f32", "");
   ad_plan_memory own = planned(same, 0, 2), copied = planned(wide, 0, 2);
@@ -441,6 +489,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(ranks_hold_what_was_planned),
       cmocka_unit_test(ranks_with_uneven_shards_hold_what_was_planned),
+      cmocka_unit_test(ranks_with_leaves_hold_what_was_planned),
+      cmocka_unit_test(ranks_with_empty_microbatches_hold_what_was_planned),
       cmocka_unit_test(a_copy_in_the_dtype_of_computation_is_counted),
       cmocka_unit_test(a_node_holds_what_its_ranks_hold),
       cmocka_unit_test(ranks_of_different_nodes_share_no_copy),

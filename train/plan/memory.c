@@ -2,12 +2,14 @@
  * one rank of each kind. In a small world the kind of each rank is found rank by rank; in a large world the kinds
  * follow from how values are sharded (rank_kinds.c). */
 #include <stdlib.h>
+#include <xxhash.h>
 #include "base/error.h"
 #include "base/memory.h"
 #include "module/module.h"
 #include "plan/pools.h"
 #include "plan/rank_kinds.h"
 #include "program/program.h"
+#include "recipe/leaves.h"
 #include "step/run.h"
 
 enum { LISTED_MAX = 4096 }; /* in a world of at most this many ranks each rank is listed */
@@ -58,7 +60,8 @@ static ad_status add_states(const ad_program *program, int is_written, ad_held_l
   return AD_OK;
 }
 
-/* With leaves: adds the leaves and the rows of the whole batch, which data-parallel ranks divide. */
+/* With leaves: adds the leaves and the rows of the whole batch, which data-parallel ranks divide. That tells ranks apart
+ * where kinds are found without a list of ranks; key_of_leaves() does so exactly. */
 static ad_status add_leaves(const ad_program *program, ad_held_list *to) {
   const ad_program_setting *setting = ad_program_setting_of(program);
   ad_layout divided = ad_layout_all(ad_program_full_mesh(program, 0), AD_R);
@@ -169,6 +172,34 @@ static json_t *node_document(int64_t node, int64_t peak) {
 
 /* ---- small worlds: rank by rank ---- */
 
+/* Returns 1 if a rank's sums of leaves are all sent at the end of the step, without a reduce_scatter. Then they depend on
+ * its own leaves alone. */
+static int sends_sums_once(const ad_recipe *recipe) {
+  size_t sending = 0;
+  for (size_t m = 0; m < recipe->train.sync_count; m++) sending += recipe->train.sync[m] != AD_SYNC_NONE;
+  return sending <= 1 && recipe->shard.zero < 2;
+}
+
+/* Hashes what a rank's bytes depend on besides the values of which it has parts: the rows of its leaves, round by round,
+ * and how the sums of these leaves lie in the tree over all. A tree over n leaves that follow one another looks the same
+ * where their numbers differ by a multiple of a power of two that is at least n. */
+static ad_status key_of_leaves(const ad_recipe *recipe, int64_t rank, uint64_t *key) {
+  int64_t *list, rounds = ad_recipe_rounds(recipe), period = 1;
+  AD_TRY(ad_recipe_list_leaves(recipe, rank, &list));
+  while (period < rounds || (period < recipe->train.leaves && !sends_sums_once(recipe))) period *= 2;
+  for (int64_t round = 0; round < rounds; round++) {
+    int64_t leaf = list[round], facts[] = {-1, 0, 0};
+    if (leaf >= 0) {
+      facts[0] = ad_cut(recipe->train.global_batch, leaf, recipe->train.leaves).count;
+      facts[1] = leaf % period;
+      facts[2] = leaf + 1 == recipe->train.leaves;
+    }
+    *key = XXH3_64bits_withSeed(facts, sizeof facts, *key);
+  }
+  ad_release(list);
+  return AD_OK;
+}
+
 /* Returns the memory of a rank of this kind. Only rank 0 has a copy of the parameters for prompts; otherwise all ranks
  * of a kind are the same. */
 static ad_plan_memory memory_of_rank(const ad_plan_memory *of_kind, int64_t rank) {
@@ -187,6 +218,7 @@ typedef struct ad_listed_ranks {
 static ad_status find_kind(const ad_planning *plan, int64_t rank, ad_listed_ranks *to) {
   uint64_t key = ad_rank_key(plan->held.list, plan->held.count, rank, plan->world->ranks_per_node);
   size_t at = 0;
+  if (plan->recipe->train.leaves) AD_TRY(key_of_leaves(plan->recipe, rank, &key));
   while (at < to->count && to->kinds[at].key != key) at++;
   to->kind_of[rank] = at;
   if (at < to->count) return AD_OK;

@@ -13,11 +13,15 @@ size_t ad_memory_peak(const tape_memory *memory, int dry) {
   return used > memory->dry_peak ? used : memory->dry_peak;
 }
 
+void ad_memory_note_peak(tape_memory *memory, int dry) {
+  if (dry) memory->dry_peak = ad_memory_peak(memory, dry);
+}
+
 ad_status ad_memory_take(tape_memory *memory, int dry, size_t bytes, void **out) {
   void *taken = NULL;
   if (dry) {
     memory->dry_used += ((bytes ? bytes : 1) + 63) / 64 * 64;  // rounded up as the arena rounds
-    memory->dry_peak = ad_memory_peak(memory, dry);
+    ad_memory_note_peak(memory, dry);
   } else if (!(taken = ad_arena_take(memory->arena, bytes))) {
     return AD_MEMORY;
   }
@@ -165,6 +169,7 @@ static void leave(ad_tape *tape) {
   tape_memory *memory = tape->values;
   tape->has_shared = 0;
   if (--memory->tapes) return;
+  ad_memory_note_peak(memory, tape->dry);
   ad_arena_reset(memory->arena);
   memory->spares = memory->records = NULL;
   memory->dry_used = 0;

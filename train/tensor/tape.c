@@ -24,6 +24,7 @@ tape_mark ad_tape_mark(const ad_tape *tape) {
 }
 
 void ad_tape_rewind(ad_tape *tape, tape_mark mark) {
+  ad_memory_note_peak(tape->values, tape->dry);
   ad_arena_rewind(tape->values->arena, mark.arena);
   tape->values->dry_used = mark.dry;
 }
@@ -95,6 +96,7 @@ void ad_tape_destroy(ad_tape *tape) {
 
 void ad_tape_reset(ad_tape *tape) {
   ad_tape_give_all(tape);
+  ad_memory_note_peak(&tape->own, tape->dry);
   ad_arena_reset(tape->own.arena);
   tape->own.dry_used = 0;
   tape->position = 0;

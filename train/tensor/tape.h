@@ -111,6 +111,8 @@ ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) AD_CHECKED;
 /* Takes memory. On backend dry the bytes are only counted, and *out is NULL. */
 ad_status ad_memory_take(tape_memory *memory, int dry, size_t bytes, void **out) AD_CHECKED;
 size_t ad_memory_peak(const tape_memory *memory, int dry);
+/* Call it before memory is given back by a reset or a rewind: on backend dry the peak includes what is taken now. */
+void ad_memory_note_peak(tape_memory *memory, int dry);
 /* Takes a gradient's memory, perhaps that of a consumed gradient of the same size; ad_block_give gives it back. */
 ad_status ad_block_take(ad_tape *tape, size_t bytes, void **out) AD_CHECKED;
 ad_status ad_block_give(ad_tape *tape, size_t bytes, void *data) AD_CHECKED;
