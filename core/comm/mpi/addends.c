@@ -4,6 +4,7 @@
  * addend. */
 #include <string.h>
 #include "base/memory.h"
+#include "comm/leaf_ranges.h"
 #include "comm/mpi/move.h"
 #include "comm/shm/memory.h"
 #include "kernels/kernels.h"
@@ -229,16 +230,20 @@ int ad_mpi_has_collected(mpi_world *world, mpi_call *c) {
   return all;
 }
 
-/* Adds up the nodes of leaves that members handed in, as the call's one result. Addends of an empty slice have no
- * memory. */
-static void add_up_nodes(const mpi_call *c, void *out, size_t bytes) {
+/* Adds up the nodes of leaves that members handed in, as the call's results, one after another. Addends of an empty
+ * slice have no memory. */
+static void add_up_nodes(const mpi_call *c, char *out, size_t bytes) {
   const void *sources[AD_CALL_NODES_MAX];
-  uint32_t count = 0;
+  uint32_t count = 0, results = ad_call_results(c->call), first, addends;
   if (!bytes) return;
   for (uint32_t i = 0; i < c->channel->members; i++)
     for (uint32_t p = 0; p < ad_call_addends(c->call, i); p++)
       sources[count++] = (const char *)c->members[i].addends + p * c->members[i].stride;
-  ad_reduce(&out, 1, sources, count, &c->call->reducing, bytes / c->call->out_element);
+  for (uint32_t r = 0; r < results; r++) {
+    ad_reducing how = ad_call_reducing(c->call, r, &first, &addends);
+    void *to = out + r * (bytes / results);
+    ad_reduce(&to, 1, sources + first, addends, &how, bytes / results / c->call->out_element);
+  }
 }
 
 void ad_mpi_add_up(const mpi_call *c, void *out, size_t bytes) {

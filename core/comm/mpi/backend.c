@@ -58,12 +58,6 @@ static void record_last(mpi_world *world, const ad_call *call) {
 
 // Starts a call of a group that spans nodes.
 static ad_status post_spanning(mpi_world *world, mpi_channel *channel, ad_call *call) {
-  if (ad_call_results(call) > 1)
-    return AD_REFUSE_CALL(
-        call,
-        "the members' leaves make up %u sums, but between nodes backend mpi can only make one; divide "
-        "the leaves so that those of the group are one node of their tree",
-        ad_call_results(call));
   mpi_call *c = &world->calls[__builtin_ctzll(world->free_calls)];
   c->call = c->asked = call;
   c->channel = channel;

@@ -1,9 +1,11 @@
-/* Packs calls with segments, and gives an input to calls to which this rank hands in none. A block of a call with
- * segments is in several places of the full value, but a message is contiguous. So the values are moved by a second,
- * packed call, whose blocks are contiguous in memory of the backend. */
+/* Packs calls with segments and those with several results for all members, and gives an input to calls to which this
+ * rank hands in none. A block of a call with segments is in several places of the full value, and a slice of several
+ * results is in each of them, but a message is contiguous. So the values are moved by a second, packed call, whose blocks
+ * and slices are contiguous in memory of the backend. */
 #include <string.h>
 #include "base/memory.h"
 #include "comm/mpi/move.h"
+#include "comm/shm/parts.h"
 
 static size_t starts_bytes(const ad_call *call) { return (call->members + 1) * sizeof(size_t); }
 
@@ -35,15 +37,27 @@ static void describe_blocks(mpi_call *c, size_t *starts) {
   }
 }
 
+/* Returns 1 if all members get several results of one call, each in slices. */
+static int has_sliced_results(const ad_call *call) {
+  return ad_call_results(call) > 1 && ad_is_sliced(call->operation);
+}
+
+static ad_status pack_leaves(mpi_call *c) {
+  const ad_call *call = c->asked;
+  int gives = ad_call_addends(call, call->index) != 0;
+  if (gives && !has_sliced_results(call)) return AD_OK;
+  c->packed = *call;
+  c->call = &c->packed;
+  if (!gives) c->packed.in = call->out;  // never read: others' addends are found by where they would be in this input
+  if (!has_sliced_results(call)) return AD_OK;
+  AD_TRY(ad_make_room(&c->pack, &c->pack_bytes, call->out_bytes));
+  c->packed.out = c->pack;
+  return AD_OK;
+}
+
 ad_status ad_mpi_pack(mpi_call *c) {
   const ad_call *call = c->asked;
-  if (!call->segment_count) {
-    if (ad_call_addends(call, call->index)) return AD_OK;
-    c->packed = *call;
-    c->packed.in = call->out;  // never read: other members' addends are found by where they would be in this input
-    c->call = &c->packed;
-    return AD_OK;
-  }
+  if (!call->segment_count) return pack_leaves(c);
   int scatters = call->operation->in == AD_BUFFER_BLOCKS;
   AD_TRY(ad_make_room(&c->pack, &c->pack_bytes, starts_bytes(call) + (scatters ? call->in_bytes : call->out_bytes)));
   c->packed = *call;
@@ -55,8 +69,21 @@ ad_status ad_mpi_pack(mpi_call *c) {
   return AD_OK;
 }
 
+/* Copies the slices of results to their places in each result. */
+static void unpack_results(mpi_call *c) {
+  const ad_call *call = c->asked;
+  const char *from = c->pack;
+  for (uint32_t k = 0; k < call->members; k++) {
+    size_t start = 0, bytes = ad_shm_part(call, k) * call->out_element;
+    if (bytes) ad_shm_run(call, k, 0, &start);
+    for (uint32_t r = 0; r < ad_call_results(call); r++, from += bytes)
+      memcpy((char *)call->out + (r * call->count + start) * call->out_element, from, bytes);
+  }
+}
+
 void ad_mpi_unpack(mpi_call *c) {
   const ad_call *call = c->asked;
+  if (has_sliced_results(call)) unpack_results(c);
   if (!call->segment_count || call->operation->in == AD_BUFFER_BLOCKS || !call->out_bytes) return;
   copy_runs(call, call->out, c->pack + starts_bytes(call), 0);
 }

@@ -28,7 +28,10 @@ static mpi_span part(const ad_call *call, const void *memory, size_t element, ui
 }
 
 mpi_span ad_mpi_in_part(const ad_call *call, uint32_t k) { return part(call, call->in, call->element, k); }
-mpi_span ad_mpi_out_part(const ad_call *call, uint32_t k) { return part(call, call->out, call->out_element, k); }
+// The elements of several results lie together, slice by slice (ad_mpi_pack).
+mpi_span ad_mpi_out_part(const ad_call *call, uint32_t k) {
+  return part(call, call->out, call->out_element * ad_call_results(call), k);
+}
 
 int ad_mpi_contributes(const ad_call *call, uint32_t k) {
   return ad_mpi_has_parts(call) && (!call->operation->in_on_root || call->root == k) && ad_call_addends(call, k);

@@ -151,8 +151,7 @@ typedef struct ad_collective {
   /* For all_reduce and reduce_scatter: sums of floats by the aligned tree over leaves, all in one dtype. `in` has one
    * value for each node of this rank's leaves, one after another; `out` gets one for each node of all members' leaves.
    * Unless each member has one node, and so has the result, both must be memory of ad_comm_alloc. NULL: one value a
-   * member, summed by law 10's tree over members. AD_INVALID on backend mpi between nodes unless the result has one
-   * node. */
+   * member, summed by law 10's tree over members. */
   const ad_leaf_ranges *ranges;
 } ad_collective;
 

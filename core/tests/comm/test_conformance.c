@@ -551,9 +551,6 @@ static void sums_by_nodes(suite *s) {
     variant v = placed(s, (int)(number % 8));
     divide_leaves(s, first, end, number, starts);
     if (n == NOISE && !s->wanted->bytes_max) n /= 10;
-    // Between nodes, backend mpi makes only one sum.
-    ad_node nodes[AD_NODES_MAX];
-    if (!ad_comm_shares(s->comm, &s->group) && ad_nodes_of(first, end - first, leaves, nodes) > 1) continue;
     sum_leaves(s, &v, &(ad_leaf_ranges){leaves, starts}, n, (scattering)(number / 8 % SCATTERINGS));
   }
 }
