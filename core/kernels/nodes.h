@@ -24,7 +24,7 @@ static inline size_t ad_node_lower(size_t count) {
 
 /* Writes the fewest nodes that together are the leaves [first, first + count) of a tree over `leaves` leaves, in
  * ascending order, and returns their number. `out` has room for AD_NODES_MAX nodes. */
-size_t ad_nodes_of(int64_t first, int64_t count, int64_t leaves, ad_node *out);
+AD_INTERNAL size_t ad_nodes_of(int64_t first, int64_t count, int64_t leaves, ad_node *out);
 /* Returns 1 if the two nodes are the two children of one node, in this order; only such sums are added. */
 int ad_nodes_are_siblings(ad_node lower, ad_node upper, int64_t leaves);
 /* Member i of a group has the leaves [starts[i], starts[i + 1]). Returns 1 if each member's leaves are one node, and

@@ -11,6 +11,7 @@
 #include "array/part.h"
 #include "base/error.h"
 #include "kernels/kernels.h"
+#include "kernels/nodes.h"
 #include "kernels/tree.h"
 #include "base/memory.h"
 #include "check/lifted_injections.h"
@@ -150,28 +151,63 @@ static void write_values(const ad_array *array, stretch to, const double *values
     ad_cast(data, array->dtype, values, AD_F64, to.numel);
 }
 
+/* Writes the nodes whose sums a rank submits, if leaves are summed, and returns their number; 0 for ranks outside the
+ * transition's group, whose leaves this rank does not know. */
+static size_t nodes_of(const ad_transit_passing *pass, int64_t rank, ad_node *out) {
+  const ad_leaf_ranges *ranges = pass->transit->ranges;
+  ad_group group = ad_array_group(pass->comm, pass->in, pass->transit->axes);
+  int64_t index = ad_group_index(&group, rank);
+  if (!ranges || index < 0) return 0;
+  return ad_nodes_of(ranges->starts[index], ranges->starts[index + 1] - ranges->starts[index], ranges->leaves, out);
+}
+
+/* Writes the nodes whose sums each rank gets, and returns their number; without leaves 1, a node without leaves. */
+static size_t results_of(const ad_transit_passing *pass, ad_node *out) {
+  const ad_leaf_ranges *ranges = pass->transit->ranges;
+  ad_group group = ad_array_group(pass->comm, pass->in, pass->transit->axes);
+  *out = (ad_node){0};
+  if (!ranges) return 1;
+  return ad_nodes_of(ranges->starts[0], ranges->starts[ad_group_size(&group)] - ranges->starts[0], ranges->leaves, out);
+}
+
+/* What one rank submitted: one value after another, of `numel` elements each; several or none only where leaves are
+ * summed. */
+typedef struct held {
+  int64_t numel, values;
+} held;
+
 /* The values that all ranks of the mesh submitted, filled by gather(). */
 typedef struct submitted {
   ad_group everyone; /* all ranks of the mesh */
-  size_t *counts;    /* for each rank, the number of its elements */
-  double *values;    /* the values of one rank after another */
+  held *held;        /* of each rank */
+  size_t *counts;    /* for each rank, the number of its elements in all values */
+  double *values;    /* the elements of one rank after another */
 } submitted;
 
-static const double *values_of(const submitted *all, int64_t rank, size_t *numel) {
+/* Returns value number `which` of a rank, of `numel` elements. */
+static const double *values_of(const submitted *all, int64_t rank, size_t which, size_t *numel) {
   size_t start = 0;
   int64_t index = ad_group_index(&all->everyone, rank);
   for (int64_t i = 0; i < index; i++) start += all->counts[i];
-  *numel = all->counts[index];
-  return all->values + start;
+  *numel = (size_t)all->held[index].numel;
+  return all->values + start + which * *numel;
 }
 
-static ad_status gather_counts(ad_comm *comm, submitted *all, size_t own) {
-  int64_t count = (int64_t)own;
+static size_t count_of(const submitted *all, int64_t rank) {
+  return (size_t)all->held[ad_group_index(&all->everyone, rank)].values;
+}
+
+static ad_status gather_counts(ad_comm *comm, submitted *all, held own) {
+  int64_t ranks = ad_group_size(&all->everyone);
+  AD_TRY(ad_new((size_t)ranks, &all->held));
+  AD_TRY(ad_new((size_t)ranks, &all->counts));
   ad_collective call = {
-      .size = sizeof call, .op = AD_ALL_GATHER, .group = all->everyone, .in = &count, .out = all->counts, .count = 1};
+      .size = sizeof call, .op = AD_ALL_GATHER, .group = all->everyone, .in = &own, .out = all->held, .count = 2};
   call.dtype = AD_I64;
   call.site = AD_HERE;
-  return ad_comm_run(comm, &call);
+  AD_TRY(ad_comm_run(comm, &call));
+  for (int64_t i = 0; i < ranks; i++) all->counts[i] = (size_t)(all->held[i].numel * all->held[i].values);
+  return AD_OK;
 }
 
 static ad_status gather_values(ad_comm *comm, submitted *all, const double *own) {
@@ -187,19 +223,25 @@ static ad_status gather_values(ad_comm *comm, submitted *all, const double *own)
 }
 
 /* Gathers the values of all ranks of the array's mesh, as f64. */
-static ad_status gather(ad_comm *comm, const ad_array *in, stretch from, submitted *all) {
+static ad_status gather(const ad_transit_passing *pass, stretch from, submitted *all) {
   double *own;
-  all->everyone = ad_array_group(comm, in, AD_AXES_ALL);
-  AD_TRY(ad_new((size_t)ad_group_size(&all->everyone), &all->counts));
-  AD_TRY(ad_new(from.numel, &own));
-  read_values(in, from, own);
-  ad_status status = gather_counts(comm, all, from.numel);
-  if (!status) status = gather_values(comm, all, own);
+  ad_node nodes[AD_NODES_MAX];
+  int64_t rank = ad_comm_rank(pass->comm);
+  held mine = {(int64_t)from.numel, pass->transit->ranges ? (int64_t)nodes_of(pass, rank, nodes) : 1};
+  all->everyone = ad_array_group(pass->comm, pass->in, AD_AXES_ALL);
+  AD_TRY(ad_new(from.numel * (size_t)mine.values, &own));
+  for (int64_t i = 0; i < mine.values; i++) {
+    stretch at = {from.start + (size_t)i * ad_array_numel(pass->in), from.numel};
+    read_values(pass->in, at, own + (size_t)i * from.numel);
+  }
+  ad_status status = gather_counts(pass->comm, all, mine);
+  if (!status) status = gather_values(pass->comm, all, own);
   ad_release(own);
   return status;
 }
 
 static void release_submitted(submitted *all) {
+  ad_release(all->held);
   ad_release(all->counts);
   ad_release(all->values);
 }
@@ -262,36 +304,80 @@ static int64_t member_at(const members *who, int64_t i) {
 
 /* ---- computing what this rank holds instead ---- */
 
+/* One value of those that are summed. `node` has no leaves if the rank that submitted it is not in the true group. */
+typedef struct addend {
+  const double *values;
+  size_t numel;
+  ad_node node;
+} addend;
+
 static void add_values(double *to, const double *values, size_t numel) {
   for (size_t k = 0; k < numel; k++) to[k] += values[k];
 }
 
-/* Adds the values of `count` members from number `first` on, in the tree order of law 10, so that a mutation without
- * effect gives the same bits. If a member has fewer or more elements than `numel`, the elements that both have are
- * added. */
-static ad_status sum_tree(const members *who, const submitted *all, size_t first, size_t count, size_t numel,
-                          double *out) {
+/* Returns how many of the addends from number `first` on are summed as the lower half of the sum over `count` of them:
+ * by the tree over leaves if they are all of a node's leaves, else by that of law 10. */
+static size_t lower_half(const addend *list, size_t first, size_t count, int by_leaves) {
+  size_t lower = 0, leaves = 0;
+  if (!by_leaves) return ad_tree_lower(first, count);
+  for (size_t i = 0; i < count; i++) leaves += (size_t)list[first + i].node.count;
+  for (size_t below = 0, wanted = ad_node_lower(leaves); below < wanted; lower++)
+    below += (size_t)list[first + lower].node.count;
+  return lower;
+}
+
+/* Adds the addends from number `first` on in the order in which the right transition adds them, so that a mutation
+ * without effect gives the same bits. If an addend has fewer or more elements than `numel`, the elements that both have
+ * are added. */
+static ad_status sum_tree(const addend *list, size_t first, size_t count, int by_leaves, size_t numel, double *out) {
   double *upper;
-  if (count == 1) {
-    size_t there;
-    const double *values = values_of(all, member_at(who, (int64_t)first), &there);
-    memset(out, 0, numel * sizeof *out);
-    add_values(out, values, there < numel ? there : numel);
+  memset(out, 0, numel * sizeof *out);
+  if (count < 2) {
+    if (count) add_values(out, list[first].values, list[first].numel < numel ? list[first].numel : numel);
     return AD_OK;
   }
-  size_t lower = ad_tree_lower(first, count);
-  AD_TRY(sum_tree(who, all, first, lower, numel, out));
+  size_t lower = lower_half(list, first, count, by_leaves);
+  AD_TRY(sum_tree(list, first, lower, by_leaves, numel, out));
   AD_TRY(ad_new(numel, &upper));
-  ad_status status = sum_tree(who, all, first + lower, count - lower, numel, upper);
+  ad_status status = sum_tree(list, first + lower, count - lower, by_leaves, numel, upper);
   if (!status) add_values(out, upper, numel);
   ad_release(upper);
   return status;
 }
 
-static ad_status sum_members(const members *who, const submitted *all, size_t numel, double *out) {
-  AD_TRY(sum_tree(who, all, 0, (size_t)who->count, numel, out));
+/* Lists the members' values that belong into a result, whose node has no leaves if leaves are not summed. Those of ranks
+ * outside the true group belong into the first result. Returns their number. */
+static size_t list_addends(const members *who, const ad_transit_passing *pass, const submitted *all, ad_node result,
+                           int is_first, addend *list) {
+  size_t listed = 0;
+  ad_node nodes[AD_NODES_MAX];
+  for (int64_t i = 0; i < who->count; i++) {
+    int64_t rank = member_at(who, i);
+    size_t known = nodes_of(pass, rank, nodes);
+    for (size_t k = 0; k < count_of(all, rank); k++) {
+      addend own = {.node = known ? nodes[k] : (ad_node){0}};
+      int is_within = own.node.first >= result.first && own.node.first < result.first + result.count;
+      own.values = values_of(all, rank, k, &own.numel);
+      if (known ? is_within : is_first) list[listed++] = own;
+    }
+  }
+  return listed;
+}
+
+/* Sums what belongs into a result. */
+static ad_status sum_members(const members *who, const ad_transit_passing *pass, const submitted *all, ad_node result,
+                             int is_first, size_t numel, double *out) {
+  size_t room = 0;
+  int64_t leaves = 0;
+  addend *list;
+  for (int64_t i = 0; i < who->count; i++) room += count_of(all, member_at(who, i));
+  AD_TRY(ad_new(room, &list));
+  size_t count = list_addends(who, pass, all, result, is_first, list);
+  for (size_t i = 0; i < count; i++) leaves += list[i].node.count;
+  ad_status status = sum_tree(list, 0, count, leaves && leaves == result.count, numel, out);
   for (size_t k = 0; k < numel; k++) out[k] *= who->factor;
-  return AD_OK;
+  ad_release(list);
+  return status;
 }
 
 /* Copies this rank's rows of a segment's sum, or its part of an array's sum. */
@@ -319,25 +405,25 @@ static void place_parts(const members *who, ad_comm *comm, const ad_transit_pass
     int64_t rank = member_at(who, i);
     int64_t as = who->mutation->operator_ == AD_OPERATOR_OTHER_GROUP ? ad_group_rank(&who->group, i) : rank;
     size_t there;
-    const double *values = values_of(all, rank, &there);
+    const double *values = values_of(all, rank, 0, &there);
     ad_part_of(&pass->in->layout, &pass->in->shape, as, &theirs);
     ad_part_intersect(&full, &theirs, &region);
     if (ad_part_numel(&theirs) == there) ad_part_copy(out, &full, values, &theirs, &region, sizeof *out);
   }
 }
 
-/* Computes the elements that this rank gets instead of the right ones. */
+/* Computes the elements that this rank gets in one result instead of the right ones. */
 static ad_status compute(const ad_mutation *mutation, const ad_transit_passing *pass, int segment, const submitted *all,
-                         stretch in, double *out) {
+                         stretch in, const ad_node *result, int is_first, double *out) {
   members who = members_of(mutation, pass->comm, pass->in);
   ad_status status;
   double *sum;
   switch (pass->transit->move) {
     case AD_MOVE_ALL_REDUCE:
-      return sum_members(&who, all, in.numel, out);
+      return sum_members(&who, pass, all, *result, is_first, in.numel, out);
     case AD_MOVE_REDUCE_SCATTER:
       AD_TRY(ad_new(in.numel, &sum));
-      status = sum_members(&who, all, in.numel, sum);
+      status = sum_members(&who, pass, all, *result, is_first, in.numel, sum);
       if (!status) take_own_part(&who, pass->comm, pass, segment, sum, out);
       ad_release(sum);
       return status;
@@ -359,21 +445,27 @@ static ad_status run_as_it_is(ad_transit_passing *pass) {
   return ad_comm_wait(pass->comm, pass->request);
 }
 
-/* Runs the transition without the mutation and writes the wrong values over its result. If the transition adds to its
+/* Runs the transition without the mutation and writes the wrong values over its results. If the transition adds to its
  * output, the wrong values are added to what was there before. */
 static ad_status overwrite(const ad_mutation *mutation, ad_transit_passing *pass, int segment, const submitted *all,
-                           stretch in, double *instead) {
+                           stretch in) {
   stretch to = stretch_of(pass->out, ad_comm_rank(pass->comm), segment);
-  double *before;
-  AD_TRY(ad_new(to.numel, &before));
+  ad_node results[AD_NODES_MAX];
+  size_t count = results_of(pass, results);
+  double *instead, *before;
+  AD_TRY(ad_new(2 * count * to.numel, &instead));
+  before = instead + count * to.numel;
   if (pass->transit->adds) read_values(pass->out, to, before);
-  ad_status status = compute(mutation, pass, segment, all, in, instead);
+  ad_status status = AD_OK;
+  for (size_t r = 0; !status && r < count; r++)
+    status = compute(mutation, pass, segment, all, in, &results[r], !r, instead + r * to.numel);
   if (!status) status = run_as_it_is(pass);
-  if (!status) {
-    for (size_t i = 0; i < to.numel; i++) instead[i] += before[i];
-    write_values(pass->out, to, instead);
+  for (size_t i = 0; i < count * to.numel; i++) instead[i] += before[i];
+  for (size_t r = 0; !status && r < count; r++) {
+    stretch at = {to.start + r * ad_array_numel(pass->out), to.numel};
+    write_values(pass->out, at, instead + r * to.numel);
   }
-  ad_release(before);
+  ad_release(instead);
   return status;
 }
 
@@ -396,14 +488,10 @@ static ad_status exchange_alone(ad_transit_passing *pass) {
 
 static ad_status execute(const ad_mutation *mutation, ad_transit_passing *pass, int segment) {
   if (pass->transit->send_rows) return exchange_alone(pass);
-  int64_t rank = ad_comm_rank(pass->comm);
-  stretch in = stretch_of(pass->in, rank, segment);
+  stretch in = stretch_of(pass->in, ad_comm_rank(pass->comm), segment);
   submitted all = {0};
-  double *instead = NULL;
-  ad_status status = gather(pass->comm, pass->in, in, &all);
-  if (!status) status = ad_new(stretch_of(pass->out, rank, segment).numel, &instead);
-  if (!status) status = overwrite(mutation, pass, segment, &all, in, instead);
-  ad_release(instead);
+  ad_status status = gather(pass, in, &all);
+  if (!status) status = overwrite(mutation, pass, segment, &all, in);
   release_submitted(&all);
   return status;
 }

@@ -12,11 +12,12 @@
 #include "array/array.h"
 #include "base/injection.h"
 #include "check/mutation.h"
+#include "kernels/nodes.h"
 #include "ranks.h"
 #include "base/random.h"
 #include "layout/type.h"
 
-enum { TRIALS = 400, SEED = 20 };
+enum { TRIALS = 400, SEED = 20, RANKS_MAX = 6 };
 
 /* Whether the transition combines what several ranks submit; only such transitions have mistakes of this kind. */
 static int puts_together(ad_move move) {
@@ -40,7 +41,22 @@ typedef struct trial {
   ad_transit transit;
   ad_array in;
   double before; /* the old value of the result, to which a transition with `adds` adds */
+  int64_t starts[RANKS_MAX + 1];
+  ad_leaf_ranges ranges; /* where leaves are summed */
 } trial;
+
+/* How many values this rank submits (`results` 0) or gets: several or none only where leaves are summed. */
+static size_t values_in(const trial *t, const ad_group *group, int64_t rank, int results) {
+  ad_node nodes[AD_NODES_MAX];
+  if (!t->ranges.leaves) return 1;
+  int64_t from = results ? 0 : ad_group_index(group, rank), to = results ? ad_group_size(group) : from + 1;
+  return ad_nodes_of(t->starts[from], t->starts[to] - t->starts[from], t->ranges.leaves, nodes);
+}
+
+static size_t values_here(ad_comm *comm, const trial *t, int results) {
+  ad_group group = ad_array_group(comm, &t->in, t->transit.axes);
+  return values_in(t, &group, ad_comm_rank(comm), results);
+}
 
 static ad_axes draw_axes(const ad_mesh *mesh, int number) {
   ad_axes named = ad_mesh_named(mesh), axes = 0;
@@ -86,16 +102,32 @@ static int draw_packed(ad_comm *comm, const ad_mesh *mesh, int number, trial *t)
   return !ad_array_after(comm, &t->in, t->transit.move, t->transit.axes, t->transit.to, &after);
 }
 
-/* Allocates the result, filled with NaN or with the value to which the transition adds. */
-static void give_result(ad_comm *comm, const trial *t, ad_array *out) {
-  CHECK_OK(ad_array_after(comm, &t->in, t->transit.move, t->transit.axes, t->transit.to, out));
-  CHECK_OK(ad_comm_alloc(comm, ad_array_bytes(out), &out->data));
-  for (size_t i = 0; i < ad_array_numel(out); i++) ((double *)out->data)[i] = t->transit.adds ? t->before : NAN;
+/* The same over leaves of a batch, of which ranks have several sums, or none. */
+static int draw_leaves(ad_comm *comm, const ad_mesh *mesh, int number, trial *t) {
+  if (!draw_packed(comm, mesh, number, t)) return 0;
+  ad_group group = ad_array_group(comm, &t->in, t->transit.axes);
+  int64_t size = ad_group_size(&group);
+  t->ranges = (ad_leaf_ranges){.leaves = 1 + (int64_t)draw(number, 100, 20)};
+  for (int64_t i = 0; i <= size; i++) t->starts[i] = (int64_t)draw(number, 101 + (uint64_t)i, 21) % t->ranges.leaves;
+  t->starts[size] = t->ranges.leaves;
+  for (int64_t i = size; i-- > 0;)
+    if (t->starts[i] > t->starts[i + 1]) t->starts[i] = t->starts[i + 1];
+  if (values_here(comm, t, 1) > 1) t->transit.adds = 0;
+  return t->starts[0] < t->starts[size];
 }
 
-static void compare(const ad_array *right, const ad_array *mutated) {
+/* Allocates the results, filled with NaN or with the value to which the transition adds. */
+static void give_result(ad_comm *comm, const trial *t, ad_array *out) {
+  size_t count = values_here(comm, t, 1);
+  CHECK_OK(ad_array_after(comm, &t->in, t->transit.move, t->transit.axes, t->transit.to, out));
+  CHECK_OK(ad_comm_alloc(comm, count * ad_array_bytes(out), &out->data));
+  for (size_t i = 0; i < count * ad_array_numel(out); i++) ((double *)out->data)[i] = t->transit.adds ? t->before : NAN;
+}
+
+/* Bits are compared: that a mutation has no effect is judged by bits too. */
+static void compare(const ad_array *right, const ad_array *mutated, size_t values) {
   const double *a = right->data, *b = mutated->data;
-  for (size_t i = 0; i < ad_array_numel(right); i++) CHECK(fabs(a[i] - b[i]) <= 1e-15 * (1 + fabs(a[i])));
+  for (size_t i = 0; i < values * ad_array_numel(right); i++) CHECK(a[i] == b[i]);
 }
 
 /* Makes the mutation "one axis fewer" with an axis that the transition does not have: nothing may change. */
@@ -109,15 +141,18 @@ static void mutate_nothing(ad_comm *comm, const trial *t, const ad_place *place,
   CHECK_OK(ad_transit_run(comm, &t->transit, &t->in, &out));
   ad_injections_clear();
   CHECK(mutation.fired && mutation.executions == 1);
-  compare(right, &out);
+  compare(right, &out, values_here(comm, t, 1));
   ad_array_destroy(comm, &out);
 }
 
 static void try_one(ad_comm *comm, trial *t) {
   ad_array right;
   ad_places places = {0};
-  CHECK_OK(ad_comm_alloc(comm, ad_array_bytes(&t->in), &t->in.data));
-  for (size_t i = 0; i < ad_array_numel(&t->in); i++)
+  size_t count = values_here(comm, t, 0);
+  t->ranges.starts = t->starts;
+  if (t->ranges.leaves) t->transit.ranges = &t->ranges;
+  CHECK_OK(ad_comm_alloc(comm, count * ad_array_bytes(&t->in), &t->in.data));
+  for (size_t i = 0; i < count * ad_array_numel(&t->in); i++)
     ((double *)t->in.data)[i] = ad_random_normal(SEED, (uint64_t)ad_comm_rank(comm), i);
   give_result(comm, t, &right);
   ad_places_watch(&places);
@@ -154,6 +189,7 @@ enum {
 
 static int try_arrays(ad_comm *comm, void *context) { return try_many(comm, context, draw_trial, ALL); }
 static int try_packed(ad_comm *comm, void *context) { return try_many(comm, context, draw_packed, SUMS); }
+static int try_leaves(ad_comm *comm, void *context) { return try_many(comm, context, draw_leaves, SUMS); }
 
 static void the_true_group_gives_what_the_transition_gives(void **state) {
   run_ranks(6, try_arrays, "dp_shard=2 tp=3");
@@ -165,6 +201,11 @@ static void the_true_group_gives_what_the_transition_gives(void **state) {
 static void one_value_of_several_is_computed_and_the_others_are_sent(void **state) {
   run_ranks(6, try_packed, "dp_shard=2 tp=3");
   run_ranks(3, try_packed, "dp_shard=3");
+}
+
+static void sums_of_leaves_are_computed_by_the_tree_over_leaves(void **state) {
+  run_ranks(6, try_leaves, "dp_shard=2 tp=3");
+  run_ranks(5, try_leaves, "dp_shard=5");
 }
 
 /* ---- a mistake in the first microbatch only ---- */
@@ -196,7 +237,7 @@ static int only_in_the_first(ad_comm *comm, void *context) {
     for (int m = 0; m < 3; m++) {
       CHECK_OK(ad_transit_run(comm, &t.transit, &t.in, &out));
       CHECK(mutation.fired && mutation.executions == m + 1);
-      compare(m ? &t.in : &right, &out);
+      compare(m ? &t.in : &right, &out, 1);
     }
   }
   ad_injections_clear();
@@ -249,6 +290,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_true_group_gives_what_the_transition_gives),
       cmocka_unit_test(one_value_of_several_is_computed_and_the_others_are_sent),
+      cmocka_unit_test(sums_of_leaves_are_computed_by_the_tree_over_leaves),
       cmocka_unit_test(what_is_done_in_the_first_microbatch_only_is_done_there_in_every_step),
       cmocka_unit_test(a_move_outside_a_tape_is_known_by_its_site),
   };
