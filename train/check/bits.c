@@ -12,11 +12,11 @@
 #include "recipe/paper.h"
 #include "step/run.h"
 
-/* Returns the most notes that a rank makes in a step: of each leaf, of each parameter in each node of the tree, and
- * of what comes after the last leaf. */
+/* Returns the most notes that a rank makes in a step: of each leaf; of each parameter in each node of the tree, of which
+ * there are fewer than two for each leaf, before and after each reduction; and of what comes after the last leaf. */
 static size_t notes_in_step(const ad_recipe *recipe, const ad_program *program) {
   size_t leaves = (size_t)recipe->train.leaves, params = ad_program_module(program, 0)->param_count;
-  size_t sums = 2 * leaves + AD_AXIS_COUNT + 1, numbers = AD_LOSSES_MAX + 2 * AD_NORM_GROUPS_MAX;
+  size_t sums = 2 * leaves * (AD_AXIS_COUNT + 1), numbers = AD_LOSSES_MAX + 2 * AD_NORM_GROUPS_MAX;
   return leaves + params * (sums + AD_PART_KEPT) + numbers;
 }
 
@@ -29,27 +29,42 @@ static ad_status launch(const ad_recipe *recipe, int64_t steps, ad_bits_notes *n
   return status;
 }
 
-static ad_status run_reference(ad_bits *bits, size_t room) {
+/* Runs the reference: on ranks of its own or, if `alone` is set, on that one. */
+static ad_status run_reference(ad_bits *bits, size_t room, ad_comm *alone) {
   ad_recipe reference;
   ad_status status = ad_alone_create_position(bits->recipe, &reference);
   if (!status) status = ad_recipe_world(&reference, &bits->found.ranks);
   if (!status) status = ad_bits_notes_create(bits->found.ranks, room, &bits->reference);
-  if (!status) status = launch(&reference, bits->found.steps, bits->reference);
+  ad_bits_job job = {.recipe = &reference, .steps = bits->found.steps, .notes = bits->reference};
+  if (!status)
+    status = alone ? ad_bits_take_steps(alone, &job) : launch(&reference, bits->found.steps, bits->reference);
   ad_alone_release(&reference);
   return status;
 }
 
-static ad_status run_both(ad_bits *bits, const ad_program *program) {
+static ad_status run_reference_alone(ad_bits *bits, size_t room) {
+  ad_comm *alone;
+  AD_TRY(ad_comm_open_alone(&alone));
+  ad_status status = run_reference(bits, room, alone);
+  ad_comm_close(alone);
+  return status;
+}
+
+/* Runs the recipe and its reference: on new ranks or, if `comm` is set, on its ranks and on the first. */
+static ad_status run_both(ad_bits *bits, const ad_program *program, ad_comm *comm) {
   size_t room = (size_t)bits->found.steps * notes_in_step(bits->recipe, program);
   int64_t ranks;
   AD_TRY(ad_recipe_world(bits->recipe, &ranks));
   AD_TRY(ad_bits_notes_create(ranks, room, &bits->run));
-  AD_TRY(launch(bits->recipe, bits->found.steps, bits->run));
-  AD_TRY(run_reference(bits, room));
+  ad_bits_job job = {.recipe = bits->recipe, .steps = bits->found.steps, .notes = bits->run};
+  AD_TRY(comm ? ad_bits_take_steps(comm, &job) : launch(bits->recipe, bits->found.steps, bits->run));
+  if (comm) AD_TRY(ad_bits_gather(comm, bits->run));
+  if (comm && ad_comm_rank(comm)) return AD_OK;
+  AD_TRY(comm ? run_reference_alone(bits, room) : run_reference(bits, room, NULL));
   return ad_bits_compare(bits->run, bits->reference, program, &bits->found);
 }
 
-ad_status ad_bits_create(const ad_recipe *recipe, int64_t steps, ad_bits **out) {
+static ad_status create_bits(const ad_recipe *recipe, int64_t steps, ad_comm *comm, ad_bits **out) {
   ad_paper paper;
   ad_bits *bits;
   AD_TRY(ad_new(1, &bits));
@@ -58,7 +73,7 @@ ad_status ad_bits_create(const ad_recipe *recipe, int64_t steps, ad_bits **out) 
   bits->found.leaves = recipe->train.leaves;
   ad_status status = ad_paper_open(recipe, &paper);
   if (!status) {
-    status = run_both(bits, paper.program);
+    status = run_both(bits, paper.program, comm);
     ad_paper_close(&paper);
   }
   if (status)
@@ -66,6 +81,25 @@ ad_status ad_bits_create(const ad_recipe *recipe, int64_t steps, ad_bits **out) 
   else
     *out = bits;
   return status;
+}
+
+ad_status ad_bits_create(const ad_recipe *recipe, int64_t steps, ad_bits **out) {
+  return create_bits(recipe, steps, NULL, out);
+}
+
+ad_status ad_bits_create_on(ad_comm *comm, const ad_recipe *recipe, int64_t steps, ad_bits **out) {
+  ad_recipe reference;
+  int64_t ranks = 0;
+  *out = NULL;
+  ad_status status = ad_alone_create_position(recipe, &reference);
+  if (!status) status = ad_recipe_world(&reference, &ranks);
+  ad_alone_release(&reference);
+  if (status || ranks > 1) return status;
+  AD_TRY(create_bits(recipe, steps, comm, out));
+  if (!ad_comm_rank(comm)) return AD_OK;
+  ad_bits_destroy(*out);
+  *out = NULL;
+  return AD_OK;
 }
 
 void ad_bits_destroy(ad_bits *bits) {

@@ -33,6 +33,9 @@ typedef struct ad_bits {
 /* Takes so many steps of the recipe, then of its reference, each on ranks of its own, and compares them. The recipe is
  * borrowed. */
 ad_status ad_bits_create(const ad_recipe *recipe, int64_t steps, ad_bits **out) AD_CHECKED;
+/* The same on ranks that have started already, all of which call this; rank 0 runs the reference alone. *out is NULL on
+ * other ranks, and on all if the reference needs several ranks. */
+ad_status ad_bits_create_on(ad_comm *comm, const ad_recipe *recipe, int64_t steps, ad_bits **out) AD_CHECKED;
 void ad_bits_destroy(ad_bits *bits);
 /* bits_mutants.c: tries those known bugs of the list that only this check is sure to see. */
 ad_status ad_bits_try(const ad_bits *bits, ad_mutants *mutants) AD_CHECKED;
@@ -47,5 +50,7 @@ typedef struct ad_bits_job {
 } ad_bits_job;
 /* bits_rank.c: starts ranks, which take the steps and note their bits. Status and *launched are those of ad_launch. */
 ad_status ad_bits_run(const ad_bits_job *job, ad_launch_result *launched) AD_CHECKED;
+/* Takes the steps on this rank and notes their bits. All ranks of the comm call it. */
+ad_status ad_bits_take_steps(ad_comm *comm, const ad_bits_job *job) AD_CHECKED;
 
 #endif

@@ -87,7 +87,7 @@ static void say_sum(const comparing *c, const ad_bits_listed *at, int64_t rank) 
   if (note->beyond)
     ad_text_add(&text, "the sum of `%s` over %s", c->found->param, ad_axes_print(note->beyond, axes, sizeof axes));
   else if (note->node.count == 1)
-    ad_text_add(&text, "leaf %lld's own gradient of `%s`", first, c->found->param);
+    ad_text_add(&text, "leaf %lld's %sgradient of `%s`", first, note->over ? "" : "own ", c->found->param);
   else
     ad_text_add(&text, "node [%lld, %lld) of `%s`", first, end, c->found->param);
   print_differs(&text, note, rank);
@@ -148,7 +148,7 @@ static void say_differs(const comparing *c, const ad_bits_listed *at, int64_t ra
 /* ---- comparing ---- */
 
 /* Returns how many of the notes are of a leaf that ran, or of its own gradient, which there is once at each place. A
- * collective over one rank leaves a leaf's gradient as it is. */
+ * collective may leave a leaf's gradient as it is: such notes come after those of leaves' own gradients. */
 static size_t count_leaf(const ad_bits_listed *at, size_t count) {
   size_t found = 0;
   for (size_t i = 0; i < count; i++)
@@ -157,33 +157,41 @@ static size_t count_leaf(const ad_bits_listed *at, size_t count) {
   return found;
 }
 
+/* Compares the notes that are of all elements, and returns 1 if one differs. */
+static int some_full_differ(const comparing *c, const ad_bits_listed *at, size_t count, const ad_bits_note *expected) {
+  for (size_t i = 0; i < count; i++) {
+    if (at[i].note.numel != expected->numel || at[i].note.hash == expected->hash) continue;
+    say_differs(c, &at[i], at[i].rank);
+    return 1;
+  }
+  return 0;
+}
+
+/* Compares those that are of shards. Their hashes add up to that of all elements, once for each replica. */
+static void compare_shards(const comparing *c, const ad_bits_listed *at, size_t count, const ad_bits_note *expected) {
+  const ad_bits_listed *first = NULL;
+  int64_t numel = 0;
+  uint64_t hash = 0;
+  for (size_t i = 0; i < count; i++) {
+    if (at[i].note.numel == expected->numel) continue;
+    if (!first) first = &at[i];
+    numel += at[i].note.numel;
+    hash += at[i].note.hash;
+  }
+  int64_t replicas = expected->numel ? numel / expected->numel : 0;
+  if (numel != replicas * expected->numel || hash != (uint64_t)replicas * expected->hash) say_differs(c, first, -1);
+}
+
 /* Compares the notes at[0 .. count), of the same thing at one place, on all ranks that have it or a shard of it. */
 static void compare_same(const comparing *c, const ad_bits_listed *at, size_t count) {
   const ad_bits_listed *expected = ad_bits_list_find(&c->reference, at);
-  int64_t numel = 0;
-  uint64_t hash = 0;
-  int are_whole = 1;
-  if (!expected) {
+  size_t of_leaf = count_leaf(at, count);
+  if (!expected)
     say_no_node(c, at);
-    return;
-  }
-  if (count_leaf(at, count) > 1) {
-    say_repeated(c, at, count);
-    return;
-  }
-  for (size_t i = 0; i < count; i++) {
-    numel += at[i].note.numel;
-    hash += at[i].note.hash;
-    are_whole &= at[i].note.numel == expected->note.numel;
-  }
-  for (size_t i = 0; are_whole && i < count; i++) {
-    if (at[i].note.hash == expected->note.hash) continue;
-    say_differs(c, &at[i], at[i].rank);
-    return;
-  }
-  int64_t copies = expected->note.numel ? numel / expected->note.numel : 1;
-  if (!are_whole && (numel != copies * expected->note.numel || hash != (uint64_t)copies * expected->note.hash))
-    say_differs(c, at, -1);
+  else if (of_leaf > 1)
+    say_repeated(c, at, of_leaf);
+  else if (!some_full_differ(c, at, count, &expected->note))
+    compare_shards(c, at, count, &expected->note);
 }
 
 /* Returns 1 if the reference's note must be found in the run, whatever the number of ranks: nodes other than leaves and

@@ -40,6 +40,31 @@ ad_status ad_bits_add(ad_bits_notes *notes, int64_t rank, const ad_bits_note *no
   return AD_OK;
 }
 
+/* Sends words to rank 0, or receives them there from `peer`. */
+static ad_status bring(ad_comm *comm, int64_t peer, void *words, size_t bytes) {
+  int receives = ad_comm_rank(comm) == 0;
+  ad_transfer transfer = {.size = sizeof transfer,
+                          .peer = peer,
+                          .send = receives ? NULL : words,
+                          .receive = receives ? words : NULL,
+                          .receives = receives,
+                          .count = bytes / sizeof(int64_t),
+                          .dtype = AD_I64};
+  return ad_comm_transfer(comm, &transfer, NULL);
+}
+
+ad_status ad_bits_gather(ad_comm *comm, ad_bits_notes *notes) {
+  _Static_assert(sizeof(ad_bits_rank) % sizeof(int64_t) == 0, "notes travel as words");
+  _Static_assert(sizeof(ad_bits_note) % sizeof(int64_t) == 0, "notes travel as words");
+  int64_t own = ad_comm_rank(comm);
+  for (int64_t rank = own ? own : 1; rank < (own ? own + 1 : notes->ranks); rank++) {
+    int64_t peer = own ? 0 : rank;
+    AD_TRY(bring(comm, peer, &notes->rank[rank], sizeof notes->rank[rank]));
+    AD_TRY(bring(comm, peer, notes_of(notes, rank), notes->rank[rank].count * sizeof(ad_bits_note)));
+  }
+  return AD_OK;
+}
+
 /* ---- the notes of all ranks, in order ---- */
 
 static int compare_numbers(int64_t a, int64_t b) { return (a > b) - (a < b); }
@@ -55,9 +80,12 @@ int ad_bits_order(const void *a, const void *b) {
   return 0;
 }
 
+/* Of the same thing, what is no result of a collective comes first. */
 static int order_ranks(const void *a, const void *b) {
+  const ad_bits_listed *x = a, *y = b;
   int order = ad_bits_order(a, b);
-  return order ? order : compare_numbers(((const ad_bits_listed *)a)->rank, ((const ad_bits_listed *)b)->rank);
+  if (!order) order = compare_numbers(x->note.over != 0, y->note.over != 0);
+  return order ? order : compare_numbers(x->rank, y->rank);
 }
 
 ad_status ad_bits_list_create(const ad_bits_notes *notes, ad_bits_list *out) {

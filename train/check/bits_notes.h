@@ -2,7 +2,7 @@
 #ifndef CHECK_BITS_NOTES_H
 #define CHECK_BITS_NOTES_H
 #include <stddef.h>
-#include "addend/mesh.h"
+#include "addend/comm.h"
 #include "addend/status.h"
 #include "kernels/nodes.h"
 
@@ -45,7 +45,11 @@ void ad_bits_notes_destroy(ad_bits_notes *notes);
 void ad_bits_begin(ad_bits_notes *notes, int64_t rank, int64_t place);
 ad_status ad_bits_add(ad_bits_notes *notes, int64_t rank, const ad_bits_note *note) AD_CHECKED; /* AD_MEMORY: no room */
 
-/* All notes in order: by step, kind, number of leaves, then by what they are of; last by rank. */
+/* Brings what each rank noted in memory of its own to rank 0. All ranks of the comm call it. */
+ad_status ad_bits_gather(ad_comm *comm, ad_bits_notes *notes) AD_CHECKED;
+
+/* All notes in order: by step, kind, number of leaves, then by what they are of; then what a rank had before what a
+ * collective left; last by rank. */
 typedef struct ad_bits_listed {
   ad_bits_note note;
   int64_t rank, place;

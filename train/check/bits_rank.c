@@ -131,7 +131,7 @@ static void install(rank_notes *r, ad_known_bug_scene *scene) {
   ad_sums_watch(&r->watch);
 }
 
-static ad_status note_all(ad_comm *comm, const ad_bits_job *job) {
+ad_status ad_bits_take_steps(ad_comm *comm, const ad_bits_job *job) {
   rank_notes r = {.job = job, .rank = ad_comm_rank(comm)};
   ad_run_options options = {.size = sizeof options, .quiet = 1};
   ad_known_bug_scene scene = {.rank = r.rank, .microbatches = ad_recipe_parts(job->recipe)};
@@ -147,7 +147,7 @@ static ad_status note_all(ad_comm *comm, const ad_bits_job *job) {
 }
 
 static int run_rank(ad_comm *comm, void *context) {
-  ad_status status = note_all(comm, context);
+  ad_status status = ad_bits_take_steps(comm, context);
   if (status) ad_comm_fail(comm, status, ad_last_error());
   return status != AD_OK;
 }

@@ -243,10 +243,15 @@ static ad_status check_here(ad_comm *comm, const ad_check_job *job, ad_check_res
   AD_TRY(ad_check_rank(comm, job));
   if (own) AD_TRY(ad_check_rank(comm, &second));
   if (slope) AD_TRY(ad_check_rank(comm, &third));
+  ad_bits *bits = NULL;
+  if (takes_bits(job->recipe, job->options)) AD_TRY(ad_bits_create_on(comm, job->recipe, job->steps, &bits));
+  if (bits) findings.bits = &bits->found;
   int64_t verdict = ad_findings_hold(&findings);
-  AD_TRY(share_verdict(comm, &verdict));
+  ad_status status = share_verdict(comm, &verdict);
   findings.seconds = ad_seconds() - start;
-  if (ad_comm_rank(comm) == 0) AD_TRY(print_document(&findings, &text));
+  if (!status && ad_comm_rank(comm) == 0) status = print_document(&findings, &text);
+  ad_bits_destroy(bits);
+  if (status) return status;
   *holds = verdict != 0;
   *json = text;
   return AD_OK;

@@ -298,7 +298,8 @@ static void print_bits(FILE *file, const json_t *document, const ad_paint *paint
   if (!bits) return;
   if (json_is_null(bits)) {
     fprintf(file,
-            "\n  bits were not compared, for that takes other ranks too: run `addend check` without mpirun or srun\n");
+            "\n  bits were not compared, for the run to compare with takes several ranks: run `addend check` without "
+            "mpirun or srun\n");
     return;
   }
   int equal = is_true(bits, "equal");

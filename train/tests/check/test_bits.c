@@ -2,6 +2,7 @@
  * and that one unit in the last place of one leaf's gradient on one rank is seen and named. */
 #include "says.h"
 #include "world.h"
+#include "ranks.h"
 
 #include <math.h>
 
@@ -190,6 +191,32 @@ static void shards_are_compared_together(void **state) {
   close_pair(p);
 }
 
+/* A collective that scatters may leave a leaf, or a node that a rank also has in full, as shards on other ranks. */
+static void shards_are_compared_apart_from_full_values(void **state) {
+  static const ad_node nodes[] = {{2, 1}, {0, 4}};
+  for (size_t i = 0; i < sizeof nodes / sizeof *nodes; i++) {
+    pair *p = open_pair();
+    uint64_t whole = hash_of(0, nodes[i]);
+    ad_bits_note shard = {.kind = AD_BITS_SUM, .node = nodes[i], .over = AD_AXES(AD_DP_SHARD)};
+    shard.numel = 2;
+    shard.hash = 77;
+    note(p->run, 0, shard);
+    shard.numel = NUMEL - 2;
+    shard.hash = whole - 77;
+    note(p->run, 1, shard);
+    assert_true(compared(p)->equal);
+    ad_bits_note *second = &notes_at(p->run, 1)[p->run->rank[1].count - 1];
+    second->hash++;
+    assert_false(compared(p)->equal);
+    assert_int_equal(p->found.rank, -1);
+    assert_int_equal(p->found.first.over, AD_AXES(AD_DP_SHARD));
+    second->hash--;
+    second->numel++; /* an element is on two ranks */
+    assert_false(compared(p)->equal);
+    close_pair(p);
+  }
+}
+
 static void a_leaf_on_two_ranks_is_named(void **state) {
   pair *p = open_pair();
   note(p->run, 1, (ad_bits_note){.kind = AD_BITS_RAN, .node = {2, 1}});
@@ -207,6 +234,20 @@ static void a_collective_over_one_rank_repeats_no_leaf(void **state) {
   pair *p = open_pair();
   note_sum(p->run, 0, 1, (ad_node){2, 1}, AD_AXES(AD_DP_SHARD));
   assert_true(compared(p)->equal);
+  close_pair(p);
+}
+
+static void a_leafs_own_gradient_is_named_before_what_a_collective_left(void **state) {
+  pair *p = open_pair();
+  find_note(p, 1, AD_BITS_SUM, 1, (ad_node){5, 1}, 0)->hash ^= 1;
+  note_sum(p->run, 0, 1, (ad_node){5, 1}, AD_AXES(AD_DP_SHARD));
+  notes_at(p->run, 0)[p->run->rank[0].count - 1].hash ^= 1;
+  assert_false(compared(p)->equal);
+  assert_int_equal(p->found.rank, 1);
+  assert_int_equal(p->found.first.over, 0);
+  find_note(p, 1, AD_BITS_SUM, 1, (ad_node){5, 1}, 0)->hash ^= 1;
+  assert_int_equal(compared(p)->rank, 0);
+  assert_text_says(p->found.difference, "leaf 5", "rank 0", "dp_shard");
   close_pair(p);
 }
 
@@ -284,6 +325,38 @@ static void right_runs_match_bit_for_bit(void **state) {
     if (!bits->found.equal) fail_msg("%s: %s", worlds[i].mesh, bits->found.difference);
     assert_int_equal(bits->found.ranks, worlds[i].ranks);
     assert_true(bits->found.compared > 400);
+    ad_bits_destroy(bits);
+    ad_recipe_destroy(recipe);
+  }
+}
+
+/* The recipe, and what is expected of a check on its ranks. */
+typedef struct started {
+  const ad_recipe *recipe;
+  int is_compared;
+  size_t compared;
+} started;
+
+static int compare_here(ad_comm *comm, void *context) {
+  const started *expected = context;
+  ad_bits *bits;
+  CHECK_OK(ad_bits_create_on(comm, expected->recipe, 2, &bits));
+  CHECK(!bits == (ad_comm_rank(comm) || !expected->is_compared));
+  if (bits) CHECK(bits->found.equal && bits->found.ranks == 1 && bits->found.compared == expected->compared);
+  ad_bits_destroy(bits);
+  return 0;
+}
+
+/* Ranks that have started already compare as much as new ones, unless the reference needs several. */
+static void ranks_that_have_started_are_compared_with_the_first_alone(void **state) {
+  for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
+    ad_recipe *recipe = small_recipe(worlds[i].mesh, UNEQUAL, worlds[i].train);
+    ad_bits *bits;
+    int64_t ranks;
+    must(ad_bits_create(recipe, 2, &bits));
+    must(ad_recipe_world(recipe, &ranks));
+    started expected = {recipe, worlds[i].ranks == 1, bits->found.compared};
+    run_ranks(ranks, compare_here, &expected);
     ad_bits_destroy(bits);
     ad_recipe_destroy(recipe);
   }
@@ -523,7 +596,7 @@ static void a_difference_in_bits_does_not_match(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* As under mpirun: the ranks have started already, and there are no others to compare with. */
+/* As under mpirun where the reference needs several ranks. */
 static void bits_that_were_not_compared_are_not_claimed(void **state) {
   ad_recipe *recipe = small_recipe("dp_replicate=2", UNEQUAL, ", leaves: 8");
   int holds;
@@ -561,8 +634,10 @@ int main(void) {
                                      cmocka_unit_test(what_differs_is_named_with_its_rank),
                                      cmocka_unit_test(the_smallest_sum_is_named_first),
                                      cmocka_unit_test(shards_are_compared_together),
+                                     cmocka_unit_test(shards_are_compared_apart_from_full_values),
                                      cmocka_unit_test(a_leaf_on_two_ranks_is_named),
                                      cmocka_unit_test(a_collective_over_one_rank_repeats_no_leaf),
+                                     cmocka_unit_test(a_leafs_own_gradient_is_named_before_what_a_collective_left),
                                      cmocka_unit_test(ranks_at_other_places_are_compared_apart),
                                      cmocka_unit_test(elements_in_other_places_are_seen),
                                      cmocka_unit_test(a_leaf_that_ran_twice_on_one_rank_is_named),
@@ -571,6 +646,7 @@ int main(void) {
                                      cmocka_unit_test(the_whole_sum_must_be_seen),
                                      cmocka_unit_test(notes_without_room_are_refused),
                                      cmocka_unit_test(right_runs_match_bit_for_bit),
+                                     cmocka_unit_test(ranks_that_have_started_are_compared_with_the_first_alone),
                                      cmocka_unit_test(one_unit_in_the_last_place_of_a_leaf_is_seen),
                                      cmocka_unit_test(known_bugs_of_leaves_are_killed),
                                      cmocka_unit_test(what_killed_a_bug_is_said),
