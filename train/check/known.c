@@ -133,13 +133,14 @@ static int some_are_counted(const ad_run *run, size_t m) {
 }
 
 /* Returns 1 if, when the last microbatch begins, a shard that an earlier microbatch reduce-scattered is not yet summed
- * over replicas. */
+ * over replicas. With leaves, rounds take the place of microbatches. */
 static int keeps_shards(const ad_run *run) {
-  const ad_recipe *recipe = run->recipe;
   int kept = 0;
-  for (size_t m = 0; m + 1 < recipe->train.sync_count; m++) {
-    if (recipe->train.sync[m] == AD_SYNC_ALL) kept = 0;
-    kept |= recipe->train.sync[m] == AD_SYNC_SHARD && some_are_counted(run, m);
+  for (size_t round = 0; round + 1 < (size_t)ad_recipe_rounds(run->recipe); round++) {
+    ad_sync sync = ad_recipe_sync(run->recipe, round);
+    int64_t part = ad_run_part_of(run, round);
+    if (sync == AD_SYNC_ALL) kept = 0;
+    kept |= sync == AD_SYNC_SHARD && part >= 0 && some_are_counted(run, (size_t)part);
   }
   return kept;
 }

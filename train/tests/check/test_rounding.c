@@ -4,6 +4,7 @@
 #include "kernels/kernels.h"
 #include "addend/helpers.h"
 #include "check/rounding.h"
+#include "recipe/leaves.h"
 #include "recipe/recipe.h"
 #include "reduce/precision_policy.h"
 #include "world.h"
@@ -55,6 +56,29 @@ static const ad_precision_policy single = {.param = AD_F32}, brain = {.param = A
 static void f32_rounds_in_its_additions_and_nowhere_else(void **state) {
   nearly(relative("dp_replicate=3", 0, 1, single), 2 * 0x1p-24);
   nearly(relative("dp_replicate=3 dp_shard=2", 2, 1, single), 3 * 0x1p-24 + 0x1p-24);
+}
+
+/* With leaves a leaf's gradient takes part in as many additions as the tree over leaves is deep. */
+static void the_tree_over_leaves_adds_no_oftener(void **state) {
+  static const struct {
+    const char *mesh;
+    int64_t positions;
+  } worlds[] = {{"dp_replicate=1 dp_shard=1", 1}, {"dp_replicate=3", 3},           {"dp_shard=5", 5},
+                {"dp_replicate=3 dp_shard=2", 6}, {"dp_replicate=3 dp_shard=4", 12}};
+  for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
+    for (int zero = 0; zero <= 2; zero++)
+      for (int microbatches = 1; microbatches <= 3; microbatches++)
+        for (int64_t leaves = 1, depth = 0; leaves <= 70; leaves++) {
+          scene s = open_scene(worlds[i].mesh, zero, microbatches, single);
+          s.recipe->train.leaves = leaves;
+          ad_recipe_set_rounds(s.recipe, worlds[i].positions);
+          while ((int64_t)1 << depth < leaves) depth++;
+          double found = ad_rounding_allowance(s.recipe, &s.spec, AD_F32, 0).relative;
+          if (found < (double)depth * 0x1p-24)
+            fail_msg("%s, %d microbatches, %d leaves: %g additions", worlds[i].mesh, microbatches, (int)leaves,
+                     found * 0x1p24);
+          close_scene(&s);
+        }
 }
 
 static void a_first_write_of_single_addends_is_exact(void **state) {
@@ -187,6 +211,7 @@ static void a_reference_of_zero_allows_zero(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(f32_rounds_in_its_additions_and_nowhere_else),
+      cmocka_unit_test(the_tree_over_leaves_adds_no_oftener),
       cmocka_unit_test(a_first_write_of_single_addends_is_exact),
       cmocka_unit_test(each_reduction_writes_once),
       cmocka_unit_test(only_f16_loses_small_values),
