@@ -9,6 +9,7 @@
 #include "array/transit.h"
 #include "base/memory.h"
 #include "base/injection.h"
+#include "check/leaf_sums.h"
 #include "check/lifted_injections.h"
 #include "check/checker.h"
 #include "comm/dry.h"
@@ -83,11 +84,13 @@ static void add_transit(void *context, void *passing) {
   if (pass->comm != calls->comm || !ad_move_moves_bytes(pass->transit->move)) return;
   ad_group group = ad_array_group(pass->comm, pass->in, axes);
   if (ad_group_size(&group) < 2 || !ad_dtype_is_float(pass->in->dtype)) return;
+  ad_node nodes[AD_NODES_MAX];
+  size_t given = ad_leaf_sums_given(pass, ad_comm_rank(pass->comm), nodes), taken = ad_leaf_sums_taken(pass, nodes);
   count_call(calls, &(ad_calls_kind){.op = pass->transit->send_rows ? AD_EXCHANGE : ad_move_op(pass->transit->move),
                                      .dtype = pass->in->dtype,
                                      .axes = axes,
                                      .shape = ad_group_canonical(&group),
-                                     .bytes = ad_array_bytes(pass->in) + ad_array_bytes(pass->out)});
+                                     .bytes = given * ad_array_bytes(pass->in) + taken * ad_array_bytes(pass->out)});
 }
 
 /* Takes the step again, in a second run on backend dry, and counts its collectives. */

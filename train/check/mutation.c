@@ -11,9 +11,9 @@
 #include "array/part.h"
 #include "base/error.h"
 #include "kernels/kernels.h"
-#include "kernels/nodes.h"
 #include "kernels/tree.h"
 #include "base/memory.h"
+#include "check/leaf_sums.h"
 #include "check/lifted_injections.h"
 #include "tensor/tape.h"
 #include "layout/type.h"
@@ -151,25 +151,6 @@ static void write_values(const ad_array *array, stretch to, const double *values
     ad_cast(data, array->dtype, values, AD_F64, to.numel);
 }
 
-/* Writes the nodes whose sums a rank submits, if leaves are summed, and returns their number; 0 for ranks outside the
- * transition's group, whose leaves this rank does not know. */
-static size_t nodes_of(const ad_transit_passing *pass, int64_t rank, ad_node *out) {
-  const ad_leaf_ranges *ranges = pass->transit->ranges;
-  ad_group group = ad_array_group(pass->comm, pass->in, pass->transit->axes);
-  int64_t index = ad_group_index(&group, rank);
-  if (!ranges || index < 0) return 0;
-  return ad_nodes_of(ranges->starts[index], ranges->starts[index + 1] - ranges->starts[index], ranges->leaves, out);
-}
-
-/* Writes the nodes whose sums each rank gets, and returns their number; without leaves 1, a node without leaves. */
-static size_t results_of(const ad_transit_passing *pass, ad_node *out) {
-  const ad_leaf_ranges *ranges = pass->transit->ranges;
-  ad_group group = ad_array_group(pass->comm, pass->in, pass->transit->axes);
-  *out = (ad_node){0};
-  if (!ranges) return 1;
-  return ad_nodes_of(ranges->starts[0], ranges->starts[ad_group_size(&group)] - ranges->starts[0], ranges->leaves, out);
-}
-
 /* What one rank submitted: one value after another, of `numel` elements each; several or none only where leaves are
  * summed. */
 typedef struct held {
@@ -227,7 +208,7 @@ static ad_status gather(const ad_transit_passing *pass, stretch from, submitted 
   double *own;
   ad_node nodes[AD_NODES_MAX];
   int64_t rank = ad_comm_rank(pass->comm);
-  held mine = {(int64_t)from.numel, pass->transit->ranges ? (int64_t)nodes_of(pass, rank, nodes) : 1};
+  held mine = {(int64_t)from.numel, (int64_t)ad_leaf_sums_given(pass, rank, nodes)};
   all->everyone = ad_array_group(pass->comm, pass->in, AD_AXES_ALL);
   AD_TRY(ad_new(from.numel * (size_t)mine.values, &own));
   for (int64_t i = 0; i < mine.values; i++) {
@@ -353,28 +334,36 @@ static size_t list_addends(const members *who, const ad_transit_passing *pass, c
   ad_node nodes[AD_NODES_MAX];
   for (int64_t i = 0; i < who->count; i++) {
     int64_t rank = member_at(who, i);
-    size_t known = nodes_of(pass, rank, nodes);
+    int is_known = ad_leaf_sums_given(pass, rank, nodes) && nodes[0].count;
     for (size_t k = 0; k < count_of(all, rank); k++) {
-      addend own = {.node = known ? nodes[k] : (ad_node){0}};
+      addend own = {.node = is_known ? nodes[k] : (ad_node){0}};
       int is_within = own.node.first >= result.first && own.node.first < result.first + result.count;
       own.values = values_of(all, rank, k, &own.numel);
-      if (known ? is_within : is_first) list[listed++] = own;
+      if (is_known ? is_within : is_first) list[listed++] = own;
     }
   }
   return listed;
+}
+
+/* Returns 1 if the addends are all of a result's leaves, each once. */
+static int are_all_leaves(const addend *list, size_t count, ad_node result) {
+  int64_t leaves = 0;
+  for (size_t i = 0; i < count; i++) {
+    if (!list[i].node.count) return 0;
+    leaves += list[i].node.count;
+  }
+  return leaves && leaves == result.count;
 }
 
 /* Sums what belongs into a result. */
 static ad_status sum_members(const members *who, const ad_transit_passing *pass, const submitted *all, ad_node result,
                              int is_first, size_t numel, double *out) {
   size_t room = 0;
-  int64_t leaves = 0;
   addend *list;
   for (int64_t i = 0; i < who->count; i++) room += count_of(all, member_at(who, i));
   AD_TRY(ad_new(room, &list));
   size_t count = list_addends(who, pass, all, result, is_first, list);
-  for (size_t i = 0; i < count; i++) leaves += list[i].node.count;
-  ad_status status = sum_tree(list, 0, count, leaves && leaves == result.count, numel, out);
+  ad_status status = sum_tree(list, 0, count, are_all_leaves(list, count, result), numel, out);
   for (size_t k = 0; k < numel; k++) out[k] *= who->factor;
   ad_release(list);
   return status;
@@ -451,7 +440,7 @@ static ad_status overwrite(const ad_mutation *mutation, ad_transit_passing *pass
                            stretch in) {
   stretch to = stretch_of(pass->out, ad_comm_rank(pass->comm), segment);
   ad_node results[AD_NODES_MAX];
-  size_t count = results_of(pass, results);
+  size_t count = ad_leaf_sums_taken(pass, results);
   double *instead, *before;
   AD_TRY(ad_new(2 * count * to.numel, &instead));
   before = instead + count * to.numel;

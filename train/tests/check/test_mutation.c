@@ -10,6 +10,7 @@
 #include <string.h>
 #include "../../../core/tests/array/values.h"
 #include "array/array.h"
+#include "array/packed.h"
 #include "base/injection.h"
 #include "check/mutation.h"
 #include "kernels/nodes.h"
@@ -145,6 +146,34 @@ static void mutate_nothing(ad_comm *comm, const trial *t, const ad_place *place,
   ad_array_destroy(comm, &out);
 }
 
+/* Sums of leaves over too many, too few or other ranks are some numbers; a sum that is doubled is a multiple. */
+static void mutate_leaves(ad_comm *comm, const trial *t, const ad_place *place, const ad_array *right) {
+  static const ad_operator operators[] = {AD_OPERATOR_LEFT_OUT, AD_OPERATOR_DOUBLED, AD_OPERATOR_MORE_AXES,
+                                          AD_OPERATOR_FEWER_AXES, AD_OPERATOR_OTHER_GROUP};
+  size_t count = values_here(comm, t, 1), start = 0, numel = ad_array_numel(right);
+  ad_packed_stretch(right, ad_comm_rank(comm), (size_t)(place->what[0] - 'a'), &start, &numel);
+  for (size_t k = 0; k < sizeof operators / sizeof *operators; k++) {
+    ad_mutation mutation = {.place = *place, .operator_ = operators[k], .axis = AD_DP_SHARD};
+    int adds_axis = mutation.operator_ == AD_OPERATOR_MORE_AXES || mutation.operator_ == AD_OPERATOR_OTHER_GROUP;
+    ad_array out;
+    if (adds_axis && place->axes & AD_AXES(AD_DP_SHARD)) continue;
+    give_result(comm, t, &out);
+    ad_mutation_begin(&mutation);
+    CHECK_OK(ad_transit_run(comm, &t->transit, &t->in, &out));
+    ad_injections_clear();
+    for (size_t i = 0; i < count * ad_array_numel(right); i++) {
+      double expected = ((double *)right->data)[i], found = ((double *)out.data)[i];
+      int is_mutated = i % ad_array_numel(right) >= start && i % ad_array_numel(right) < start + numel;
+      if (is_mutated && mutation.operator_ == AD_OPERATOR_DOUBLED && !t->transit.adds)
+        expected *= (double)place->ranks;
+      else if (is_mutated)
+        expected = isfinite(found) ? found : expected;
+      CHECK(found == expected);
+    }
+    ad_array_destroy(comm, &out);
+  }
+}
+
 static void try_one(ad_comm *comm, trial *t) {
   ad_array right;
   ad_places places = {0};
@@ -160,6 +189,7 @@ static void try_one(ad_comm *comm, trial *t) {
   ad_injections_clear();
   CHECK(places.count == (t->transit.names ? 6 : 1));
   for (size_t i = 0; i < places.count; i++) mutate_nothing(comm, t, &places.list[i], &right);
+  if (t->ranges.leaves) mutate_leaves(comm, t, &places.list[t->ranges.leaves % 6], &right);
   ad_places_release(&places);
   ad_array_destroy(comm, &right);
   ad_array_destroy(comm, &t->in);
