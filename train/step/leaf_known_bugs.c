@@ -3,13 +3,15 @@
 #include "base/exact.h"
 #include "step/known_bugs.h"
 
-/* The bug: the ranks that have leaf 0 compute it again in place of leaf 1, which then runs nowhere. */
+/* The bug: a rank computes its first leaf again in place of its second, which then runs nowhere. */
 static void repeat_leaf(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   size_t *leaf = passing;
-  if (*leaf == 0) scene->passed = 1;
-  if (*leaf != 1 || !scene->passed) return;
-  *leaf = 0;
+  if (!scene->passed) scene->passed = (int)*leaf + 1;
+  size_t first = (size_t)scene->passed - 1;
+  if (*leaf != first && scene->microbatch < 0) scene->microbatch = (int64_t)*leaf;
+  if (*leaf == first || scene->microbatch != (int64_t)*leaf) return;
+  *leaf = first;
   scene->fired = 1;
 }
 
@@ -25,7 +27,7 @@ static void round_squares(void *context, void *passing) {
 
 static const ad_known_bug bugs[] = {
     {.name = "leaf-twice",
-     .words = "leaf 0 runs twice, and leaf 1 on no rank",
+     .words = "ranks run their first leaf twice, and their second not at all",
      .needs = AD_NEED_TOKENS | AD_NEED_TWO_LEAVES,
      .of_bits = 1,
      .at = {{AD_INJECT_PHASE, repeat_leaf}}},
