@@ -207,7 +207,8 @@ ad_status ad_window_refill(ad_store *store) {
 /* ---- emptying a slot ---- */
 
 /* On backend hostile, fills a released copy with NaN when no rank uses the copy any more. Each rank fills only the
- * parts that it writes in a gather, so that no two ranks write the same bytes. */
+ * parts that it writes in a gather, so that no two ranks write the same bytes; and no rank gathers another unit into the
+ * slot, where its parts lie elsewhere, before all are filled. */
 static ad_status poison(ad_store *store, const ad_copy_slot *slot) {
   AD_TRY(fence(store));
   for (size_t i = store->unit_starts[slot->unit]; i < store->unit_starts[slot->unit + 1]; i++) {
@@ -219,7 +220,7 @@ static ad_status poison(ad_store *store, const ad_copy_slot *slot) {
     if (!shared) memset(copy, POISON, ad_array_numel(&param->compute) * size);
     if (shared && param->writes) memset(copy + param->own_start * size, POISON, ad_array_numel(&param->value) * size);
   }
-  return AD_OK;
+  return fence(store);
 }
 
 static ad_status let_go(ad_store *store, ad_copy_slot *slot) {

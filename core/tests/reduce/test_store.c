@@ -170,6 +170,7 @@ static const setting settings[] = {
     {"dp_shard=2 tp=2", 4, AD_BF16, AD_F32, 1, 1, 0},
     {"dp_shard=2 tp=2", 4, AD_F32, AD_F32, 0, 0, 1},
     {"dp_shard=3", 3, AD_BF16, AD_F32, 1, 1, 1},
+    {"dp_shard=5", 5, AD_F32, AD_F32, 1, 4, 0}, /* all units are gathered when a pass begins */
     {"dp_shard=1", 1, AD_BF16, AD_F32, 1, 1, 0},
 };
 
