@@ -40,8 +40,7 @@ typedef struct ad_bucket_step {
  * have precision policies whose `reduce` is `accumulate`; unless storage is sharded over no axes but these two, if the
  * gradient is summed over them; with AD_SYNC_SHARD, unless all storage is sharded over dp_shard or none, or dp_shard has
  * one rank; if dp_shard is before dp_replicate in the mesh, since the members of a collective must have leaves that
- * follow one another. Any number of ranks sums any number of leaves; ranks, and rounds that send, may have none. But
- * between nodes backend mpi refuses a collective whose sums are several nodes of the tree (ad_collective.ranges). */
+ * follow one another. Any number of ranks sums any number of leaves; ranks, and rounds that send, may have none. */
 typedef struct ad_leaf_options {
   int64_t leaves; /* at least 1 */
   int64_t rounds; /* at least leaves / (size of dp_replicate * size of dp_shard), rounded up */

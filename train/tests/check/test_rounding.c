@@ -63,8 +63,11 @@ static void the_tree_over_leaves_adds_no_oftener(void **state) {
   static const struct {
     const char *mesh;
     int64_t positions;
-  } worlds[] = {{"dp_replicate=1 dp_shard=1", 1}, {"dp_replicate=3", 3},           {"dp_shard=5", 5},
-                {"dp_replicate=3 dp_shard=2", 6}, {"dp_replicate=3 dp_shard=4", 12}};
+  } worlds[] = {{"dp_replicate=1 dp_shard=1", 1},
+                {"dp_replicate=3", 3},
+                {"dp_shard=5", 5},
+                {"dp_replicate=3 dp_shard=2", 6},
+                {"dp_replicate=3 dp_shard=4", 12}};
   for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
     for (int zero = 0; zero <= 2; zero++)
       for (int microbatches = 1; microbatches <= 3; microbatches++)
