@@ -162,8 +162,8 @@ static ad_status allocate(ad_reducer *reducer, ad_bucket *bucket) {
     AD_TRY(give_memory(reducer, &bucket->relayed));
   }
   if (one) bucket->partial.data = bucket->sent.data;
-  if (one && !bucket->key.scatters) bucket->sum.data = bucket->sent.data;
-  if (!bucket->sum.data) AD_TRY(give_levels(reducer, &bucket->sum, &bucket->scattered));
+  if (one && !bucket->key.early) bucket->sum.data = bucket->sent.data;
+  if (!bucket->sum.data) AD_TRY(give_levels(reducer, &bucket->sum, &bucket->early_sums));
   place_results(reducer, bucket);
   return AD_OK;
 }
@@ -211,8 +211,8 @@ static void release_bucket(ad_reducer *reducer, ad_bucket *bucket) {
   if (bucket->steps.request.id && ad_comm_wait(reducer->comm, &bucket->steps.request)) bucket->steps.request.id = 0;
   if (bucket->turn.window >= 0) bucket->sent.data = bucket->stack.memory = NULL;
   if (bucket->stack.memory) bucket->sent.data = bucket->partial.data = bucket->stack.memory;
-  if (bucket->stack.memory && !bucket->key.scatters) bucket->sum.data = bucket->stack.memory;
-  if (bucket->scattered.memory) bucket->sum.data = bucket->scattered.memory;
+  if (bucket->stack.memory && !bucket->key.early) bucket->sum.data = bucket->stack.memory;
+  if (bucket->early_sums.memory) bucket->sum.data = bucket->early_sums.memory;
   if (bucket->sum.data == bucket->sent.data) bucket->sum.data = NULL;
   if (bucket->partial.data == bucket->sent.data) bucket->partial.data = NULL;
   ad_array_destroy(reducer->comm, &bucket->sent);

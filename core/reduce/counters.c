@@ -12,12 +12,12 @@ void ad_counters_begin_sum(ad_bucket *bucket) {
   bucket->counters.summed = 0;
 }
 
-/* With AD_SYNC_SHARD, sends a bucket only if its path has a reduce_scatter; other buckets keep accumulating on this
- * rank. */
+/* With AD_SYNC_SHARD, sends a bucket only if its path has an early step, as a reduce_scatter is; other buckets keep
+ * accumulating on this rank. */
 void ad_counters_begin_microbatch(ad_bucket *bucket, ad_sync sync) {
   bucket->counters.arrived = 0;
   bucket->counters.unsent++;
-  bucket->counters.sends = sync == AD_SYNC_ALL || (sync == AD_SYNC_SHARD && bucket->key.scatters);
+  bucket->counters.sends = sync == AD_SYNC_ALL || (sync == AD_SYNC_SHARD && bucket->key.early);
 }
 
 void ad_counters_arrived(ad_bucket *bucket) { bucket->counters.arrived++; }

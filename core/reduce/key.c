@@ -67,6 +67,7 @@ ad_status ad_bucket_key_find(const ad_reducer *reducer, const ad_reduced_param *
   key->mesh = param->layout.mesh;
   key->policy = param->policy;
   key->scatters = key->step_count && key->steps[0].move == AD_MOVE_REDUCE_SCATTER;
+  key->early = key->scatters;
   key->lasting = reducer->options.reuses && param->lasting;
   key->comm_dtype = key->step_count ? key->policy.reduce : key->policy.accumulate;
   return AD_OK;

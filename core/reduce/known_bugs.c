@@ -45,7 +45,7 @@ static void clear_earlier(void *context, void *passing) {
     if (ad_bucket_settle(reducer, i)) return;
     scene->fired |= reducer->buckets[i].counters.has_sum || reducer->buckets[i].stack.count;
     reducer->buckets[i].stack.count = reducer->buckets[i].stack.apart = 0;
-    reducer->buckets[i].scattered.count = reducer->buckets[i].scattered.apart = 0;
+    reducer->buckets[i].early_sums.count = reducer->buckets[i].early_sums.apart = 0;
     ad_counters_forget(&reducer->buckets[i]);
   }
 }

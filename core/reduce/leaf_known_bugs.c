@@ -40,7 +40,7 @@ static void write_into_sum(void *context, void *passing) {
   const ad_node_stack *own = &of->bucket->stack, *stack = own->count ? own : ad_bucket_sums(of->bucket);
   if (!stack->count || !leaf_of(of->bucket)) return;
   void *top = ad_stack_level(stack, stack->count - 1);
-  if (stack == own)
+  if (!of->bucket->key.scatters || stack == own)
     add(stack, leaf_of(of->bucket), top);
   else
     add_rows(of, stack, top);

@@ -92,7 +92,7 @@ static ad_status check_rounds(const ad_leaf_deal *deal) {
 
 static int sends(const ad_reducer *reducer, const ad_bucket *bucket, int64_t round) {
   ad_sync sync = reducer->leaves.deal.sync[round];
-  return sync == AD_SYNC_ALL || (sync == AD_SYNC_SHARD && bucket->key.scatters);
+  return sync == AD_SYNC_ALL || (sync == AD_SYNC_SHARD && bucket->key.early);
 }
 
 /* Returns the first round of the segment that a round is in. */
@@ -178,35 +178,17 @@ static ad_status check_step(const ad_bucket *bucket, ad_path_step step, held_lea
   return AD_OK;
 }
 
-/* A bucket that is not scattered keeps its leaves from one AD_SYNC_ALL to the next. If others are scattered in between,
- * leaves are dealt anew after each AD_SYNC_SHARD, and those that a rank keeps need not follow one another. */
-static ad_status check_kept(const ad_reducer *reducer, const ad_bucket *bucket, int64_t rank, int64_t round) {
-  for (int64_t at = segment_begin(reducer, round) + 1; !bucket->key.scatters && at <= round; at++) {
-    ad_node before = leaves_over(reducer, bucket->key.mesh, rank, 0, at - 1, at - 1),
-            own = leaves_over(reducer, bucket->key.mesh, rank, 0, at, at);
-    if (own.first == before.first || own.first == before.first + before.count) continue;
-    return ad_fail(AD_INVALID,
-                   "the gradient of `%s` is not scattered over dp_shard, but those of other parameters are, in round "
-                   "%lld: with leaves it cannot be kept until a later round; shard its storage like theirs, or use "
-                   "AD_SYNC_NONE in all rounds but the last",
-                   bucket->members.names[0], (long long)at - 1);
-  }
-  return AD_OK;
-}
-
 /* Checks the collectives that the bucket runs if it is launched in a round. */
 static ad_status check_round(const ad_reducer *reducer, const ad_bucket *bucket, int64_t round, held_leaves *held) {
   int is_all = reducer->leaves.deal.sync[round] == AD_SYNC_ALL;
   for (int64_t i = 0; i < ad_group_size(&held->group); i++) {
-    int64_t rank = ad_group_rank(&held->group, i);
-    AD_TRY(check_kept(reducer, bucket, rank, round));
-    held->sum[i] = leaves_sent(reducer, bucket, rank, 0, round);
+    held->sum[i] = leaves_sent(reducer, bucket, ad_group_rank(&held->group, i), 0, round);
   }
   for (int k = 0; k < bucket->key.step_count && (k == 0 || is_all); k++) {
     ad_path_step step = bucket->key.steps[k];
     if (!(step.axes & AD_AXES_DP)) continue;
     AD_TRY(check_step(bucket, step, held));
-    for (int64_t i = 0; !k && bucket->key.scatters && i < ad_group_size(&held->group); i++)
+    for (int64_t i = 0; !k && bucket->key.early && i < ad_group_size(&held->group); i++)
       held->sum[i] = leaves_over(reducer, bucket->key.mesh, ad_group_rank(&held->group, i), step.axes,
                                  segment_begin(reducer, round), round);
   }
@@ -231,6 +213,34 @@ static ad_status check_paths(const ad_reducer *reducer) {
   return status;
 }
 
+/* Makes the sum over dp_shard the first step of a path without a reduce_scatter, and early. */
+static void sum_shards_first(ad_bucket_key *key) {
+  ad_path_step steps[AD_AXIS_COUNT] = {0};
+  int count = 1;
+  for (int i = 0; i < key->step_count; i++) {
+    ad_path_step step = key->steps[i];
+    if (step.axes & AD_AXES(AD_DP_SHARD)) steps[0] = step;
+    step.axes &= ~AD_AXES(AD_DP_SHARD);
+    if (step.axes) steps[count++] = step;
+  }
+  steps[0].axes = AD_AXES(AD_DP_SHARD);
+  memcpy(key->steps, steps, sizeof steps);
+  key->step_count = count;
+  key->early = 1;
+}
+
+/* After each round that sends, leaves are dealt anew. What a bucket kept that is not scattered beside others would not be
+ * leaves that follow one another, so it is summed over the shards as often as these. */
+static void find_early_sums(ad_reducer *reducer) {
+  ad_leaf_deal *deal = &reducer->leaves.deal;
+  int is_early = 0;
+  for (size_t i = 0; i < reducer->bucket_count; i++) deal->scatters |= reducer->buckets[i].key.scatters;
+  for (int64_t round = 0; round < deal->rounds; round++) is_early |= deal->sync[round] == AD_SYNC_SHARD;
+  if (!is_early || !deal->scatters || deal->shards == 1) return;
+  for (size_t i = 0; i < reducer->bucket_count; i++)
+    if (!reducer->buckets[i].key.scatters) sum_shards_first(&reducer->buckets[i].key);
+}
+
 ad_status ad_leaves_deal(ad_reducer *reducer) {
   ad_reducer_leaves *leaves = &reducer->leaves;
   if (!reducer->param_count)
@@ -244,7 +254,7 @@ ad_status ad_leaves_deal(ad_reducer *reducer) {
   leaves->deal.shards = ad_mesh_axis_size(mesh, AD_DP_SHARD);
   leaves->replica = ad_mesh_position(mesh, rank, AD_DP_REPLICATE);
   leaves->shard = ad_mesh_position(mesh, rank, AD_DP_SHARD);
-  for (size_t i = 0; i < reducer->bucket_count; i++) leaves->deal.scatters |= reducer->buckets[i].key.scatters;
+  find_early_sums(reducer);
   AD_TRY(check_rounds(&leaves->deal));
   AD_TRY(ad_new((size_t)(leaves->deal.replicas * leaves->deal.shards) + 1, &leaves->starts));
   return check_paths(reducer);
@@ -272,7 +282,7 @@ static int leaf_steps(const ad_bucket *bucket) {
  * ends; else 0. */
 static int sums_are_widened(const ad_bucket *bucket) {
   ad_axes axes = 0;
-  for (int k = bucket->key.scatters; k < leaf_steps(bucket); k++) axes |= bucket->key.steps[k].axes;
+  for (int k = bucket->key.early; k < leaf_steps(bucket); k++) axes |= bucket->key.steps[k].axes;
   return (axes & ad_mesh_large(bucket->key.mesh)) != 0;
 }
 
@@ -283,11 +293,12 @@ static int adds_to_top(const ad_reducer *reducer, const ad_node_stack *stack, ad
 }
 
 /* Notes the sums that a round sends, which are of the leaves [range.first, range.first + range.count). *adds: 1 if they
- * are one, and are added to the top. */
-static ad_status place_sums(const ad_reducer *reducer, ad_node_stack *stack, ad_node range, int64_t round, int *adds) {
+ * are one, and are scattered and added to the top. */
+static ad_status place_sums(const ad_reducer *reducer, ad_node_stack *stack, ad_node range, int64_t round, int scatters,
+                            int *adds) {
   ad_node nodes[AD_NODES_MAX];
   size_t count = ad_nodes_of(range.first, range.count, stack->leaves, nodes);
-  *adds = adds_to_top(reducer, stack, range, round);
+  *adds = scatters && adds_to_top(reducer, stack, range, round);
   for (size_t i = 0; i < count; i++) AD_TRY(ad_stack_place(stack, nodes[i], *adds));
   return AD_OK;
 }
@@ -307,8 +318,9 @@ static ad_status note_step(const ad_reducer *reducer, const ad_bucket *bucket, i
   int64_t rank = ad_comm_rank(reducer->comm);
   ad_axes axes = bucket->key.steps[k].axes;
   *adds = 0;
-  if (!k && bucket->key.scatters)
-    return place_sums(reducer, sums, leaves_sent(reducer, bucket, rank, axes, round), round, adds);
+  if (!k && bucket->key.early)
+    return place_sums(reducer, sums, leaves_sent(reducer, bucket, rank, axes, round), round, bucket->key.scatters,
+                      adds);
   ad_node range = leaves_over(reducer, mesh, rank, axes_of(bucket, k + 1), segment_begin(reducer, round), round);
   if (ad_mesh_ranks_over(mesh, axes) > 1 && range.count) AD_TRY(ad_stack_widen(sums, range));
   if (k + 1 == leaf_steps(bucket)) sums->apart = 0;
@@ -334,17 +346,17 @@ static ad_status launch_on_paper(const ad_reducer *reducer, const ad_bucket *buc
   return AD_OK;
 }
 
-/* Sets the number of levels that the rounds of a step need: of the stack of leaves or, with `scattered`, of that of
- * scattered sums. */
-static ad_status count_levels(const ad_reducer *reducer, const ad_bucket *bucket, int scattered, ad_node_stack *stack) {
+/* Sets the number of levels that the rounds of a step need: of the stack of leaves or, with `early`, of that of early
+ * sums. */
+static ad_status count_levels(const ad_reducer *reducer, const ad_bucket *bucket, int early, ad_node_stack *stack) {
   size_t most = 1;
   stack->levels = AD_NODES_MAX;
   for (int64_t round = 0; round < reducer->leaves.deal.rounds; round++) {
-    int64_t leaf = scattered ? -1 : ad_reducer_leaf(reducer, round);
+    int64_t leaf = early ? -1 : ad_reducer_leaf(reducer, round);
     if (leaf >= 0) AD_TRY(ad_stack_place(stack, (ad_node){leaf, 1}, 0));
     settle_on_paper(stack, &most);
     if (!sends(reducer, bucket, round)) continue;
-    if (scattered == bucket->key.scatters)
+    if (early == bucket->key.early)
       AD_TRY(launch_on_paper(reducer, bucket, round, stack, &most));
     else
       stack->count = 0;
@@ -358,9 +370,9 @@ ad_status ad_leaves_make_stacks(const ad_reducer *reducer, ad_bucket *bucket) {
   int64_t leaves = reducer->leaves.deal.leaves;
   bucket->stack = ad_stack_for(0, 0, leaves, bucket->sent.dtype, bucket->members.numel);
   AD_TRY(in_bucket(bucket, count_levels(reducer, bucket, 0, &bucket->stack)));
-  if (!bucket->key.scatters) return AD_OK;
-  bucket->scattered = ad_stack_for(0, 0, leaves, bucket->sum.dtype, ad_array_numel(&bucket->sum));
-  return in_bucket(bucket, count_levels(reducer, bucket, 1, &bucket->scattered));
+  if (!bucket->key.early) return AD_OK;
+  bucket->early_sums = ad_stack_for(0, 0, leaves, bucket->sum.dtype, ad_array_numel(&bucket->sum));
+  return in_bucket(bucket, count_levels(reducer, bucket, 1, &bucket->early_sums));
 }
 
 void ad_leaves_begin_segment(ad_bucket *bucket) {
@@ -403,11 +415,11 @@ ad_status ad_leaves_complete(ad_reducer *reducer, ad_bucket *bucket) {
   ad_node_stack *stack = &bucket->stack;
   int64_t round = reducer->leaves.rounds - 1;
   ad_node own = leaves_sent(reducer, bucket, ad_comm_rank(reducer->comm), 0, round);
-  int64_t first = bucket->key.scatters || sums_are_widened(bucket) ? own.first : 0;
+  int64_t first = bucket->key.early || sums_are_widened(bucket) ? own.first : 0;
   AD_TRY(ad_leaf_keep(reducer, bucket));
   AD_TRY(in_bucket(bucket, ad_stack_expect(stack, first, own.first + own.count - first)));
   point_to(bucket, ad_stack_level(stack, stack->apart));
-  if (bucket->key.scatters) stack->count = 0;
+  if (bucket->key.early) stack->count = 0;
   return AD_OK;
 }
 
@@ -422,7 +434,7 @@ void ad_leaves_ranges(const ad_reducer *reducer, const ad_bucket *bucket, ad_lea
   if (!(step.axes & AD_AXES_DP)) return;
   for (int k = 0; k < bucket->steps.next; k++) before |= bucket->key.steps[k].axes;
   int64_t from =
-      bucket->steps.next && bucket->key.scatters ? segment_begin(reducer, round) : unit_begin(reducer, bucket, round);
+      bucket->steps.next && bucket->key.early ? segment_begin(reducer, round) : unit_begin(reducer, bucket, round);
   for (int64_t i = 0; i < ad_group_size(&group); i++) {
     ad_node held = leaves_over(reducer, bucket->key.mesh, ad_group_rank(&group, i), before, from, round);
     starts[i] = held.first;
@@ -454,7 +466,7 @@ void ad_leaves_settle(ad_reducer *reducer, ad_bucket *bucket) {
 }
 
 ad_status ad_leaves_check(const ad_reducer *reducer, const ad_bucket *bucket) {
-  ad_node_stack sums = bucket->key.scatters ? bucket->scattered : bucket->stack;
+  ad_node_stack sums = bucket->key.early ? bucket->early_sums : bucket->stack;
   ad_node segment = leaves_of_segment(reducer, bucket->steps.round);
   sums.apart = 0;
   return in_bucket(bucket, ad_stack_expect(&sums, 0, segment.first + segment.count));

@@ -14,6 +14,7 @@ static ad_reduction_plan describe_reduction(const ad_reducer *reducer, size_t in
                              .move = step.move,
                              .axes = axes,
                              .group_size = ad_mesh_ranks_over(bucket->key.mesh, axes),
+                             .early = !number && bucket->key.early,
                              .dtype = bucket->key.comm_dtype,
                              .bytes = numel * ad_dtype_size(bucket->key.comm_dtype),
                              .params = bucket->members.index,
@@ -82,7 +83,7 @@ size_t ad_reducer_sum_bytes(const ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     const ad_bucket *bucket = &reducer->buckets[i];
     // `sum` is counted if it has its own memory. On backend dry, memory is counted as if it were allocated.
-    if (bucket->key.scatters || !ad_bucket_is_one_array(bucket)) bytes += ad_bucket_sum_bytes(bucket);
+    if (bucket->key.early || !ad_bucket_is_one_array(bucket)) bytes += ad_bucket_sum_bytes(bucket);
     if (bucket->keeps_partial && !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->partial);
     if (bucket->relayed.shape.ndim) bytes += ad_array_bytes(&bucket->relayed);
     if (bucket->earlier.data || bucket->counters.has_earlier) bytes += ad_array_bytes(&bucket->earlier);

@@ -10,6 +10,7 @@ typedef struct ad_reduction_plan {
   ad_move move;
   ad_axes axes;
   int64_t group_size;
+  int early; /* 1: runs with AD_SYNC_SHARD and AD_SYNC_ALL; 0: only with AD_SYNC_ALL */
   ad_dtype dtype;
   size_t bytes; /* bytes that this rank submits: of full gradients, or of its own parts after a reduce_scatter */
   const size_t *params; /* indices of the reduced parameters */

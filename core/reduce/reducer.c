@@ -200,7 +200,7 @@ static void begin_step(ad_reducer *reducer) {
   }
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     ad_counters_begin_step(&reducer->buckets[i]);
-    reducer->buckets[i].stack.count = reducer->buckets[i].scattered.count = 0;
+    reducer->buckets[i].stack.count = reducer->buckets[i].early_sums.count = 0;
   }
 }
 

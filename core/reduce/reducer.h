@@ -34,6 +34,7 @@ typedef struct ad_bucket_key {
   ad_path_step steps[AD_AXIS_COUNT];
   int step_count;
   int scatters;  // 1: the first step is a reduce_scatter
+  int early;     // 1: the first step runs with AD_SYNC_SHARD, too: it scatters or, with leaves, others do (leaves.c)
   int lasting;   // 1: the bucket's parameters are `lasting`, so that it has its own memory
   ad_precision_policy policy;
   // communication dtype: the policy's reduce dtype, or the accumulate dtype if the path has no step
@@ -106,9 +107,10 @@ typedef struct ad_bucket {
   // with leaves: this rank's sums of leaves, in memory whose beginning is that of `sent`, or in the bucket's slot. In a
   // microbatch `sent` and `partial` point to the level in which the leaf forms.
   ad_node_stack stack;
-  // with leaves, if the path scatters: this rank's parts of the scattered sums, in memory whose beginning is that of
-  // `sum`. In a step `sum` points to the level that a collective writes or the next one reads.
-  ad_node_stack scattered;
+  // with leaves, if the path's first step is early: what it leaves on this rank, so parts of sums if it scatters, in
+  // memory whose beginning is that of `sum`. In a step `sum` points to the level that a collective writes or the next
+  // one reads.
+  ad_node_stack early_sums;
 } ad_bucket;
 
 /* Slots: pieces of memory that the buckets of one key use one after another. A window is all slots of one key. */
@@ -199,11 +201,11 @@ static inline size_t ad_bucket_bytes(const ad_bucket *bucket) {
 }
 /* Returns the size of the memory of `sum`, if it has its own. */
 static inline size_t ad_bucket_sum_bytes(const ad_bucket *bucket) {
-  return bucket->scattered.levels ? ad_stack_bytes(&bucket->scattered) : ad_array_bytes(&bucket->sum);
+  return bucket->early_sums.levels ? ad_stack_bytes(&bucket->early_sums) : ad_array_bytes(&bucket->sum);
 }
 /* With leaves, returns the stack that has the sums of earlier rounds of the step. */
 static inline ad_node_stack *ad_bucket_sums(ad_bucket *bucket) {
-  return bucket->key.scatters ? &bucket->scattered : &bucket->stack;
+  return bucket->key.early ? &bucket->early_sums : &bucket->stack;
 }
 /* Returns 1 if the sent gradients and their sum have the same dtype, so that they can be one array; else 0. */
 static inline int ad_bucket_is_one_array(const ad_bucket *bucket) {

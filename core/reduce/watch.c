@@ -11,7 +11,7 @@ static void call(ad_injection mutation, void *passing) {
 }
 
 /* Returns what this rank has of a parameter's gradient on the top of a stack. In the stack of leaves gradients are full,
- * as they were submitted; in that of scattered sums they are packed as the results are, which lie on its lowest level. */
+ * as they were submitted; in that of early sums they are packed as the results are, which lie on its lowest level. */
 static ad_array top_of(const ad_node_passing *of, const ad_reduced_param *param) {
   const ad_bucket *bucket = of->bucket;
   const ad_node_stack *stack = of->stack;
@@ -20,7 +20,7 @@ static ad_array top_of(const ad_node_passing *of, const ad_reduced_param *param)
   ad_array values = ad_array_describe(of->reducer->comm, stack->dtype, &param->shape, &layout);
   ad_array level = {.data = ad_stack_level(stack, stack->count - 1), .dtype = stack->dtype};
   size_t offset = (size_t)((const char *)param->result.data - stack->memory);
-  values.data = stack == &bucket->scattered ? (char *)level.data + offset : ad_param_in(param, &level);
+  values.data = stack == &bucket->early_sums ? (char *)level.data + offset : ad_param_in(param, &level);
   return values;
 }
 

@@ -73,11 +73,11 @@ static ad_status add_planned(ad_collectives *to, ad_planned planned, const size_
   return AD_OK;
 }
 
-/* Finds the microbatches in which a reduction runs: a reduce_scatter where train.sync is `shard` or `all`, any other
- * reduction only where train.sync is `all`. */
+/* Finds the microbatches in which a reduction runs: an early one, as a reduce_scatter is, where train.sync is `shard` or
+ * `all`, any other only where train.sync is `all`. */
 static ad_planned planned_reduction(const ad_recipe *recipe, ad_reduction_plan plan) {
   ad_planned planned = {.plan = plan};
-  ad_sync least = plan.move == AD_MOVE_REDUCE_SCATTER ? AD_SYNC_SHARD : AD_SYNC_ALL;
+  ad_sync least = plan.early ? AD_SYNC_SHARD : AD_SYNC_ALL;
   for (size_t m = 0; m < recipe->train.sync_count; m++) planned.times += recipe->train.sync[m] >= least;
   int always = planned.times > 1 && planned.times == (int64_t)recipe->train.sync_count;
   planned.when = always ? "every_microbatch" : "last_microbatch";

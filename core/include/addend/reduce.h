@@ -38,9 +38,10 @@ typedef struct ad_bucket_step {
  *
  * AD_INVALID or AD_TYPE by ad_reducer_create: unless all parameters are on one mesh, R on dp_replicate and dp_shard, and
  * have precision policies whose `reduce` is `accumulate`; unless storage is sharded over no axes but these two, if the
- * gradient is summed over them; with AD_SYNC_SHARD, unless all storage is sharded over dp_shard or none, or dp_shard has
- * one rank; if dp_shard is before dp_replicate in the mesh, since the members of a collective must have leaves that
- * follow one another. Any number of ranks sums any number of leaves; ranks, and rounds that send, may have none. */
+ * gradient is summed over them; if dp_shard is before dp_replicate in the mesh, since the members of a collective must
+ * have leaves that follow one another. Any number of ranks sums any number of leaves; ranks, and rounds that send, may
+ * have none. If some storage is sharded over dp_shard and some is not, AD_SYNC_SHARD sums the gradients of both over
+ * dp_shard. */
 typedef struct ad_leaf_options {
   int64_t leaves; /* at least 1 */
   int64_t rounds; /* at least leaves / (size of dp_replicate * size of dp_shard), rounded up */

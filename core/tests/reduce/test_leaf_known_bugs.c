@@ -32,7 +32,7 @@ typedef enum outcome { NOTHING, OTHER_BITS, OTHER_VALUES, REFUSED } outcome;
 typedef struct trial {
   const char *mesh, *sync; /* sync: the first letter of each round's */
   int64_t leaves;
-  int shards, reuses;
+  int shards, reuses; /* shards 1: storage is sharded over dp_shard; 2: not that of parameter 0 */
   struct {
     const char *bug;
     outcome expected;
@@ -53,7 +53,7 @@ static void create(ad_comm *comm, const trial *t, const ad_mesh *mesh, ad_reduce
         .size = sizeof *specs, .name = names[p], .shape = {2, {ROWS, COLUMNS}}, .layout = ad_layout_all(mesh, AD_R)};
     specs[p].policy = (ad_precision_policy){AD_F32, AD_F32, 0, AD_F32, AD_F32};
     specs[p].storage = specs[p].layout;
-    if (t->shards) ad_layout_set(&specs[p].storage, AD_AXES(AD_DP_SHARD), AD_S(0));
+    if (t->shards == 1 || (t->shards && p)) ad_layout_set(&specs[p].storage, AD_AXES(AD_DP_SHARD), AD_S(0));
   }
   CHECK_OK(ad_reducer_create(comm, specs, PARAMS, &options, out));
 }
@@ -131,7 +131,7 @@ static int try_bug(ad_comm *comm, void *context) {
 }
 
 /* A sum waits above another, so that nodes can be torn and exchanged, only where a rank forms three sums one after
- * another. The sum before a leaf may be one over replicas, each of which then adds it again. */
+ * another. The sum before a leaf may be one over replicas, or whole on each shard: then each adds it again. */
 static void known_bugs_change_bits_whatever_is_scattered(void **state) {
 #define BUGS(running, torn)                                                                            \
   {                                                                                                    \
@@ -146,6 +146,7 @@ static void known_bugs_change_bits_whatever_is_scattered(void **state) {
                                  {"dp_shard=3", "sssa", 12, 1, 1, BUGS(OTHER_BITS, OTHER_BITS), 0},
                                  {"dp_shard=2", "nsna", 8, 1, 0, BUGS(OTHER_BITS, NOTHING), 0},
                                  {"dp_replicate=2 dp_shard=2", "sssa", 16, 1, 1, BUGS(OTHER_BITS, OTHER_BITS), 0},
+                                 {"dp_shard=2", "sssa", 8, 2, 1, BUGS(OTHER_VALUES, OTHER_BITS), 0},
                                  {"dp_replicate=2 dp_shard=2", "sasa", 16, 1, 1, BUGS(OTHER_VALUES, NOTHING), 0}};
   for (size_t i = 0; i < sizeof trials / sizeof *trials; i++)
     for (int bug = 0; bug < 5; bug++) {

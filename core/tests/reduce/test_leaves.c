@@ -12,6 +12,7 @@
 #include "allocations.h"
 #include "array/array.h"
 #include "ranks.h"
+#include "layout/type.h"
 #include "reduce/plan.h"
 #include "reduce/reducer.h"
 
@@ -26,7 +27,7 @@ typedef struct setting {
   const char *mesh;
   int64_t ranks, leaves;
   ad_precision_policy policy;
-  int shards;  // 1: storage is sharded over dp_shard
+  int shards;  // 1: storage is sharded over dp_shard; 2: only that of some parameters
   size_t bucket_bytes;
   int64_t rounds;
   ad_sync early;  // sync of all rounds but the last
@@ -54,7 +55,8 @@ static void describe(world *w, ad_comm *comm, const setting *s) {
     if (p == BY_COLUMNS) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_S(1));
     if (p == INVARIANT) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_I);
     spec->storage = spec->layout;
-    if (s->shards) ad_layout_set(&spec->storage, AD_AXES(AD_DP_SHARD), AD_S(0));
+    if (s->shards == 1 || (s->shards == 2 && p != COPIED && p != BY_COLUMNS))
+      ad_layout_set(&spec->storage, AD_AXES(AD_DP_SHARD), AD_S(0));
     spec->policy = s->policy;
   }
   for (int64_t round = 0; round < s->rounds; round++) {
@@ -165,7 +167,9 @@ static size_t result_start(const world *w, int p) {
   ad_shape local = ad_layout_local_shape(&w->specs[p].layout, &shapes[p], rank);
   int64_t shard = ad_mesh_position(w->mesh, rank, AD_DP_SHARD), shards = ad_mesh_axis_size(w->mesh, AD_DP_SHARD);
   ad_span rows = ad_cut(local.dim[0], shard, shards);
-  return w->s->shards && local.dim[0] ? (size_t)(rows.first * (ad_shape_numel(&local) / local.dim[0])) : 0;
+  return ad_type_is_sharded(w->specs[p].storage.type[AD_DP_SHARD]) && local.dim[0]
+             ? (size_t)(rows.first * (ad_shape_numel(&local) / local.dim[0]))
+             : 0;
 }
 
 static void check_sums(const world *w, int step) {
@@ -335,7 +339,7 @@ typedef struct scattered {
   const char *mesh;
   int64_t leaves, rounds;
   const char *list;
-  int shards;  // 1: storage is sharded over dp_shard
+  int shards;  // 1: storage is sharded over dp_shard; 2: only that of some parameters
 } scattered;
 
 static void on_each(const scattered *cases, size_t count) {
@@ -428,6 +432,21 @@ static void rounds_may_have_no_leaf(void **state) {
                                     {"dp_replicate=2 dp_shard=2 tp=2", 1, 2, "sa", 1},
                                     {"dp_replicate=2 tp=2", 1, 3, "ana", 0},
                                     {"dp_shard=1", 2, 6, "sasasa", 1}};
+  (void)state;
+  ON_EACH(cases);
+}
+
+/* Some gradients are scattered, and others are summed over the shards as often. */
+static void some_sums_may_be_scattered_and_others_not(void **state) {
+  static const scattered cases[] = {{"dp_shard=2", 8, 4, "sssa", 2},
+                                    {"dp_shard=2", 8, 4, "nssa", 2},
+                                    {"dp_shard=2", 8, 4, "nnna", 2},
+                                    {"dp_shard=3", 16, 6, "sasssa", 2},
+                                    {"dp_shard=1", 5, 5, "ssnsa", 2},
+                                    {"dp_replicate=2 dp_shard=2", 16, 4, "sasa", 2},
+                                    {"dp_replicate=3 dp_shard=2", 17, 3, "ssa", 2},
+                                    {"dp_replicate=2 dp_shard=2 tp=2", 7, 2, "sa", 2},
+                                    {"dp_shard=5", 3, 4, "sssa", 2}};
   (void)state;
   ON_EACH(cases);
 }
@@ -604,20 +623,6 @@ static void rounds_that_do_not_fit_are_refused(void **state) {
   REFUSED(cases);
 }
 
-/* Storage of the last parameter is not sharded, and others are scattered before the last round. */
-static void parameters_that_are_not_scattered_with_others_are_refused(void **state) {
-  (void)state;
-  for (int kept = 0; kept < 2; kept++) {
-    world w;
-    setting s = {.mesh = "dp_shard=2", .leaves = 8, .rounds = 4, .shards = 1, .list = kept ? "nnna" : "nssa"};
-    describe_dry(&w, &s);
-    w.specs[COPIED].storage = w.specs[COPIED].layout;
-    assert_int_equal(create(&w), kept ? AD_OK : AD_INVALID);
-    if (!kept) assert_says("copied", "dp_shard", "round 1");
-    close_dry(&w);
-  }
-}
-
 static void sums_that_are_rounded_are_refused(void **state) {
   const refusal cases[] = {
       {{.mesh = "dp_shard=2", .leaves = 4, .rounds = 2, .policy = {.param = AD_BF16}}, {"copied", "bf16", "f32"}},
@@ -768,7 +773,7 @@ static size_t allocated_bytes(const world *w) {
   for (size_t i = 0; i < w->reducer->bucket_count; i++) {
     const ad_bucket *bucket = &w->reducer->buckets[i];
     if (bucket->stack.memory && bucket->turn.window < 0) bytes += ad_stack_bytes(&bucket->stack);
-    if (bucket->scattered.memory) bytes += ad_stack_bytes(&bucket->scattered);
+    if (bucket->early_sums.memory) bytes += ad_stack_bytes(&bucket->early_sums);
     CHECK(!bucket->earlier.data && !bucket->relayed.data);
   }
   return bytes;
@@ -778,7 +783,7 @@ static int bytes_on_rank(ad_comm *comm, void *context) {
   world w, dry;
   ad_comm *dry_comm;
   setting s = *(const setting *)context;
-  for (s.shards = 0; s.shards < 2; s.shards++) {
+  for (s.shards = 0; s.shards < 3; s.shards++) {
     open_world(&w, comm, &s);
     for (int step = 0; step < 2; step++) run_step(&w, step);
     CHECK_OK(ad_comm_open_dry(ad_comm_rank(comm), ad_comm_size(comm), &dry_comm));
@@ -841,7 +846,7 @@ static void scattered_sums_need_few_levels(void **state) {
     assert_int_equal(w.reducer->bucket_count, 1);
     const ad_bucket *bucket = &w.reducer->buckets[0];
     assert_int_equal(bucket->stack.levels, cases[i].leaf);
-    assert_int_equal(bucket->scattered.levels, cases[i].sums);
+    assert_int_equal(bucket->early_sums.levels, cases[i].sums);
     size_t values = value_elements * sizeof(float), shard = ad_array_bytes(&bucket->sum);
     assert_int_equal(ad_reducer_sum_bytes(w.reducer), cases[i].sums * shard);
     assert_int_equal(ad_reducer_bytes(w.reducer) - ad_reducer_sum_bytes(w.reducer), cases[i].leaf * values);
@@ -878,6 +883,7 @@ int main(void) {
       cmocka_unit_test(a_step_may_reduce_before_its_last_round),
       cmocka_unit_test(a_step_may_reduce_any_leaves_before_its_last_round),
       cmocka_unit_test(rounds_may_have_no_leaf),
+      cmocka_unit_test(some_sums_may_be_scattered_and_others_not),
       cmocka_unit_test(scattered_sums_may_be_of_any_leaves),
       cmocka_unit_test(a_step_may_stop_in_any_round),
       cmocka_unit_test(backend_hostile_changes_no_bit_of_scattered_sums),
@@ -885,7 +891,6 @@ int main(void) {
       cmocka_unit_test(ranks_agree_on_their_leaves),
       cmocka_unit_test(leaves_that_cannot_be_summed_by_collectives_are_refused),
       cmocka_unit_test(rounds_that_do_not_fit_are_refused),
-      cmocka_unit_test(parameters_that_are_not_scattered_with_others_are_refused),
       cmocka_unit_test(sums_that_are_rounded_are_refused),
       cmocka_unit_test(parameters_that_leaves_do_not_fit_are_refused),
       cmocka_unit_test(a_reducer_with_leaves_has_parameters),

@@ -20,7 +20,7 @@ enum { MOST_LEAVES = 16, PARAMS = 3, VISITS = 400 };
 typedef struct setting {
   const char *mesh, *sync; /* sync: the first letter of each round's */
   int64_t leaves;
-  int shards, reuses;
+  int shards, reuses; /* shards 1: storage is sharded over dp_shard; 2: not that of parameter 1 */
 } setting;
 
 /* Fewer rows than ranks, several, and a parameter that other axes shard or sum. */
@@ -107,7 +107,7 @@ static void watch_step(ad_comm *comm, const setting *s, size_t bucket_bytes, see
         .size = sizeof *specs, .name = names[p], .shape = shapes[p], .layout = ad_layout_all(mesh, AD_R)};
     specs[p].policy = (ad_precision_policy){AD_F32, AD_F32, 0, AD_F32, AD_F32};
     specs[p].storage = specs[p].layout;
-    if (s->shards) ad_layout_set(&specs[p].storage, AD_AXES(AD_DP_SHARD), AD_S(0));
+    if (s->shards == 1 || (s->shards && p != 1)) ad_layout_set(&specs[p].storage, AD_AXES(AD_DP_SHARD), AD_S(0));
   }
   CHECK_OK(ad_reducer_create(comm, specs, PARAMS, &options, &reducer));
   ad_sum_watch watch = {.visit = keep, .context = all};
@@ -175,6 +175,8 @@ static void what_ranks_have_of_every_sum_is_seen_and_adds_up(void **state) {
                                   {"dp_replicate=2 dp_shard=2", "sasa", 13, 1, 0},
                                   {"dp_replicate=3 dp_shard=2", "asa", 16, 1, 0},
                                   {"dp_replicate=3", "nanna", 13, 0, 0},
+                                  {"dp_shard=2", "sssa", 8, 2, 1},
+                                  {"dp_replicate=2 dp_shard=2", "sasa", 13, 2, 0},
                                   {"dp_shard=2 tp=2", "sasa", 7, 1, 1},
                                   {"dp_shard=2 tp=2", "na", 3, 0, 0}};
   (void)state;
@@ -206,7 +208,7 @@ static int see_in_order(ad_comm *comm, void *context) {
     if (sum->param != 1) continue;
     CHECK(sum->node.first == e->sums[i].first && sum->node.count == e->sums[i].count && !sum->beyond);
     CHECK(sum->over == (over == 'r' ? replicas : over == 's' ? shards : 0));
-    int64_t rows = e->s.shards && over ? ad_cut(5, e->rank % 2, 2).count : 5;
+    int64_t rows = e->s.shards == 1 && over ? ad_cut(5, e->rank % 2, 2).count : 5;
     CHECK(ad_array_numel(&sum->values) == (size_t)rows * 2);
     i++;
   }
@@ -237,6 +239,7 @@ static void each_sum_is_seen_once_and_in_order(void **state) {
       {{"dp_shard=2", "sa", 3, 1, 1}, /* rank 0 has no leaf in round 0 */
        0,
        {{0, 1, 's'}, {1, 1, 0}, {1, 1, 's'}, {0, 2, 'm'}, {2, 1, 's'}, {0, 3, 'm'}}},
+      {{"dp_shard=2", "sa", 4, 2, 0}, 0, {{0, 1, 0}, {0, 2, 's'}, {2, 1, 0}, {2, 2, 's'}, {0, 4, 'm'}}},
       {{"dp_replicate=3", "aa", 6, 0, 0}, /* each segment is two nodes */
        0,
        {{0, 1, 0},
