@@ -30,6 +30,6 @@ int ad_nodes_are_siblings(ad_node lower, ad_node upper, int64_t leaves);
 /* Member i of a group has the leaves [starts[i], starts[i + 1]). Returns 1 if each member's leaves are one node, and
  * summing the members by the aligned tree is summing them by the tree of tree.h over the members' numbers. Collectives
  * without leaves then give the same bits. */
-AD_INTERNAL int ad_nodes_follow_members(const int64_t *starts, size_t members, int64_t leaves);
+int ad_nodes_follow_members(const int64_t *starts, size_t members, int64_t leaves);
 
 #endif

@@ -76,6 +76,10 @@ static int is_all_too_early(const ad_recipe *recipe) {
   return is_early;
 }
 
+static int is_given(const ad_reading *r, const char *path) {
+  return r->nodes[ad_schema_find(&r->schema, path) - r->schema.entries] != NULL;
+}
+
 static void check_sync(ad_reading *r) {
   const ad_recipe *recipe = r->recipe;
   size_t count = recipe->train.sync_count;
@@ -92,6 +96,19 @@ static void check_sync(ad_reading *r) {
         r, "train.sync",
         "has 'all' before the last microbatch, which schedule.kind zb does not allow, because it computes gradients of "
         "weights after their microbatch has ended; use 'shard' or 'none' there, or schedule.kind 1f1b or interleaved");
+}
+
+/* Returns the default sync of microbatches before the last. With ZeRO 2 and 3, gradients are sharded, so each
+ * microbatch reduces them to a shard. Otherwise nothing is sent before the last microbatch. */
+static ad_sync usual_sync(const ad_recipe *recipe) { return recipe->shard.zero >= 2 ? AD_SYNC_SHARD : AD_SYNC_NONE; }
+
+static ad_status complete_sync(ad_recipe *recipe) {
+  if (recipe->train.sync_count) return AD_OK;
+  size_t count = (size_t)recipe->train.microbatches;
+  AD_TRY(ad_new(count, &recipe->train.sync));
+  for (size_t i = 0; i < count; i++) recipe->train.sync[i] = i + 1 < count ? usual_sync(recipe) : AD_SYNC_ALL;
+  recipe->train.sync_count = count;
+  return AD_OK;
 }
 
 static void check_warmup(ad_reading *r) {
@@ -310,6 +327,25 @@ static void check_leaf_sums(ad_reading *r, const ad_program *program) {
   }
 }
 
+/* Refuses leaves of which some parameters' gradients are sent after a microbatch and others' are kept: ranks have other
+ * leaves after that, and so those that a rank keeps would not follow one another. */
+static void check_leaves_kept(ad_reading *r, const ad_program *program) {
+  const ad_recipe *recipe = r->recipe;
+  int shards = 0;
+  for (size_t m = 0; recipe->shard.zero && m < recipe->train.sync_count; m++)
+    shards |= recipe->train.sync[m] == AD_SYNC_SHARD;
+  for (size_t i = 0; recipe->train.leaves && shards && i < ad_program_module(program, 0)->param_count; i++) {
+    char name[AD_PROGRAM_NAME_SIZE];
+    const ad_param_spec *spec = &ad_program_module(program, 0)->params[i];
+    if (spec->shape.ndim && spec->sharded & AD_AXES(AD_DP_SHARD)) continue;
+    WRONG(r, "train.leaves",
+          "does not work with 'shard' in train.sync (the default with shard.zero 2 and 3), because `%s` is not sharded "
+          "over dp_shard; set train.sync to 'none' for all microbatches but the last, which is 'all'",
+          ad_program_param_name(program, 0, i, name, sizeof name));
+    return;
+  }
+}
+
 /* If there are no errors so far, creates the program, which finds the remaining ones. Each override is valid by itself
  * then, but several may match one parameter and contradict each other. */
 static ad_status check_made(ad_reading *r, const ad_comm *comm) {
@@ -320,6 +356,7 @@ static ad_status check_made(ad_reading *r, const ad_comm *comm) {
   check_patterns(r, program);
   check_evaluated(r, program);
   check_leaf_sums(r, program);
+  check_leaves_kept(r, program);
   status = ad_recipe_specify(r->recipe, program, 0);
   if (status) status = take_failure(r, "precision.overrides", status);
   ad_program_destroy(program);
@@ -398,11 +435,16 @@ static ad_status make_meshes(ad_reading *r, ad_mesh **meshes) {
   return AD_OK;
 }
 
-static void check_leaves(ad_reading *r, const ad_mesh *mesh) {
+/* Completes the microbatches and their syncs, and checks leaves with them. */
+static ad_status check_parts(ad_reading *r, const ad_mesh *mesh) {
+  ad_recipe *recipe = r->recipe;
   ad_complaints to = complaints_of(r);
-  if (r->recipe->program && r->recipe->train.leaves &&
-      ARE_READ(r, "mesh", "shard.zero", "schedule", "train.leaves", "train.microbatches", "train.sync"))
-    ad_recipe_check_leaves(r->recipe, mesh, &to);
+  int has_leaves = recipe->program && recipe->train.leaves &&
+                   ARE_READ(r, "mesh", "shard.zero", "schedule", "train.leaves", "train.microbatches", "train.sync");
+  if (has_leaves && !is_given(r, "train.microbatches") && !is_given(r, "train.sync"))
+    recipe->train.microbatches = ad_recipe_usual_microbatches(recipe, mesh);
+  if (has_leaves) ad_recipe_check_leaves(recipe, mesh, &to);
+  return complete_sync(recipe);
 }
 
 static ad_status check_on(ad_reading *r, ad_mesh **meshes) {
@@ -412,7 +454,7 @@ static ad_status check_on(ad_reading *r, ad_mesh **meshes) {
     ad_status status = ad_recipe_check_sizes(r->recipe, made);
     if (status) AD_TRY(take_failure(r, "mesh", status));
   }
-  check_leaves(r, made[0]);
+  AD_TRY(check_parts(r, made[0]));
   return check_program(r, made);
 }
 

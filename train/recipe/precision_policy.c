@@ -140,14 +140,15 @@ ad_program_setting ad_recipe_setting(const ad_recipe *recipe, const ad_comm *com
                               .stage_layer_count = recipe->schedule.layer_count};
 }
 
-/* Makes the list of the leaves that a rank computes. *out is NULL if the recipe has no leaves. */
+/* Makes the list of the leaves that a rank's program runs, in ascending order. *out is NULL if the recipe has no leaves. */
 static ad_status list_own(const ad_recipe *recipe, const ad_comm *comm, int64_t **out, size_t *count) {
   *out = NULL;
   *count = 0;
   if (!recipe->train.leaves) return AD_OK;
-  AD_TRY(ad_recipe_list_leaves(recipe, ad_comm_rank(comm), out));
+  AD_TRY(ad_recipe_list_passes(recipe, ad_comm_rank(comm), out));
+  int64_t last = -1;
   for (int64_t i = 0; i < ad_recipe_rounds(recipe); i++)
-    if ((*out)[i] >= 0) (*out)[(*count)++] = (*out)[i];
+    if ((*out)[i] > last) last = (*out)[(*count)++] = (*out)[i];
   return AD_OK;
 }
 

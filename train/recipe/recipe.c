@@ -46,19 +46,6 @@ static ad_status name_after_file(ad_recipe *recipe) {
   return recipe->name ? AD_OK : ad_name_of_file(recipe->path, &recipe->name);
 }
 
-/* Returns the default sync of microbatches before the last. With ZeRO 2 and 3, gradients are sharded, so each
- * microbatch reduces them to a shard. Otherwise nothing is sent before the last microbatch. */
-static ad_sync usual_sync(const ad_recipe *recipe) { return recipe->shard.zero >= 2 ? AD_SYNC_SHARD : AD_SYNC_NONE; }
-
-static ad_status complete_sync(ad_recipe *recipe) {
-  if (recipe->train.sync_count) return AD_OK;
-  size_t count = (size_t)recipe->train.microbatches;
-  AD_TRY(ad_new(count, &recipe->train.sync));
-  for (size_t i = 0; i < count; i++) recipe->train.sync[i] = i + 1 < count ? usual_sync(recipe) : AD_SYNC_ALL;
-  recipe->train.sync_count = count;
-  return AD_OK;
-}
-
 /* Makes the origin for errors of a --set: "--set train.steps" for "train.steps=5". */
 static ad_status origin_of_set(const char *set, char **out) {
   size_t size = strlen(set) + sizeof "--set ";
@@ -140,8 +127,7 @@ static ad_status read_tree(ad_reading *r, const source *from, char **origins) {
   AD_TRY(ad_reading_check(r));
   if (from->with_files) ad_reading_check_files(r, from->with_values);
   AD_TRY(ad_recipe_errors_report(&r->errors));
-  AD_TRY(list_given(r));
-  return complete_sync(r->recipe);
+  return list_given(r);
 }
 
 static void release_reading(ad_reading *r) {

@@ -89,7 +89,10 @@ static const ad_key common[] = {
     {"train.global_batch", AD_KEY_INTEGER, .offset = AT(train.global_batch), .least = 1, .most = 1 << 24,
      .help = "samples in a step, over all ranks and microbatches"},
     {"train.microbatches", AD_KEY_INTEGER, .offset = AT(train.microbatches), .least = 1, .most = AD_MICROBATCHES_MAX,
-     .fallback = "1", .help = "number of parts in which a step is computed"},
+     .fallback = "1",
+     .help =
+         "number of parts in which a step is computed; left out with train.leaves and shard.zero 2 or 3: as many as "
+         "the leaves of a rank"},
     {"train.leaves", AD_KEY_INTEGER, .offset = AT(train.leaves), .least = 0, .most = AD_MICROBATCHES_MAX,
      .fallback = "0",
      .help = "the number of leaves of a step: parts whose gradients are computed one by one and summed by one tree, so "

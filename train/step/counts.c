@@ -30,15 +30,13 @@ const ad_count *ad_run_count(const ad_run *run, size_t count) { return run->coun
 
 int64_t *const *ad_run_counted(const ad_run *run) { return run->counts.own; }
 
-/* Sets the counts of the leaves that other ranks compute to 0, so that the sum over ranks counts each leaf once. A
- * program that reads all microbatches itself has counted them, too. */
-static void drop_others(const ad_run *run, int64_t *own) {
-  const ad_program_setting *setting = ad_program_setting_of(run->program);
-  size_t next = 0;
-  for (int64_t m = 0; m < setting->microbatches; m++) {
-    int is_own = next < setting->own_count && setting->own[next] == m;
-    if (!is_own) own[m] = 0;
-    next += (size_t)is_own;
+/* Sets the counts of the leaves that other ranks compute to 0, so that the sum over ranks counts each leaf once. The
+ * program has counted all that it read. */
+static void drop_others(const ad_run *run, int64_t *counts) {
+  size_t round = 0, rounds = (size_t)ad_recipe_rounds(run->recipe);
+  for (int64_t leaf = 0; leaf < run->recipe->train.leaves; leaf++) {
+    while (round < rounds && ad_run_part_of(run, round) < leaf) round++;
+    if (round == rounds || ad_run_part_of(run, round) != leaf) counts[leaf] = 0;
   }
 }
 

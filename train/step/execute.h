@@ -26,7 +26,8 @@ ad_status ad_step_wait_for_counts(ad_run *run, ad_step_state *state) AD_CHECKED;
  * forward; divides the losses that the phase submits, and adds them to the state's. ad_phase_backward: all of backward
  * or, with AD_INPUTS_START, only the gradients of inputs. ad_phase_weights: the gradients of weights that
  * ad_phase_backward deferred, if any. ad_phase_after: calls the program's `after`, once backward is complete. In a
- * round of train.leaves in which this rank has no leaf, all but ad_phase_values do nothing. */
+ * round of train.leaves in which this rank passes through no leaf, all but ad_phase_values do nothing; where it passes
+ * through one that counts nowhere, what they compute is dropped. */
 ad_status ad_phase_values(ad_run *run, size_t p, size_t m) AD_CHECKED;
 ad_status ad_phase_forward(ad_run *run, ad_step_state *state, size_t p, size_t m) AD_CHECKED;
 ad_status ad_phase_backward(ad_run *run, size_t p, size_t m, ad_start start) AD_CHECKED;

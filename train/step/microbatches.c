@@ -166,6 +166,7 @@ ad_microbatch_run *ad_run_microbatch(const ad_run *run, size_t m) {
 }
 
 int64_t ad_run_part_of(const ad_run *run, size_t round) { return run->leaves ? run->leaves[round] : (int64_t)round; }
+int64_t ad_run_pass_of(const ad_run *run, size_t round) { return run->leaves ? run->passes[round] : (int64_t)round; }
 
 size_t ad_run_own_phases(const ad_run *run) { return run->in_flight.own_phases; }
 const ad_phase_share *ad_run_phase(const ad_run *run, size_t p) { return &run->in_flight.phases[p]; }

@@ -14,10 +14,10 @@
 /* ---- creating a run's modules ---- */
 
 /* Returns 1 if buckets use the same memory one after another. They do from ZeRO 2 on, unless the gradients of some
- * microbatch are kept instead of sent. */
+ * microbatch, or of some leaf, are kept instead of sent. */
 static int reuses_buckets(const ad_recipe *recipe) {
   int reuses = recipe->shard.zero >= 2;
-  for (size_t m = 0; m < recipe->train.sync_count; m++) reuses &= recipe->train.sync[m] != AD_SYNC_NONE;
+  for (int64_t i = 0; i < ad_recipe_rounds(recipe); i++) reuses &= ad_recipe_sync(recipe, (size_t)i) != AD_SYNC_NONE;
   return reuses;
 }
 

@@ -1,5 +1,7 @@
 /* One phase of one microbatch, forward and backward: its tape, the values that it needs and gives, and its losses. With
- * train.leaves the run's microbatch is a round, in which the program sees the microbatch that is the round's leaf. */
+ * train.leaves the run's microbatch is a round, in which the program sees the microbatch that is the round's leaf. In a
+ * round of ZeRO 3 without a leaf for this rank, the program passes through some leaf, so that the rank gathers parameters
+ * when others do, and what it computes is dropped. */
 #include <math.h>
 #include "array/array.h"
 #include "base/error.h"
@@ -34,8 +36,11 @@ static ad_status check_phase(const ad_run *run, size_t p, size_t m) {
 
 static ad_status wait_for_value(void *run, size_t value, size_t m) { return ad_transfers_wait_value(run, value, m); }
 
-/* Returns the program's microbatch in the run's microbatch m, which is not an idle round. */
-static size_t part_of(const ad_run *run, size_t m) { return (size_t)ad_run_part_of(run, m); }
+/* Returns the program's microbatch in the run's microbatch m, in which this rank passes through one. */
+static size_t part_of(const ad_run *run, size_t m) { return (size_t)ad_run_pass_of(run, m); }
+
+/* Returns 1 if what this rank computes in the run's microbatch m counts nowhere. */
+static int drops(const ad_run *run, size_t m) { return ad_run_part_of(run, m) < 0; }
 
 static ad_phase_run phase_run(ad_run *run, size_t p, size_t m) {
   size_t module = ad_program_phase(run->program, p)->module;
@@ -61,7 +66,7 @@ static void note_samples(const ad_run *run, ad_tape *t, size_t m) {
   int64_t part = (int64_t)part_of(run, m);
   int64_t first = ad_cut(run->recipe->train.global_batch, part, ad_recipe_parts(run->recipe)).first;
   if (run->samples) run->samples->first = run->samples->batch + (size_t)first;
-  ad_tape_note_samples(t, run->samples);
+  ad_tape_note_samples(t, drops(run, m) ? NULL : run->samples);
 }
 
 /* Refuses to reset a tape on which gradients of weights are still to be computed. */
@@ -97,7 +102,7 @@ ad_status ad_phase_values(ad_run *run, size_t p, size_t m) {
   ad_tape_reset(at.tape);
   note_samples(run, at.tape, m);
   size_t part = part_of(run, m);
-  ad_inject(AD_INJECT_PHASE, &part);
+  if (!drops(run, m)) ad_inject(AD_INJECT_PHASE, &part);
   at.microbatch = part;
   ad_trace_begin_pass(&run->trace, AD_TRACE_FORWARD, p, m);
   AD_TRY(ad_store_begin_pass(store, AD_FORWARD));
@@ -155,7 +160,7 @@ static double own_addend(const ad_run *run, const ad_tensor *loss) {
   return (ad_group_index(&replicas, rank) == 0 ? 1 : 0) * ad_tensor_scalar(loss);
 }
 
-/* Divides the losses that the phase submitted, and adds them to the state's losses. */
+/* Divides the losses that the phase submitted, and adds those that count to the state's losses. */
 static ad_status take_losses(ad_run *run, ad_step_state *state, size_t p, size_t m) {
   const ad_submitted_loss *submitted = losses_of(run, p, m);
   for (size_t i = 0; i < losses(run); i++) {
@@ -163,7 +168,7 @@ static ad_status take_losses(ad_run *run, ad_step_state *state, size_t p, size_t
     AD_TRY(ad_step_wait_for_counts(run, state));
     divide_loss(run, state, p, i, m);
     const ad_array *loss = ad_tensor_array(submitted[i].numerator);
-    if (!loss || !loss->data) continue;  // on backend dry the loss has no value
+    if (!loss || !loss->data || drops(run, m)) continue;  // on backend dry the loss has no value
     double own = own_addend(run, submitted[i].numerator);
     state->losses[i] += own;
     if (run->recipe->train.leaves) ad_exact_add(&state->exact[i], own);
@@ -172,7 +177,7 @@ static ad_status take_losses(ad_run *run, ad_step_state *state, size_t p, size_t
 }
 
 ad_status ad_phase_forward(ad_run *run, ad_step_state *state, size_t p, size_t m) {
-  if (ad_run_part_of(run, m) < 0) return AD_OK;
+  if (ad_run_pass_of(run, m) < 0) return AD_OK;
   AD_TRY(ad_phase_values(run, p, m));
   AD_TRY(take_losses(run, state, p, m));
   return p + 1 == phases(run) ? check_losses(run, m) : AD_OK;
@@ -226,6 +231,7 @@ static ad_status run_pass(ad_run *run, size_t p, size_t m, const starts *from, a
   ad_tape *t = ad_run_tape(run, p, m);
   ad_store *store = ad_module_store(ad_run_module(run, ad_program_phase(run->program, p)->module));
   ad_trace_kind kind = from ? AD_TRACE_BACKWARD : AD_TRACE_WEIGHTS;
+  run->drops = drops(run, m);
   ad_trace_begin_pass(&run->trace, kind, p, m);
   AD_TRY(ad_store_begin_pass(store, AD_BACKWARD));
   AD_TRY(AD_GUEST_PHASE(
@@ -249,7 +255,7 @@ ad_status ad_phase_weights(ad_run *run, size_t p, size_t m) {
 }
 
 ad_status ad_phase_after(ad_run *run, size_t p, size_t m) {
-  if (ad_run_part_of(run, m) < 0) return AD_OK;
+  if (drops(run, m)) return AD_OK;
   const ad_phase *phase = ad_program_phase(run->program, p);
   ad_phase_run at = phase_run(run, p, m);
   const ad_program_kind *kind = ad_program_kind_of(run->program);

@@ -53,11 +53,17 @@ static void destroy_by_order(ad_run *run) {
   ad_microbatches_destroy(run);
 }
 
+static ad_status list_leaves(ad_run *run) {
+  if (!run->recipe->train.leaves) return AD_OK;
+  AD_TRY(ad_recipe_list_leaves(run->recipe, ad_comm_rank(run->comm), &run->leaves));
+  return ad_recipe_list_passes(run->recipe, ad_comm_rank(run->comm), &run->passes);
+}
+
 static ad_status create_program(ad_run *run) {
   AD_TRY(ad_run_check_world(run->comm, run->recipe));
   AD_TRY(ad_recipe_program(run->recipe, run->comm, run->options.dtype, &run->program));
   AD_TRY(ad_run_group_create(run));
-  if (run->recipe->train.leaves) AD_TRY(ad_recipe_list_leaves(run->recipe, ad_comm_rank(run->comm), &run->leaves));
+  AD_TRY(list_leaves(run));
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   return kind->open ? AD_GUEST(kind, "open", kind->open(ad_program_own(run->program))) : AD_OK;
 }
@@ -127,6 +133,7 @@ void ad_run_destroy(ad_run *run) {
   ad_trace_destroy(&run->trace);
   ad_program_destroy(run->program);
   ad_release(run->leaves);
+  ad_release(run->passes);
   ad_run_group_destroy(run);
   ad_release(run);
 }

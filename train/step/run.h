@@ -128,11 +128,13 @@ struct ad_run {
   ad_run_counts counts;
   ad_order order;  /* the actions of a step on this rank; its microbatches are rounds (ad_recipe_rounds) */
   int64_t *leaves; /* with train.leaves, the leaf that this rank computes in each round, -1: none; else NULL */
+  int64_t *passes; /* the leaf through which it passes: the same, or one that counts nowhere (ad_recipe_list_passes) */
   ad_in_flight in_flight;
   ad_progress progress;
   ad_value_transfers transfers;
   ad_transfer_overflows overflows;
   int trains; /* 1: the present pass belongs to a training step */
+  int drops;  /* 1: what the present pass computes counts nowhere */
   ad_loss_scale loss_scale;
   int64_t uncounted;         /* number of steps in which no token counted */
   ad_sample_losses *samples; /* where tapes write the losses of samples; NULL if they are not wanted */
@@ -202,6 +204,9 @@ ad_microbatch_run *ad_run_microbatch(const ad_run *run, size_t m);
 /* Returns the microbatch of the program that this rank computes in a round of a step: the round itself or, with
  * train.leaves, a leaf, -1 if it computes none. */
 int64_t ad_run_part_of(const ad_run *run, size_t round);
+/* Returns the microbatch of the program through which this rank passes in a round: the one that it computes or, with
+ * train.leaves and ZeRO 3, one that counts nowhere; -1 if it passes through none. */
+int64_t ad_run_pass_of(const ad_run *run, size_t round);
 size_t ad_run_own_phases(const ad_run *run);
 const ad_phase_share *ad_run_phase(const ad_run *run, size_t p);
 

@@ -293,6 +293,7 @@ ad_status ad_run_show(ad_run *run, char **out) {
 /* One module's parameters, for a tape that passes each gradient to the visitor instead of to a reducer. */
 typedef struct visited_module {
   ad_parameters parameters;
+  const ad_run *run;
   ad_addend_visitor visit;
   void *context;
   size_t first; /* number of the module's first parameter among those of all modules */
@@ -300,7 +301,7 @@ typedef struct visited_module {
 
 static void visit_gradient(void *context, size_t param, const ad_array *gradient) {
   const visited_module *module = context;
-  module->visit(module->context, module->first + param, gradient);
+  if (!module->run->drops) module->visit(module->context, module->first + param, gradient);
 }
 
 static ad_status visit_microbatches(ad_run *run, int64_t step, int loss_scale, ad_step_report *report) {
@@ -319,7 +320,7 @@ ad_status ad_run_addends(ad_run *run, int64_t step, int loss_scale, ad_addend_vi
   size_t first = 0;
   AD_TRY(ad_run_report_error(run, ad_new(modules(run), &visited)));
   for (size_t i = 0; i < modules(run); i++) {
-    visited[i] = (visited_module){.visit = visit, .context = context, .first = first};
+    visited[i] = (visited_module){.run = run, .visit = visit, .context = context, .first = first};
     first += ad_program_module(run->program, i)->param_count;
     if (!ad_run_module(run, i)) continue;
     visited[i].parameters = *ad_module_parameters(ad_run_module(run, i));

@@ -107,8 +107,9 @@ typedef struct ad_program_setting {
    * data-parallel position, and dp_replicate and dp_shard have size 1 there. */
   int64_t leaves;
   /* The microbatches that this rank runs, in ascending order. All of them, but with leaves those of its data-parallel
-   * position only; the others have no data here, and their counts are not read. Owned by the program; NULL before
-   * `create`, as for rules.check. */
+   * position only, of which there may be none; the others have no data here, and their counts are not read. With
+   * shard.zero 3 a rank runs leaves again, or leaf 0, while others run theirs and it has none left: parameters are
+   * gathered together. Such a run counts nowhere. Owned by the program; NULL before `create`, as for rules.check. */
   const int64_t *own;
   size_t own_count;
 } ad_program_setting;
