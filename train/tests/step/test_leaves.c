@@ -6,10 +6,13 @@
 #include "world.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include "addend/helpers.h"
 #include "array/array.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "files/file.h"
 #include "program/program.h"
 #include "recipe/leaves.h"
 #include "step/run.h"
@@ -127,11 +130,21 @@ static const char sums_text[] =
 
 typedef struct found {
   uint64_t gradients, weights, losses; /* checksums over all steps */
+  uint64_t end;                        /* checksum of values and optimizer states after the last step */
   double loss, count;                  /* of the last step */
 } found;
 
+/* The steps of a run. The folder has the checkpoint from which it begins, if that is not step 0, and gets the one with
+ * which it ends; NULL: none. */
+typedef struct leg {
+  int64_t begin, end;
+  const char *folder;
+} leg;
+static const leg whole = {0, STEPS, NULL};
+
 typedef struct job {
   const ad_recipe *recipe;
+  leg steps;
   found *found;
 } job;
 
@@ -145,27 +158,48 @@ static ad_status add_arrays(ad_run *run, ad_param_part part, uint64_t *sum) {
   static char memory[1 << 18];
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     ad_array full = {.data = memory};
+    if (!ad_run_part(run, i, part)) continue;
     AD_TRY(ad_run_full(run, ad_run_part(run, i, part), &full));
     add_bytes(sum, memory, (size_t)ad_shape_numel(&full.shape) * ad_dtype_size(full.dtype));
   }
   return AD_OK;
 }
 
+static ad_status load(ad_run *run, const leg *of) {
+  int64_t steps = 0;
+  if (of->begin) AD_TRY(ad_run_load(run, of->folder, &steps));
+  return steps == of->begin ? AD_OK : AD_INVALID;
+}
+
+static ad_status save(ad_run *run, const leg *of) {
+  ad_checkpointer *checkpointer;
+  if (!of->folder) return AD_OK;
+  AD_TRY(ad_checkpointer_create(ad_run_comm(run), ad_run_everyone(run).mesh, of->folder, 2, &checkpointer));
+  ad_status status = ad_run_save(run, checkpointer, of->end);
+  if (!status) status = ad_checkpointer_finish(checkpointer);
+  ad_checkpointer_destroy(checkpointer);
+  return status;
+}
+
 static int take_steps(ad_comm *comm, void *context) {
   const job *j = context;
   ad_run_options options = {.size = sizeof options};
-  found own = {.gradients = 0xcbf29ce484222325u, .weights = 0xcbf29ce484222325u, .losses = 0xcbf29ce484222325u};
+  enum { EMPTY = 0x811c9dc5 };
+  found own = {.gradients = EMPTY, .weights = EMPTY, .losses = EMPTY, .end = EMPTY};
   ad_step_report report;
   ad_evaluation evaluation;
   ad_run *run;
   RANK_MUST(comm, ad_run_create(comm, j->recipe, &options, &run));
-  for (int step = 0; step < STEPS; step++) {
+  RANK_MUST(comm, load(run, &j->steps));
+  for (int64_t step = j->steps.begin; step < j->steps.end; step++) {
     RANK_MUST(comm, ad_run_step(run, step, &report));
     RANK_MUST(comm, add_arrays(run, AD_PART_GRADIENT, &own.gradients));
     RANK_MUST(comm, add_arrays(run, AD_PART_VALUE, &own.weights));
     add_bytes(&own.losses, report.losses, ad_program_loss_count(ad_run_program(run)) * sizeof *report.losses);
     add_bytes(&own.losses, &report.norm, sizeof report.norm);
   }
+  RANK_MUST(comm, save(run, &j->steps));
+  for (int part = 0; part < AD_PART_GRADIENT; part++) RANK_MUST(comm, add_arrays(run, (ad_param_part)part, &own.end));
   RANK_MUST(comm, ad_run_evaluate(run, &evaluation));
   add_bytes(&own.losses, &evaluation.loss, sizeof evaluation.loss);
   add_bytes(&own.losses, &evaluation.standard_error, sizeof evaluation.standard_error);
@@ -183,9 +217,9 @@ static const char *named(const char *const *sets, size_t count, char *buffer, si
   return buffer;
 }
 
-/* Runs the recipe with these --set. */
-static found run_with(const char *text, const char *const *sets, size_t count) {
-  job j = {.found = shared_memory(sizeof(found))};
+/* Takes steps of the recipe with these --set. */
+static found run_with(const char *text, const char *const *sets, size_t count, leg of) {
+  job j = {.steps = of, .found = shared_memory(sizeof(found))};
   ad_recipe *recipe = NULL;
   ad_launch_result result = {.size = sizeof result};
   char name[400];
@@ -202,17 +236,17 @@ static found run_with(const char *text, const char *const *sets, size_t count) {
   return seen;
 }
 
-enum { SETS_MAX = 8 };
+enum { SETS_MAX = 8, COMMON_MAX = 8 };
 
 /* A world: the mesh, and other keys, NULL at the end. */
 typedef const char *world[SETS_MAX];
 
-static found run_in(const char *text, const char *const *common, const char *const *own) {
-  const char *sets[2 * SETS_MAX];
+static found run_in(const char *text, const char *const *common, const char *const *own, leg of) {
+  const char *sets[SETS_MAX + COMMON_MAX];
   size_t n = 0;
   for (size_t k = 0; own[k]; k++) sets[n++] = own[k];
   for (size_t k = 0; common[k]; k++) sets[n++] = common[k];
-  return run_with(text, sets, n);
+  return run_with(text, sets, n, of);
 }
 
 /* Runs a recipe with some --set in the first of these worlds and in `taken` others, which are drawn. All must compute the
@@ -224,7 +258,7 @@ static void all_compute_the_same(const char *test, const char *text, const char 
   char name[300];
   for (size_t i = 0; i < count; i++) {
     if (!is_drawn(&drawn, (int)i)) continue;
-    found seen = run_in(text, common, worlds[i]);
+    found seen = run_in(text, common, worlds[i], whole);
     if (!i) first = seen;
     if (seen.gradients != first.gradients)
       fail_msg("the gradients differ with %s", named(worlds[i], SETS_MAX, name, sizeof name));
@@ -348,6 +382,24 @@ static void gpt_in_f64_has_the_same_bits(void **state) {
                         "precision.compute=f64");
 }
 
+/* A run goes on twice, each time on another number of ranks with another ZeRO stage. */
+static void a_run_that_resumes_elsewhere_has_the_same_bits(void **state) {
+  static const char *const common[] = {"train.global_batch=21", "train.leaves=16", "precision.param=bf16",
+                                       "precision.reduce=f32", NULL};
+  static const world legs[STEPS] = {{six, zero3}, {four, zero1}, {five_shards, zero2, small}};
+  char folder[] = "/tmp/addend-leaves-XXXXXX";
+  assert_non_null(mkdtemp(folder));
+  found at_once = run_in(gpt_text, common, (const world){one}, whole), last = {0};
+  for (int i = 0; i < STEPS; i++) last = run_in(gpt_text, common, legs[i], (leg){i, i + 1, folder});
+  assert_true(last.end == at_once.end);
+  for (int i = 1; i <= STEPS; i++) {
+    char step[sizeof folder + 8];
+    snprintf(step, sizeof step, "%s/step-%d", folder, i);
+    must(ad_folder_remove(step));
+  }
+  must(ad_folder_remove(folder));
+}
+
 static void backend_hostile_changes_no_bit(void **state) {
   setenv("ADDEND_HOSTILE", "5", 1);
   SOME_COMPUTE_THE_SAME(8, sums_text, worlds, "train.global_batch=21", "train.leaves=16", "shard.bucket_mib=0.00004");
@@ -356,8 +408,10 @@ static void backend_hostile_changes_no_bit(void **state) {
 
 /* The checksum sees what leaves are for: without them a sum of eight parts depends on who computed them. */
 static void without_leaves_the_bits_depend_on_the_ranks(void **state) {
-  found alone = run_with(gpt_text, (const char *const[]){one, "train.global_batch=13", "train.microbatches=8"}, 3);
-  found both = run_with(gpt_text, (const char *const[]){two, "train.global_batch=13", "train.microbatches=4"}, 3);
+  found alone =
+      run_with(gpt_text, (const char *const[]){one, "train.global_batch=13", "train.microbatches=8"}, 3, whole);
+  found both =
+      run_with(gpt_text, (const char *const[]){two, "train.global_batch=13", "train.microbatches=4"}, 3, whole);
   assert_true(alone.gradients != both.gradients && alone.weights != both.weights);
   assert_true(alone.count == both.count);
 }
@@ -366,8 +420,9 @@ static void without_leaves_the_bits_depend_on_the_ranks(void **state) {
 static void leaves_are_what_one_rank_computes_in_microbatches(void **state) {
   const char *texts[] = {gpt_text, sums_text};
   for (size_t i = 0; i < 2; i++) {
-    found leaves = run_with(texts[i], (const char *const[]){four, "train.global_batch=13", "train.leaves=8"}, 3);
-    found plain = run_with(texts[i], (const char *const[]){one, "train.global_batch=13", "train.microbatches=8"}, 3);
+    found leaves = run_with(texts[i], (const char *const[]){four, "train.global_batch=13", "train.leaves=8"}, 3, whole);
+    found plain =
+        run_with(texts[i], (const char *const[]){one, "train.global_batch=13", "train.microbatches=8"}, 3, whole);
     assert_true(leaves.count == plain.count && plain.count > 0);
     assert_true(fabs(leaves.loss - plain.loss) < 1e-5 * fabs(plain.loss));
   }
@@ -409,7 +464,7 @@ static void a_leafs_phase_moves_nothing_between_positions(void **state) {
   const char *sets[] = {two, "train.global_batch=8", "train.leaves=4", "model.moves=1"};
   ad_recipe *recipe = NULL;
   found unused;
-  job j = {.found = &unused};
+  job j = {.steps = whole, .found = &unused};
   ad_launch_result result = {.size = sizeof result};
   must(ad_recipe_parse(sums_text, "leaves.yaml", sets, 4, &recipe));
   j.recipe = recipe;
@@ -429,6 +484,7 @@ int main(void) {
       cmocka_unit_test(gpt_has_the_same_bits_beside_tp_and_cp),
       cmocka_unit_test(gpt_in_bf16_has_the_same_bits_where_sums_are_f32),
       cmocka_unit_test(gpt_in_f64_has_the_same_bits),
+      cmocka_unit_test(a_run_that_resumes_elsewhere_has_the_same_bits),
       cmocka_unit_test(backend_hostile_changes_no_bit),
       cmocka_unit_test(without_leaves_the_bits_depend_on_the_ranks),
       cmocka_unit_test(leaves_are_what_one_rank_computes_in_microbatches),
