@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "addend/helpers.h"
 #include "array/array.h"
 #include "base/memory.h"
@@ -22,11 +23,12 @@ enum { STEPS = 3 };
 /* ---- a custom program, which reads all microbatches on every rank ---- */
 
 enum { IN = 5, MID = 4, MICROBATCHES_MAX = 16, ROWS_MAX = 24 };
-enum { W, U, RARE, NEVER, PARAMS };
+enum { NEVER, W, U, V, PARAMS };
 enum { SQUARE, LINEAR, SIZE };
 
 typedef struct sums_options {
   int64_t moves; /* 1: the phase moves bytes over dp */
+  int64_t rare;  /* 1: only every other microbatch uses v */
 } sums_options;
 
 typedef struct sums {
@@ -37,8 +39,8 @@ typedef struct sums {
   float data[MICROBATCHES_MAX][ROWS_MAX * IN];
 } sums;
 
-/* h = x w u; the loss `square` is the sum of h^2, and every other microbatch adds the sum of h v, so that v has no gradient
- * in the others. A fourth parameter has none at all. The loss `linear`, the sum of h, is weighted by microbatches. */
+/* h = x w u; the loss `square` is the sum of h^2 and of h v. With `rare` every other microbatch leaves the latter out, so
+ * that v has no gradient there. The first parameter has none at all. The loss `linear`, the sum of h, is weighted by microbatches. */
 static ad_status run_sums(void *own, ad_phase_run *at) {
   sums *model = own;
   ad_tape *t = ad_phase_tape(at);
@@ -46,7 +48,8 @@ static ad_status run_sums(void *own, ad_phase_run *at) {
   ad_tensor *h = ad_linear(t, ad_constant(t, &model->x[m]), ad_parameter(t, ad_phase_parameters(at), W));
   h = ad_linear(t, h, ad_parameter(t, ad_phase_parameters(at), U));
   ad_tensor *square = ad_sum(t, ad_multiply(t, h, h));
-  if (m % 2) square = ad_add(t, square, ad_sum(t, ad_linear(t, h, ad_parameter(t, ad_phase_parameters(at), RARE))));
+  if (m % 2 || !model->options->rare)
+    square = ad_add(t, square, ad_sum(t, ad_linear(t, h, ad_parameter(t, ad_phase_parameters(at), V))));
   if (model->options->moves) ad_all_gather(t, h, "dp", AD_R);
   ad_phase_loss(at, SQUARE, square);
   ad_phase_loss(at, LINEAR, ad_sum(t, h));
@@ -75,8 +78,8 @@ static ad_status create_sums(const void *options, ad_program *to, void **own) {
   model->rows = full;
   ad_layout_set(&model->rows, AD_AXES_DP, AD_S(0));
   ad_layout_set(&counted, AD_AXES_DP, AD_P);
-  ad_param_spec params[PARAMS] = {sums_param("w", 0, IN, MID, full), sums_param("u", 1, MID, MID, full),
-                                  sums_param("v", 1, MID, 1, full), sums_param("never", 1, 7, 1, full)};
+  ad_param_spec params[PARAMS] = {sums_param("never", 0, 7, 1, full), sums_param("w", 0, IN, MID, full),
+                                  sums_param("u", 1, MID, MID, full), sums_param("v", 1, MID, 1, full)};
   ad_module_spec module = {
       .size = sizeof module, .name = "model", .mesh = full.mesh, .params = params, .param_count = PARAMS};
   AD_TRY(ad_program_add_module(to, &module));
@@ -109,12 +112,13 @@ static ad_status read_sums(void *own, int64_t step, ad_data_split validation, in
   return AD_OK;
 }
 
-static const ad_key sums_keys[] = {AD_INTEGER_KEY("model.moves", sums_options, moves, 0, 1, "0", "moves over dp")};
+static const ad_key sums_keys[] = {AD_INTEGER_KEY("model.moves", sums_options, moves, 0, 1, "0", "moves over dp"),
+                                   AD_INTEGER_KEY("model.rare", sums_options, rare, 0, 1, "0", "uses v rarely")};
 static const ad_program_kind sums_kind = {.size = sizeof sums_kind,
                                           .name = "sums",
                                           .help = "sums of products, for tests",
                                           .keys = sums_keys,
-                                          .key_count = 1,
+                                          .key_count = 2,
                                           .options_size = sizeof(sums_options),
                                           .create = create_sums,
                                           .read = read_sums};
@@ -236,6 +240,13 @@ static found run_with(const char *text, const char *const *sets, size_t count, l
   return seen;
 }
 
+static const char one[] = "mesh=dp_replicate=1 dp_shard=1", two[] = "mesh=dp_replicate=2 dp_shard=1",
+                  two_shards[] = "mesh=dp_shard=2", three_shards[] = "mesh=dp_shard=3",
+                  four[] = "mesh=dp_replicate=2 dp_shard=2", four_shards[] = "mesh=dp_shard=4",
+                  five_shards[] = "mesh=dp_shard=5", six[] = "mesh=dp_replicate=3 dp_shard=2",
+                  eight[] = "mesh=dp_replicate=2 dp_shard=4", zero1[] = "shard.zero=1", zero2[] = "shard.zero=2",
+                  zero3[] = "shard.zero=3", small[] = "shard.bucket_mib=0.001", rare[] = "model.rare=1";
+
 enum { SETS_MAX = 8, COMMON_MAX = 8 };
 
 /* A world: the mesh, and other keys, NULL at the end. */
@@ -249,15 +260,21 @@ static found run_in(const char *text, const char *const *common, const char *con
   return run_with(text, sets, n, of);
 }
 
+static int has(const char *const *sets, const char *set) {
+  for (size_t k = 0; sets[k]; k++)
+    if (!strcmp(sets[k], set)) return 1;
+  return 0;
+}
+
 /* Runs a recipe with some --set in the first of these worlds and in `taken` others, which are drawn. All must compute the
- * same bits. */
+ * same bits. With ZeRO 3 all leaves must use the same parameters. */
 static void all_compute_the_same(const char *test, const char *text, const char *const *common, const world *worlds,
                                  size_t count, size_t taken) {
   draw drawn = draw_cases(test, (int)count, 1, (int)(taken && taken < count ? taken : count));
   found first = {0};
   char name[300];
   for (size_t i = 0; i < count; i++) {
-    if (!is_drawn(&drawn, (int)i)) continue;
+    if (!is_drawn(&drawn, (int)i) || (has(common, rare) && has(worlds[i], zero3))) continue;
     found seen = run_in(text, common, worlds[i], whole);
     if (!i) first = seen;
     if (seen.gradients != first.gradients)
@@ -274,13 +291,6 @@ static void all_compute_the_same(const char *test, const char *text, const char 
 #define SOME_COMPUTE_THE_SAME(taken, text, worlds, ...)                                    \
   all_compute_the_same(__func__, text, (const char *const[]){__VA_ARGS__, NULL}, (worlds), \
                        sizeof(worlds) / sizeof *(worlds), taken)
-
-static const char one[] = "mesh=dp_replicate=1 dp_shard=1", two[] = "mesh=dp_replicate=2 dp_shard=1",
-                  two_shards[] = "mesh=dp_shard=2", three_shards[] = "mesh=dp_shard=3",
-                  four[] = "mesh=dp_replicate=2 dp_shard=2", four_shards[] = "mesh=dp_shard=4",
-                  five_shards[] = "mesh=dp_shard=5", six[] = "mesh=dp_replicate=3 dp_shard=2",
-                  eight[] = "mesh=dp_replicate=2 dp_shard=4", zero1[] = "shard.zero=1", zero2[] = "shard.zero=2",
-                  zero3[] = "shard.zero=3", small[] = "shard.bucket_mib=0.001";
 
 /* Worlds that share 16 leaves. With ZeRO 2 and 3 each microbatch is one leaf of a rank, unless it says how many there
  * are. Where ranks are no power of two, some have fewer leaves than others, or none at all. */
@@ -333,6 +343,10 @@ static void gpt_has_the_same_bits_on_any_number_of_ranks(void **state) {
 
 static void a_custom_program_has_the_same_bits(void **state) {
   ALL_COMPUTE_THE_SAME(sums_text, worlds, "train.global_batch=21", "train.leaves=16", "shard.bucket_mib=0.00004");
+}
+
+static void some_leaves_may_have_no_gradient_of_a_parameter(void **state) {
+  ALL_COMPUTE_THE_SAME(sums_text, worlds, "train.global_batch=21", "train.leaves=16", "shard.bucket_mib=0.00004", rare);
 }
 
 static void leaves_may_be_empty(void **state) {
@@ -479,6 +493,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(gpt_has_the_same_bits_on_any_number_of_ranks),
       cmocka_unit_test(a_custom_program_has_the_same_bits),
+      cmocka_unit_test(some_leaves_may_have_no_gradient_of_a_parameter),
       cmocka_unit_test(leaves_may_be_empty),
       cmocka_unit_test(the_number_of_leaves_may_be_odd),
       cmocka_unit_test(gpt_has_the_same_bits_beside_tp_and_cp),
