@@ -321,8 +321,13 @@ static ad_status note_step(const ad_reducer *reducer, const ad_bucket *bucket, i
   if (!k && bucket->key.early)
     return place_sums(reducer, sums, leaves_sent(reducer, bucket, rank, axes, round), round, bucket->key.scatters,
                       adds);
-  ad_node range = leaves_over(reducer, mesh, rank, axes_of(bucket, k + 1), segment_begin(reducer, round), round);
-  if (ad_mesh_ranks_over(mesh, axes) > 1 && range.count) AD_TRY(ad_stack_widen(sums, range));
+  int64_t from = segment_begin(reducer, round);
+  ad_node own = leaves_over(reducer, mesh, rank, axes_of(bucket, k), from, round),
+          range = leaves_over(reducer, mesh, rank, axes_of(bucket, k + 1), from, round);
+  if (ad_mesh_ranks_over(mesh, axes) > 1 && range.count) {
+    AD_TRY(ad_stack_expect(sums, own.first, own.count));
+    AD_TRY(ad_stack_widen(sums, range));
+  }
   if (k + 1 == leaf_steps(bucket)) sums->apart = 0;
   return AD_OK;
 }
