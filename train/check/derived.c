@@ -8,7 +8,9 @@
 #include "check/computed.h"
 #include "check/lifted_injections.h"
 #include "check/mutants.h"
+#include "base/memory.h"
 #include "nn/experts.h"
+#include "recipe/leaves.h"
 #include "recipe/paper.h"
 #include "recipe/recipe.h"
 #include "mesh/mesh.h"
@@ -232,6 +234,20 @@ static ad_status add_places_of(const ad_recipe *recipe, int64_t rank, ad_places 
   return status;
 }
 
+/* Sets *out to the first of these ranks that computes a leaf: in a step of one that computes none, types show nothing. */
+static ad_status find_leaf(const ad_recipe *recipe, int64_t ranks, int64_t *out) {
+  for (int64_t rank = 0; rank < ranks; rank++) {
+    int64_t *leaves, rounds = ad_recipe_rounds(recipe), round = 0;
+    AD_TRY(ad_recipe_list_leaves(recipe, rank, &leaves));
+    while (round < rounds && leaves[round] < 0) round++;
+    ad_release(leaves);
+    if (round == rounds) continue;
+    *out = rank;
+    return AD_OK;
+  }
+  return AD_OK;
+}
+
 /* Adds the transitions of the first rank of each pipeline stage (of one rank if there is no pipeline). The last stage
  * comes first: that stage divides losses by counts, so its step is the one in which types refuse a mutation of a
  * count. */
@@ -240,7 +256,11 @@ static ad_status add_places_of_stages(const ad_recipe *recipe, ad_places *to) {
   AD_TRY(ad_mesh_create(recipe->meshes[0].text, &mesh));
   int64_t positions = ad_mesh_axis_size(mesh, AD_PP), ranks = ad_mesh_size(mesh) / positions;
   ad_mesh_destroy(mesh);
-  for (int64_t position = positions; position-- > 0;) AD_TRY(add_places_of(recipe, position * ranks, to));
+  for (int64_t position = positions; position-- > 0;) {
+    int64_t rank = position * ranks;
+    if (recipe->train.leaves) AD_TRY(find_leaf(recipe, ranks, &rank));
+    AD_TRY(add_places_of(recipe, rank, to));
+  }
   return AD_OK;
 }
 

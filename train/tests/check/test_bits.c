@@ -310,12 +310,16 @@ static void notes_without_room_are_refused(void **state) {
 static const struct {
   const char *mesh, *train;
   int64_t ranks;
-} worlds[] = {{"dp_shard=1", ", leaves: 7", 1},
-              {"dp_replicate=2", ", leaves: 8", 1},
-              {"dp_shard=3", ", leaves: 12, microbatches: 2", 1},
-              {"dp_replicate=2 dp_shard=2", ", leaves: 8}\nshard: {zero: 1", 1},
-              {"dp_shard=2 tp=2", ", leaves: 8}\nshard: {zero: 1", 2},
-              {"dp_replicate=2 cp=2", ", leaves: 8, microbatches: 2", 2}};
+} worlds[] = {
+    {"dp_shard=1", ", leaves: 7", 1},
+    {"dp_replicate=2", ", leaves: 8", 1},
+    {"dp_shard=3", ", leaves: 12, microbatches: 2", 1},
+    {"dp_replicate=2 dp_shard=2", ", leaves: 8}\nshard: {zero: 1", 1},
+    {"dp_shard=5", ", leaves: 7}\nshard: {zero: 3", 1},
+    {"dp_replicate=3 dp_shard=2", ", leaves: 13, microbatches: 4, sync: [shard, all, shard, all]}\nshard: {zero: 2", 1},
+    {"dp_replicate=3 dp_shard=2", ", leaves: 13, microbatches: 3, sync: [none, shard, all]}\nshard: {zero: 3", 1},
+    {"dp_shard=2 tp=2", ", leaves: 8}\nshard: {zero: 1", 2},
+    {"dp_replicate=2 cp=2", ", leaves: 8, microbatches: 2", 2}};
 
 static void right_runs_match_bit_for_bit(void **state) {
   for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++) {
@@ -451,9 +455,17 @@ static void known_bugs_of_leaves_are_killed(void **state) {
     const char *mesh, *train;
     int64_t leaves_each;
     int shards; /* 1: gradients are sharded beside the data-parallel axes */
-  } cases[] = {{"dp_shard=1", ", leaves: 8", 8, 0},     {"dp_replicate=2", ", leaves: 8", 4, 0},
-               {"dp_shard=3", ", leaves: 12", 4, 0},    {"dp_replicate=2 dp_shard=2", ", leaves: 8", 2, 0},
-               {"dp_replicate=4", ", leaves: 4", 1, 0}, {"dp_shard=2 tp=2", ", leaves: 8}\nshard: {zero: 1", 4, 1}};
+  } cases[] = {{"dp_shard=1", ", leaves: 8", 8, 0},
+               {"dp_replicate=2", ", leaves: 8", 4, 0},
+               {"dp_shard=3", ", leaves: 12", 4, 0},
+               {"dp_replicate=2 dp_shard=2", ", leaves: 8", 2, 0},
+               {"dp_replicate=4", ", leaves: 4", 1, 0},
+               {"dp_shard=2 tp=2", ", leaves: 8}\nshard: {zero: 1", 4, 1},
+               {"dp_replicate=3 dp_shard=2", ", leaves: 25}\nshard: {zero: 0", 5, 0},
+               {"dp_replicate=3 dp_shard=2", ", leaves: 25}\nshard: {zero: 1", 5, 1},
+               {"dp_replicate=3 dp_shard=2",
+                ", leaves: 25, microbatches: 4, sync: [shard, all, shard, all]}\nshard: {zero: 2", 5, 1},
+               {"dp_replicate=3 dp_shard=2", ", leaves: 25}\nshard: {zero: 3", 5, 1}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     ad_recipe *recipe = small_recipe(cases[i].mesh, UNEQUAL, cases[i].train);
     ad_mutants *mutants = leaf_bugs(cases[i].leaves_each);
@@ -528,6 +540,25 @@ static void a_bug_that_changes_nothing_survives(void **state) {
   ad_bits_destroy(bits);
   ad_recipe_destroy(recipe);
   free(mutants);
+}
+
+/* Each replica has one leaf of 14 in each round, which goes to its second rank: in the step of rank 0 no loss is divided,
+ * so there types would refuse no wrong count. */
+static void wrong_records_are_refused_where_the_first_rank_has_no_leaf(void **state) {
+  ad_recipe *recipe = small_recipe("dp_replicate=3 dp_shard=2", UNEQUAL,
+                                   ", leaves: 14, microbatches: 4, sync: [shard, all, shard, all]}\nshard: {zero: 2");
+  ad_mutants *mutants;
+  size_t of_counts = 0;
+  must(ad_mutants_create(recipe, 0, 1, &mutants));
+  for (size_t i = 0; i < mutants->derived; i++) {
+    const ad_mutant *mutant = &mutants->list[i];
+    if (!mutant->mutation.in_record) continue;
+    of_counts += !strncmp(mutant->mutation.place.what, "count", 5);
+    if (mutant->killed_by == AD_KILLED_BY_NONE) fail_msg("%s: %s", mutant->name, mutant->message);
+  }
+  assert_true(of_counts >= 2);
+  ad_mutants_destroy(mutants);
+  ad_recipe_destroy(recipe);
 }
 
 static void mutate_tries_them_in_the_check(void **state) {
@@ -652,6 +683,7 @@ int main(void) {
                                      cmocka_unit_test(what_killed_a_bug_is_said),
                                      cmocka_unit_test(bugs_are_not_tried_where_bits_differ_anyway),
                                      cmocka_unit_test(a_bug_that_changes_nothing_survives),
+                                     cmocka_unit_test(wrong_records_are_refused_where_the_first_rank_has_no_leaf),
                                      cmocka_unit_test(mutate_tries_them_in_the_check),
                                      cmocka_unit_test(a_difference_in_bits_does_not_match),
                                      cmocka_unit_test(bits_that_were_not_compared_are_not_claimed),
