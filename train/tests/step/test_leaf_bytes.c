@@ -70,7 +70,9 @@ static void leaves_move_the_bytes_of_microbatches(const char *mesh, const char *
 }
 
 static const char replicas[] = "mesh=dp_replicate=4", shards[] = "mesh=dp_shard=4",
-                  both[] = "mesh=dp_replicate=2 dp_shard=2", at_the_end[] = "train.sync=[none, none, none, all]";
+                  both[] = "mesh=dp_replicate=2 dp_shard=2", at_the_end[] = "train.sync=[none, none, none, all]",
+                  scattered[] = "train.sync=[shard, shard, shard, all]",
+                  mixed[] = "train.sync=[shard, all, shard, all]";
 
 static void zero_0_moves_no_more(void **state) {
   leaves_move_the_bytes_of_microbatches(replicas, "shard.zero=0", at_the_end);
@@ -82,10 +84,20 @@ static void zero_1_moves_no_more(void **state) {
   leaves_move_the_bytes_of_microbatches(both, "shard.zero=1", at_the_end);
 }
 
+static void zero_2_and_3_move_no_more(void **state) {
+  static const char *const zero[] = {"shard.zero=2", "shard.zero=3"};
+  for (size_t i = 0; i < 2; i++) {
+    leaves_move_the_bytes_of_microbatches(shards, zero[i], scattered);
+    leaves_move_the_bytes_of_microbatches(both, zero[i], scattered);
+    leaves_move_the_bytes_of_microbatches(both, zero[i], mixed);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(zero_0_moves_no_more),
       cmocka_unit_test(zero_1_moves_no_more),
+      cmocka_unit_test(zero_2_and_3_move_no_more),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
