@@ -8,6 +8,7 @@
 #include "module/module.h"
 #include "plan/schedule.h"
 #include "program/program.h"
+#include "recipe/leaves.h"
 #include "reduce/plan.h"
 #include "step/run.h"
 #include "mesh/mesh.h"
@@ -123,15 +124,23 @@ static ad_status add_gather(ad_run *run, size_t param, const char *when, int64_t
   return add_planned(to, planned, &param, 1, 0);
 }
 
+/* Returns how often this rank's program runs in a step: once in each microbatch or, with leaves, in each round in which
+ * some rank has a leaf. */
+static int64_t count_passes(const ad_run *run) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < ad_recipe_rounds(ad_run_recipe(run)); i++) count += ad_run_pass_of(run, (size_t)i) >= 0;
+  return count;
+}
+
 /* Lists the gathers: before each use with ZeRO 3 (after_update = 0), else once after the update (after_update = 1). */
 static ad_status list_gathers(ad_run *run, ad_collectives *to, int after_update) {
-  const ad_recipe *recipe = ad_run_recipe(run);
   size_t count = ad_run_param_count(run);
-  int releases = recipe->shard.zero == 3;
+  int64_t times = count_passes(run);
+  int releases = ad_run_recipe(run)->shard.zero == 3;
   if (releases == after_update) return AD_OK;
   for (size_t i = 0; i < count && after_update; i++) AD_TRY(add_gather(run, i, "step", 1, to));
-  for (size_t i = 0; i < count && releases; i++) AD_TRY(add_gather(run, i, "forward", recipe->train.microbatches, to));
-  for (size_t i = count; i-- > 0 && releases;) AD_TRY(add_gather(run, i, "backward", recipe->train.microbatches, to));
+  for (size_t i = 0; i < count && releases; i++) AD_TRY(add_gather(run, i, "forward", times, to));
+  for (size_t i = count; i-- > 0 && releases;) AD_TRY(add_gather(run, i, "backward", times, to));
   return AD_OK;
 }
 

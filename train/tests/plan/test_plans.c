@@ -587,6 +587,30 @@ static void each_microbatch_is_summed_as_its_own_word_says(void **state) {
   assert_int_equal(sums_over_shards("[shard, shard, all]"), 3);
 }
 
+/* How often a step with ZeRO 3 gathers a parameter forward. */
+static json_int_t gathers(const char *mesh, const char *parts) {
+  char text[512];
+  snprintf(text, sizeof text,
+           "name: gpt\nmodel: {kind: gpt, layers: 1, d_model: 16, heads: 2}\n"
+           "data: {text: [/usr/share/common-licenses], seq: 12}\nmesh: \"%s\"\n"
+           "train: {global_batch: 11, steps: 2, lr: 1e-2, %s}\nshard: {zero: 3}\n",
+           mesh, parts);
+  json_t *plan = plan_of(text, 0);
+  const json_t *gather = json_array_get(json_object_get(plan, "collectives"), 0);
+  assert_string_equal(json_string_value(json_object_get(gather, "op")), "all_gather");
+  assert_string_equal(json_string_value(json_object_get(gather, "when")), "forward");
+  json_int_t times = number(gather, "times");
+  json_decref(plan);
+  return times;
+}
+
+static void parameters_are_gathered_for_each_microbatch_or_leaf(void **state) {
+  assert_int_equal(gathers("dp_shard=2", "microbatches: 3"), 3);
+  assert_int_equal(gathers("dp_shard=2", "leaves: 8"), 4);
+  assert_int_equal(gathers("dp_shard=2", "leaves: 8, microbatches: 2"), 4);
+  assert_int_equal(gathers("dp_shard=5", "leaves: 11, microbatches: 2"), 3); /* of four rounds one has no leaf */
+}
+
 static void the_same_name_twice_is_still_found(void **state) {
   ad_mesh *mesh;
   ad_comm *comm;
@@ -1072,6 +1096,7 @@ int main(void) {
       cmocka_unit_test(the_same_name_twice_is_still_found),
       cmocka_unit_test(a_gradient_that_is_raw_is_distinguished_from_one_that_has_its_dtype),
       cmocka_unit_test(each_microbatch_is_summed_as_its_own_word_says),
+      cmocka_unit_test(parameters_are_gathered_for_each_microbatch_or_leaf),
       cmocka_unit_test(a_transition_counts_what_a_group_brings_together),
       cmocka_unit_test(keys_that_go_around_a_ring_are_counted),
       cmocka_unit_test(ranks_that_share_no_matrix_exchange_no_activation),
