@@ -267,7 +267,7 @@ static int has(const char *const *sets, const char *set) {
 }
 
 /* Runs a recipe with some --set in the first of these worlds and in `taken` others, which are drawn. All must compute the
- * same bits. With ZeRO 3 all leaves must use the same parameters. */
+ * same bits. With ZeRO 3 all leaves must use the same parameters, if these are of several units. */
 static void all_compute_the_same(const char *test, const char *text, const char *const *common, const world *worlds,
                                  size_t count, size_t taken) {
   draw drawn = draw_cases(test, (int)count, 1, (int)(taken && taken < count ? taken : count));
