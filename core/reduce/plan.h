@@ -25,7 +25,10 @@ typedef struct ad_bucket_plan {
   ad_axes axes;
   ad_dtype dtype; /* dtype of the bucket's elements */
   size_t bytes;   /* size of the bucket; with leaves, of all sums of leaves that this rank holds at the same time */
-  int lasting;    /* 1: the bucket's parameters are `lasting`; such parameters share no bucket with others */
+  /* with leaves, else 0: how many sums of leaves that is at most and, if the first reduction may come before the step's
+   * end, how many of its results the rank holds (sums of its shards, if it scatters), and the bytes of these */
+  size_t leaf_sums, leaf_shards, leaf_shard_bytes;
+  int lasting; /* 1: the bucket's parameters are `lasting`; such parameters share no bucket with others */
   /* number of the window whose slots this bucket uses, in turns with the window's other buckets; -1: it has its own
    * memory */
   int window;

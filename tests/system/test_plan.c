@@ -129,6 +129,19 @@ static void ranks_with_leaves_hold_what_was_planned(void **state) {
   HOLD_WHAT_WAS_PLANNED("mesh=dp_replicate=2 dp_shard=2", "train.leaves=16", "train.global_batch=13",
                         "train.microbatches=2", "train.sync=[none, all]");
   HOLD_WHAT_WAS_PLANNED("mesh=dp_replicate=2 tp=2", "train.leaves=4", "train.global_batch=7", zero1);
+  HOLD_WHAT_WAS_PLANNED("mesh=dp_replicate=5", "train.leaves=16", "train.global_batch=16");
+}
+
+/* With ZeRO 2 and 3 a rank holds sums of shards, whose number may differ between replicas. */
+static void ranks_with_leaves_and_shards_hold_what_was_planned(void **state) {
+  static const char zero2[] = "shard.zero=2", zero3[] = "shard.zero=3";
+  HOLD_WHAT_WAS_PLANNED("mesh=dp_shard=3", "train.leaves=16", "train.global_batch=16", zero2);
+  HOLD_WHAT_WAS_PLANNED("mesh=dp_replicate=2 dp_shard=3", "train.leaves=7", "train.global_batch=3", zero2);
+  HOLD_WHAT_WAS_PLANNED("mesh=dp_replicate=2 dp_shard=3", "train.leaves=18", "train.global_batch=18", zero3,
+                        "train.microbatches=3", "train.sync=[none, shard, all]");
+  HOLD_WHAT_WAS_PLANNED("mesh=dp_replicate=2 dp_shard=2", "train.leaves=12", "train.global_batch=13", zero2,
+                        "train.microbatches=2", "precision={compute: bf16, grad: f64, reduce: f64, accumulate: f64}");
+  HOLD_WHAT_WAS_PLANNED("mesh=dp_shard=3 tp=2", "train.leaves=5", "train.global_batch=7", zero3);
 }
 
 static void ranks_with_empty_microbatches_hold_what_was_planned(void **state) {
@@ -490,6 +503,7 @@ int main(void) {
       cmocka_unit_test(ranks_hold_what_was_planned),
       cmocka_unit_test(ranks_with_uneven_shards_hold_what_was_planned),
       cmocka_unit_test(ranks_with_leaves_hold_what_was_planned),
+      cmocka_unit_test(ranks_with_leaves_and_shards_hold_what_was_planned),
       cmocka_unit_test(ranks_with_empty_microbatches_hold_what_was_planned),
       cmocka_unit_test(a_copy_in_the_dtype_of_computation_is_counted),
       cmocka_unit_test(a_node_holds_what_its_ranks_hold),

@@ -169,6 +169,18 @@ ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world
   return status ? ad_repair_report(status, act_again, &as) : AD_OK;
 }
 
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+
+/* Adds the sums of leaves that the buckets of one module hold. */
+static void add_leaf_sums(const ad_reducer *reducer, ad_plan_memory *to) {
+  for (size_t i = 0; i < ad_reducer_bucket_count(reducer); i++) {
+    ad_bucket_plan bucket = ad_reducer_bucket(reducer, i);
+    to->leaf_sums = larger(to->leaf_sums, bucket.leaf_sums);
+    to->leaf_shards = larger(to->leaf_shards, bucket.leaf_shards);
+    to->leaf_shard_bytes += bucket.leaf_shard_bytes;
+  }
+}
+
 /* Adds the bytes of one module to `to`. */
 static void add_module(ad_module *module, ad_plan_memory *to) {
   const ad_reducer *reducer = ad_module_reducer(module);
@@ -177,6 +189,7 @@ static void add_module(ad_module *module, ad_plan_memory *to) {
   to->gathered += ad_store_gathered_bytes(ad_module_store(module));
   to->grads += sums;
   to->buckets += ad_reducer_bytes(reducer) - sums;
+  add_leaf_sums(reducer, to);
   if (ad_module_optimizer(module)) to->optimizer += ad_optimizer_bytes(ad_module_optimizer(module));
   for (size_t i = 0; i < ad_module_state_count(module); i++) to->params += ad_array_bytes(ad_module_state(module, i));
 }

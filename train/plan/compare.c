@@ -69,14 +69,35 @@ static json_int_t mean_of(const json_t *plan, const json_t *step, json_int_t byt
   return ranks == world ? bytes : (json_int_t)((double)bytes * (double)ranks / (double)world);
 }
 
+/* With leaves, lists the reductions that sum leaves: a rank may hand in several sums of a gradient, and those of rounds
+ * in which some rank has no leaf are fewer. */
+static const json_t *leaf_reductions(const json_t *plan) {
+  return json_object_get(json_object_get(plan, "leaves"), "reductions");
+}
+
+static int sums_leaves(const json_t *plan, const json_t *step) {
+  const json_t *reduction;
+  size_t i;
+  json_array_foreach(leaf_reductions(plan), i, reduction) {
+    if (json_equal(json_object_get(reduction, "op"), json_object_get(step, "op")) &&
+        json_equal(json_object_get(reduction, "axes"), json_object_get(step, "axes")))
+      return 1;
+  }
+  return 0;
+}
+
 /* Lists the moves of one step, with their bytes as a mean over the ranks. */
 static json_t *moves_of(const json_t *plan) {
   json_t *moves = json_array();
   const json_t *step, *bridge;
   size_t i;
-  json_array_foreach(json_object_get(plan, "collectives"), i, step)
-      add_move(moves, move_of(carried_by(step), step,
-                              mean_of(plan, step, ad_integer_of(step, "bytes") * ad_integer_of(step, "times"))));
+  json_array_foreach(json_object_get(plan, "collectives"), i, step) {
+    if (sums_leaves(plan, step)) continue;
+    add_move(moves, move_of(carried_by(step), step,
+                            mean_of(plan, step, ad_integer_of(step, "bytes") * ad_integer_of(step, "times"))));
+  }
+  json_array_foreach(leaf_reductions(plan), i, step)
+      add_move(moves, move_of(carried_by(step), step, ad_integer_of(step, "bytes")));
   json_array_foreach(json_object_get(plan, "activations"), i, step) {
     json_int_t ranks = ad_integer_of(step, "group_size");
     json_int_t bytes = ad_integer_of(step, "bytes") * ad_integer_of(step, "times") / ranks;

@@ -291,7 +291,8 @@ static ad_status write_plan(const ad_recipe *recipe, const ad_plan_pools *pools,
   AD_TRY(add_pools(pools, document));
   ad_plan_add_gradient_memory(pools, document);
   AD_TRY(ad_plan_add_bridges(pools, document));
-  return ad_plan_add_memory(recipe, world, pools, document);
+  AD_TRY(ad_plan_add_memory(recipe, world, pools, document));
+  return ad_plan_add_leaves(recipe, world, pools, document);
 }
 
 ad_status ad_plan_document(const ad_recipe *recipe, const ad_plan_options *given, json_t **out) {

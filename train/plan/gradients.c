@@ -56,6 +56,8 @@ static const char *why_full(const ad_recipe *recipe, const ad_bucket_plan *bucke
   if (bucket->lasting) return "added to through the whole backward pass, by uses that lie far apart";
   if (recipe->shard.zero < 2) return "shard.zero is below 2";
   if (leaves_unsent(recipe)) return "train.sync has `none`, and what is not sent needs all elements";
+  if (recipe->train.leaves && recipe->train.rounds_each > 1)
+    return "a rank sums several leaves of a microbatch before it sends them";
   return "two slots would take no less";
 }
 

@@ -159,6 +159,7 @@ static json_t *rank_document(const ad_planning *plan, const ad_plan_memory *memo
       (json_int_t)memory->grads, "optimizer", (json_int_t)memory->optimizer, "buckets", (json_int_t)memory->buckets,
       "activations", (json_int_t)memory->activations, "checkpoint", (json_int_t)memory->checkpoint, "runtime",
       (json_int_t)memory->runtime, "peak", (json_int_t)ad_plan_peak(memory));
+  if (plan->recipe->train.leaves) ad_plan_add_leaf_sums(memory, document);
   if (memory->prompts) json_object_set_new(document, "prompts", json_integer((json_int_t)memory->prompts));
   if (!memory->activations_worst) return document;
   json_object_set_new(document, "activations_worst", json_integer((json_int_t)memory->activations_worst));
@@ -172,21 +173,17 @@ static json_t *node_document(int64_t node, int64_t peak) {
 
 /* ---- small worlds: rank by rank ---- */
 
-/* Returns 1 if a rank's sums of leaves are all sent at the end of the step, without a reduce_scatter. Then they depend on
- * its own leaves alone. */
-static int sends_sums_once(const ad_recipe *recipe) {
-  size_t sending = 0;
-  for (size_t m = 0; m < recipe->train.sync_count; m++) sending += recipe->train.sync[m] != AD_SYNC_NONE;
-  return sending <= 1 && recipe->shard.zero < 2;
-}
-
 /* Hashes what a rank's bytes depend on besides the values of which it has parts: the rows of its leaves, round by round,
- * and how the sums of these leaves lie in the tree over all. A tree over n leaves that follow one another looks the same
- * where their numbers differ by a multiple of a power of two that is at least n. */
-static ad_status key_of_leaves(const ad_recipe *recipe, int64_t rank, uint64_t *key) {
+ * and how its sums of leaves lie in the tree over all. A tree over n leaves that follow one another looks the same where
+ * their numbers differ by a multiple of a power of two that is at least n. From ZeRO 1 on a rank also holds sums of the
+ * leaves of its replica. */
+static ad_status key_of_leaves(const ad_planning *plan, int64_t rank, uint64_t *key) {
+  const ad_recipe *recipe = plan->recipe;
+  const ad_mesh *mesh = ad_program_full_mesh(ad_plan_program(plan->pools), 0);
   int64_t *list, rounds = ad_recipe_rounds(recipe), period = 1;
   AD_TRY(ad_recipe_list_leaves(recipe, rank, &list));
-  while (period < rounds || (period < recipe->train.leaves && !sends_sums_once(recipe))) period *= 2;
+  if (recipe->shard.zero) *key += 1 + (uint64_t)ad_mesh_position(mesh, rank, AD_DP_REPLICATE);
+  while (period < rounds) period *= 2;
   for (int64_t round = 0; round < rounds; round++) {
     int64_t leaf = list[round], facts[] = {-1, 0, 0};
     if (leaf >= 0) {
@@ -218,7 +215,7 @@ typedef struct ad_listed_ranks {
 static ad_status find_kind(const ad_planning *plan, int64_t rank, ad_listed_ranks *to) {
   uint64_t key = ad_rank_key(plan->held.list, plan->held.count, rank, plan->world->ranks_per_node);
   size_t at = 0;
-  if (plan->recipe->train.leaves) AD_TRY(key_of_leaves(plan->recipe, rank, &key));
+  if (plan->recipe->train.leaves) AD_TRY(key_of_leaves(plan, rank, &key));
   while (at < to->count && to->kinds[at].key != key) at++;
   to->kind_of[rank] = at;
   if (at < to->count) return AD_OK;

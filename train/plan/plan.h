@@ -21,6 +21,10 @@ typedef struct ad_plan_memory {
   /* Only for mixtures of experts, else 0. `activations` assumes that tokens choose all experts equally often. */
   size_t most_routed;       /* the most tokens that choose experts at the same time on this rank */
   size_t activations_worst; /* activations, if all tokens choose experts of this rank */
+  /* Only with leaves, else 0: the most sums of leaves that this rank holds of one gradient at the same time: full ones of
+   * its own leaves in `buckets`, and in `grads` those that a first reduction leaves it, of its shards; and the bytes of
+   * the latter. */
+  size_t leaf_sums, leaf_shards, leaf_shard_bytes;
 } ad_plan_memory;
 /* Returns the sum of all kinds of memory. */
 size_t ad_plan_peak(const ad_plan_memory *memory);

@@ -7,6 +7,7 @@
 #include "base/text_stream.h"
 #include "files/json.h"
 #include "plan/exchanges.h"
+#include "plan/pools.h"
 #include "plan/schedule.h"
 
 enum { RANKS_SHOWN = 8 /* at most this many ranks of each pool are shown */, NODES_SHOWN = 8 };
@@ -378,6 +379,7 @@ static ad_status print_plan(FILE *file, const ad_recipe *recipe, const json_t *p
   print_memory(file, plan);
   print_nodes(file, plan);
   if (recipe->shard.zero >= 2) print_gradients(file, plan);
+  ad_plan_print_leaves(file, plan);
   return AD_OK;
 }
 

@@ -7,6 +7,7 @@
 #include "array/array.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "kernels/nodes.h"
 #include "tensor/ring.h"
 #include "mesh/mesh.h"
 
@@ -59,8 +60,42 @@ static void list_moved(ad_traffic *to, ad_moved moved) {
   to->moved[to->moved_count++] = moved;
 }
 
+/* Counts the sums of leaves that the members of a reduction hand in. */
+static ad_leaf_reduction reduction_by(const ad_transit_passing *pass) {
+  const ad_leaf_ranges *ranges = pass->transit->ranges;
+  ad_axes axes = pass->transit->axes & ad_mesh_large(pass->in->layout.mesh);
+  ad_node nodes[AD_NODES_MAX];
+  ad_leaf_reduction made = {
+      .op = ad_move_name(pass->transit->move), .axes = axes, .dtype = pass->in->dtype, .times = 1};
+  for (int64_t i = 0; i < ad_mesh_ranks_over(pass->in->layout.mesh, axes); i++) {
+    int64_t first = ranges->starts[i],
+            sums = (int64_t)ad_nodes_of(first, ranges->starts[i + 1] - first, ranges->leaves, nodes);
+    made.all += sums;
+    if (sums > made.most) made.most = sums;
+  }
+  made.bytes = (size_t)made.most * ad_array_bytes(pass->in);
+  return made;
+}
+
+/* Adds a reduction to those of the same kind, or appends a new kind. */
+static void list_reduction(ad_traffic *to, ad_leaf_reduction made) {
+  if (to->status || !made.axes) return;
+  for (size_t i = 0; i < to->reduction_count; i++) {
+    ad_leaf_reduction *known = &to->reductions[i];
+    if (known->op != made.op || known->axes != made.axes || known->dtype != made.dtype || known->most != made.most ||
+        known->all != made.all)
+      continue;
+    known->bytes += made.bytes;
+    known->times++;
+    return;
+  }
+  to->status = ad_grow(&to->reductions, to->reduction_count, to->reduction_count + 1);
+  if (!to->status) to->reductions[to->reduction_count++] = made;
+}
+
 static void list_transit(void *context, void *passing) {
   const ad_transit_passing *pass = passing;
+  if (ad_comm_is_dry(pass->comm) && pass->transit->ranges) list_reduction(context, reduction_by(pass));
   if (ad_comm_is_dry(pass->comm) && ad_move_moves_bytes(pass->transit->move) && is_on_tape(pass->transit))
     list_moved(context, moved_by(pass));
 }
@@ -93,7 +128,10 @@ void ad_traffic_end(ad_traffic *traffic) {
   ad_injection_set(AD_INJECT_RING, traffic->ring);
 }
 
-void ad_traffic_release(ad_traffic *traffic) { ad_release(traffic->moved); }
+void ad_traffic_release(ad_traffic *traffic) {
+  ad_release(traffic->moved);
+  ad_release(traffic->reductions);
+}
 
 /* ---- writing the document of the traffic ---- */
 

@@ -19,15 +19,28 @@ typedef struct ad_moved {
   int64_t times; /* how often it occurs in a step */
 } ad_moved;
 
+/* Identical reductions of gradients by leaves, and how often they occur. */
+typedef struct ad_leaf_reduction {
+  const char *op;
+  ad_axes axes;
+  ad_dtype dtype;
+  int64_t most, all; /* sums of leaves that a rank of the group hands in at most, and those of all its ranks */
+  size_t bytes;      /* bytes that such a rank hands in, in all calls of a step together */
+  int64_t times;     /* number of calls in a step */
+} ad_leaf_reduction;
+
 /* The moves that were recorded so far. */
 typedef struct ad_traffic {
+  ad_leaf_reduction *reductions; /* those that sum leaves, in the group of the rank that one process acts as */
+  size_t reduction_count;
   ad_moved *moved;
   size_t moved_count, moved_capacity;
   ad_status status;           /* AD_MEMORY if memory ran out and the list is incomplete */
   ad_injection transit, ring; /* the functions at the injection points before ad_traffic_begin */
 } ad_traffic;
 
-/* Records every collective and transfer of tapes on backend dry, until ad_traffic_end. Borrows the meshes. */
+/* Records every collective and transfer of tapes on backend dry, and every reduction by leaves, until ad_traffic_end.
+ * Borrows the meshes. */
 void ad_traffic_begin(ad_traffic *traffic);
 void ad_traffic_end(ad_traffic *traffic);
 void ad_traffic_release(ad_traffic *traffic);
