@@ -342,11 +342,12 @@ static void gpt_has_the_same_bits_on_any_number_of_ranks(void **state) {
 }
 
 static void a_custom_program_has_the_same_bits(void **state) {
-  ALL_COMPUTE_THE_SAME(sums_text, worlds, "train.global_batch=21", "train.leaves=16", "shard.bucket_mib=0.00004");
+  SOME_COMPUTE_THE_SAME(20, sums_text, worlds, "train.global_batch=21", "train.leaves=16", "shard.bucket_mib=0.00004");
 }
 
 static void some_leaves_may_have_no_gradient_of_a_parameter(void **state) {
-  ALL_COMPUTE_THE_SAME(sums_text, worlds, "train.global_batch=21", "train.leaves=16", "shard.bucket_mib=0.00004", rare);
+  SOME_COMPUTE_THE_SAME(16, sums_text, worlds, "train.global_batch=21", "train.leaves=16", "shard.bucket_mib=0.00004",
+                        rare);
 }
 
 static void leaves_may_be_empty(void **state) {
