@@ -83,7 +83,7 @@ static ad_status act_on_zero2(const ad_recipe *recipe, const ad_plan_world *worl
     ad_comm_close(comm);
   }
   ad_recipe_destroy(other);
-  return status;
+  return status == AD_INVALID || status == AD_TYPE ? AD_OK : status;
 }
 
 /* Adds what a rank would hold with ZeRO 2 where that is less: there gradients are summed over shards before they are

@@ -142,6 +142,28 @@ static void with_zero2_a_rank_would_hold_shards(void **state) {
   json_decref(whole);
 }
 
+/* Biases and norms under tp are open through the whole backward pass, so that one slot, which ZeRO 1 does not use, is too
+ * few. */
+static void where_zero2_is_refused_the_plan_says_nothing_of_it(void **state) {
+  static const char model[] =
+      "model={kind: gpt, layers: 1, d_model: 16, heads: 4, kv_heads: 2, tied: false, bias: true, qk_norm: true, "
+      "sequence_parallel: true}";
+  const char *const sets[] = {"mesh=dp_shard=3 cp=2 tp=2",
+                              model,
+                              "shard.bucket_mib=0.000001",
+                              "shard.window=1",
+                              "train.leaves=6",
+                              "shard.zero=2"};
+  json_t *plan;
+  ad_recipe *recipe = recipe_with(sets, 6);
+  assert_int_equal(ad_plan_document(recipe, NULL, &plan), AD_INVALID);
+  assert_facts(ad_last_error(), "shard.window", "1");
+  ad_recipe_destroy(recipe);
+  plan = PLAN_WITH(sets[0], sets[1], sets[2], sets[3], sets[4], "shard.zero=1");
+  assert_null(json_object_get(json_object_get(plan, "leaves"), "with_zero2"));
+  json_decref(plan);
+}
+
 /* With one microbatch a rank sums its four leaves before it sends them, so that its buckets share no memory. */
 static void whole_gradients_are_held_where_a_microbatch_has_several_leaves(void **state) {
   json_t *plan = PLAN_WITH("mesh=dp_shard=4", "train.leaves=16", "shard.zero=2", "train.microbatches=1");
@@ -200,6 +222,7 @@ int main(void) {
       cmocka_unit_test(ranks_differ_in_what_they_hold),
       cmocka_unit_test(numbers_of_leaves_that_leave_no_rank_idle_are_listed),
       cmocka_unit_test(with_zero2_a_rank_would_hold_shards),
+      cmocka_unit_test(where_zero2_is_refused_the_plan_says_nothing_of_it),
       cmocka_unit_test(whole_gradients_are_held_where_a_microbatch_has_several_leaves),
       cmocka_unit_test(several_sums_are_more_bytes_in_a_comparison),
       cmocka_unit_test(the_table_says_it),
