@@ -327,25 +327,6 @@ static void check_leaf_sums(ad_reading *r, const ad_program *program) {
   }
 }
 
-/* Refuses leaves of which some parameters' gradients are sent after a microbatch and others' are kept: ranks have other
- * leaves after that, and so those that a rank keeps would not follow one another. */
-static void check_leaves_kept(ad_reading *r, const ad_program *program) {
-  const ad_recipe *recipe = r->recipe;
-  int shards = 0;
-  for (size_t m = 0; recipe->shard.zero && m < recipe->train.sync_count; m++)
-    shards |= recipe->train.sync[m] == AD_SYNC_SHARD;
-  for (size_t i = 0; recipe->train.leaves && shards && i < ad_program_module(program, 0)->param_count; i++) {
-    char name[AD_PROGRAM_NAME_SIZE];
-    const ad_param_spec *spec = &ad_program_module(program, 0)->params[i];
-    if (spec->shape.ndim && spec->sharded & AD_AXES(AD_DP_SHARD)) continue;
-    WRONG(r, "train.leaves",
-          "does not work with 'shard' in train.sync (the default with shard.zero 2 and 3), because `%s` is not sharded "
-          "over dp_shard; set train.sync to 'none' for all microbatches but the last, which is 'all'",
-          ad_program_param_name(program, 0, i, name, sizeof name));
-    return;
-  }
-}
-
 /* If there are no errors so far, creates the program, which finds the remaining ones. Each override is valid by itself
  * then, but several may match one parameter and contradict each other. */
 static ad_status check_made(ad_reading *r, const ad_comm *comm) {
@@ -356,7 +337,6 @@ static ad_status check_made(ad_reading *r, const ad_comm *comm) {
   check_patterns(r, program);
   check_evaluated(r, program);
   check_leaf_sums(r, program);
-  check_leaves_kept(r, program);
   status = ad_recipe_specify(r->recipe, program, 0);
   if (status) status = take_failure(r, "precision.overrides", status);
   ad_program_destroy(program);
