@@ -26,12 +26,13 @@ static ad_status run(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
+/* Vectors are full on every rank, whatever the ZeRO stage. */
 static void declare(ad_declarations *to, const char *name, ad_shape shape) {
   ad_declare_param(to, "layers", name,
                    (ad_param_spec){.size = sizeof(ad_param_spec),
                                    .shape = shape,
                                    .layout = to->replicated,
-                                   .sharded = AD_AXES(AD_DP_SHARD),
+                                   .sharded = shape.ndim == 2 ? AD_AXES(AD_DP_SHARD) : 0,
                                    .decays = shape.ndim == 2,
                                    .deviation = 0.4});
 }
