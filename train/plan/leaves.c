@@ -116,8 +116,8 @@ static void add_even_numbers(const ad_recipe *recipe, int64_t positions, json_t 
   json_t *list = json_array();
   json_object_set_new(leaves, "no_rank_idle", list);
   if (recipe->train.leaves == positions * ad_recipe_rounds(recipe)) return;
-  if (below && below < recipe->train.leaves) json_array_append_new(list, json_integer((json_int_t)below));
-  if (below + slots <= AD_MICROBATCHES_MAX) json_array_append_new(list, json_integer((json_int_t)(below + slots)));
+  if (below && below < recipe->train.leaves) json_array_append_new(list, json_integer(below));
+  if (below + slots <= AD_MICROBATCHES_MAX) json_array_append_new(list, json_integer(below + slots));
 }
 
 ad_status ad_plan_add_leaves(const ad_recipe *recipe, const ad_plan_world *world, const ad_plan_pools *pools,

@@ -169,10 +169,7 @@ static void fill(const shape *of, int matrix, char *to) {
   for (size_t i = 0; i < n; i++) {
     state = state * 1664525 + 1013904223;
     double value = (double)(state >> 8) / (1 << 23) - 1;
-    if (dtype == AD_F32)
-      ((float *)to)[i] = (float)value;
-    else
-      ad_set_element(dtype, to, i, value);
+    ad_set_element(dtype, to, i, value);
   }
 }
 
