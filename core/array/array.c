@@ -126,22 +126,22 @@ ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const 
   char a[160], b[160];
   if (!ad_layout_equal(&to->layout, &from->layout)) {
     ad_layouts_shown_apart(&to->layout, &from->layout, a, b, sizeof a);
-    return ad_fail(
-        AD_TYPE,
-        "%s: in `add`, the sum has layout \"%s\", but the value to add has layout \"%s\"; convert one of the two first",
-        site, a, b);
+    return ad_fail(AD_TYPE,
+                   "%s: in `add`, the sum has layout \"%s\", but the value to add has layout \"%s\"; convert one of "
+                   "the two to the layout of the other first",
+                   site, a, b);
   }
   if (to->scale != from->scale) {
     return ad_fail(AD_TYPE,
-                   "%s: in `add`, the sum is stored times 2^%d, but the value to add is stored times 2^%d; convert one "
-                   "of the two first",
+                   "%s: in `add`, the elements of the sum are stored multiplied by 2^%d, but those of the value to add "
+                   "by 2^%d; give both arrays the same `scale` first",
                    site, -to->scale, -from->scale);
   }
   if (!ad_shape_equal(&to->shape, &from->shape) || !ad_shape_equal(&to->local, &from->local)) {
     return ad_fail(
         AD_INVALID,
-        "%s: in `add`, the sum has shape %s, but the value to add has shape %s; the two shapes must be equal", site,
-        ad_shape_print(&to->shape, a, sizeof a), ad_shape_print(&from->shape, b, sizeof b));
+        "%s: in `add`, the sum has shape %s, but the value to add has shape %s; add only arrays of the same shape",
+        site, ad_shape_print(&to->shape, a, sizeof a), ad_shape_print(&from->shape, b, sizeof b));
   }
   if (ad_packed_identical(to, from)) return AD_OK;
   return ad_fail(AD_INVALID,
@@ -156,8 +156,10 @@ static ad_status check_addable(const ad_array *array, const char *what, const ch
   if (!ad_dtype_size(array->dtype))
     return ad_fail(AD_INVALID, "%s: in `add`, %s has dtype %d, which does not exist; use %s", site, what,
                    (int)array->dtype, ad_dtypes_print(ad_dtype_is_float, NULL, "or", floats));
-  return ad_fail(AD_INVALID, "%s: in `add`, %s has dtype %s, but only arrays of %s can be added", site, what,
-                 ad_dtype_name(array->dtype), ad_dtypes_print(ad_dtype_is_float, NULL, "and", floats));
+  return ad_fail(AD_INVALID,
+                 "%s: in `add`, %s has dtype %s, but only arrays of %s can be added; convert the array to one of these "
+                 "dtypes first",
+                 site, what, ad_dtype_name(array->dtype), ad_dtypes_print(ad_dtype_is_float, NULL, "and", floats));
 }
 
 ad_status ad_array_add_at(ad_array *to, const ad_array *from, const char *site) {

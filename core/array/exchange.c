@@ -31,8 +31,8 @@ static ad_status check_rows(const ad_array *in, const size_t *send_rows, int64_t
   if (in->shape.ndim && rows == (size_t)in->local.dim[0]) return AD_OK;
   char local[96];
   return ad_fail(AD_INVALID,
-                 "%s: the counts of `all_to_all` send %zu rows to %lld ranks, but the local part has shape %s; the "
-                 "counts must add up to the first dimension of that shape",
+                 "%s: the counts of `all_to_all` send %zu rows to %lld ranks, but the local part has shape %s; give "
+                 "counts that add up to the first dimension of that shape",
                  site, rows, (long long)members, ad_shape_print(&in->local, local, sizeof local));
 }
 
@@ -125,8 +125,8 @@ ad_status ad_exchange_run(ad_comm *comm, const ad_transit *transit, const ad_arr
                    transit->site);
   if (transit->send_rows[own] != transit->receive_rows[own])
     return ad_fail(AD_INVALID,
-                   "%s: `all_to_all` on this rank sends %zu rows to itself, but expects %zu rows from itself; the two "
-                   "numbers must be equal",
+                   "%s: `all_to_all` on this rank sends %zu rows to itself, but expects %zu rows from itself; give the "
+                   "same number of rows in `send_rows` and `receive_rows` for this rank",
                    transit->site, transit->send_rows[own], transit->receive_rows[own]);
   AD_TRY(ad_comm_scratch(comm, (runs_of(&from) + runs_of(&to)) * sizeof(ad_message), &messages));
   call.messages = messages;

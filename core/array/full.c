@@ -107,26 +107,31 @@ static ad_status check_from_full(const ad_comm *comm, const ad_array *full, cons
   AD_TRY(ad_array_check(comm, to, "from_full", site));
   ad_axes varying = ad_layout_axes_of(&to->layout, AD_V) & ad_mesh_large(to->layout.mesh);
   if (varying)
-    return ad_fail(
-        AD_TYPE,
-        "%s: `from_full` cannot fill an array that is V on `%s`, where each rank has a value of its own; use "
-        "S(d) or P",
-        site, ad_axis_name((ad_axis)__builtin_ctz(varying)));
+    return ad_fail(AD_TYPE,
+                   "%s: `from_full` cannot fill an array that is V on `%s`, where each rank has a value of its own; "
+                   "give the array a layout with S(d) or P on this axis",
+                   site, ad_axis_name((ad_axis)__builtin_ctz(varying)));
   if (ad_array_is_packed(to))
     return ad_fail(AD_INVALID,
-                   "%s: `from_full` cannot fill an array that packs several values; fill each value's array", site);
+                   "%s: `from_full` cannot fill an array that packs several values; put each value into an array of "
+                   "its own, and fill these arrays one by one",
+                   site);
   ad_axes addend = ad_layout_axes_of(&full->layout, AD_P) & (full->layout.mesh ? ad_mesh_large(full->layout.mesh) : 0);
   if (addend)
     return ad_fail(AD_TYPE,
                    "%s: `from_full` got an addend, which is P on `%s`; sum it first, for example by ad_array_full",
                    site, ad_axis_name((ad_axis)__builtin_ctz(addend)));
   if (!ad_shape_equal(&full->shape, &to->shape) || !ad_shape_equal(&full->local, &to->shape))
-    return ad_fail(AD_INVALID, "%s: `from_full` got a full value with %s on this rank, but needs all of %s", site,
-                   ad_shape_print(&full->local, have, sizeof have), ad_shape_print(&to->shape, need, sizeof need));
+    return ad_fail(AD_INVALID,
+                   "%s: `from_full` got a full value of which this rank has shape %s, but every rank must have the "
+                   "full shape %s; give every rank all elements",
+                   site, ad_shape_print(&full->local, have, sizeof have),
+                   ad_shape_print(&to->shape, need, sizeof need));
   if (full->dtype != to->dtype || full->scale != to->scale)
     return ad_fail(AD_INVALID,
-                   "%s: `from_full` got a full value of %s with scale %d, but the array has %s with scale %d", site,
-                   ad_dtype_name(full->dtype), full->scale, ad_dtype_name(to->dtype), to->scale);
+                   "%s: `from_full` got a full value of %s with scale %d, but the array has %s with scale %d; convert "
+                   "the full value to the dtype and scale of the array first",
+                   site, ad_dtype_name(full->dtype), full->scale, ad_dtype_name(to->dtype), to->scale);
   if (!full->data && to->data && ad_array_numel(to))
     return ad_fail(AD_INVALID, "%s: `from_full` got a full value without memory; set its `data`", site);
   return AD_OK;

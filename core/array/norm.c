@@ -85,7 +85,8 @@ static ad_status check_summable(const ad_comm *comm, const ad_array *array, cons
   }
   if (ad_dtype_is_float(array->dtype)) return AD_OK;
   char floats[AD_DTYPES_TEXT];
-  return ad_fail(AD_INVALID, "%s: the sum of squares needs arrays of %s, but an array has dtype %s", site,
+  return ad_fail(AD_INVALID,
+                 "%s: the sum of squares needs arrays of %s, but an array has dtype %s; convert this array first", site,
                  ad_dtypes_print(ad_dtype_is_float, NULL, "or", floats), ad_dtype_name(array->dtype));
 }
 
@@ -170,8 +171,8 @@ static ad_status reduce(const summing *by, const ad_group *group, void *sums, si
   char axes[96];
   if (!partial_axes) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "%s: the sum of squares is still Partial (P) over %s, so each rank has only a part of the sum; the "
-                 "all-reduce must be over these axes too",
+                 "%s: the sum of squares is still Partial (P) over %s, so each rank has only a part of the sum; "
+                 "all-reduce the sum over these axes too",
                  by->site, ad_axes_print(partial_axes, axes, sizeof axes));
 }
 
@@ -195,13 +196,15 @@ static ad_status check_call(const ad_comm *comm, const ad_group *group, const ad
   int64_t rank = ad_comm_rank(comm);
   if (ad_group_index(group, rank) < 0)
     return ad_fail(AD_INVALID,
-                   "%s: the sum of squares was asked for on rank %lld, which is not in the group; call it on the ranks "
-                   "of the group only",
+                   "%s: the sum of squares was asked for on rank %lld, which is not in the group; call "
+                   "ad_array_square_sum on ranks of the group only",
                    site, (long long)rank);
   for (size_t i = 0; i < count; i++) {
     if (!arrays[i] || !arrays[i]->layout.mesh)
-      return ad_fail(AD_INVALID, "%s: the sum of squares cannot be taken: entry %zu of the arrays %s", site, i,
-                     arrays[i] ? "has no mesh" : "is NULL");
+      return ad_fail(AD_INVALID,
+                     "%s: entry %zu (from 0) of the arrays for the sum of squares %s; give only arrays that have a "
+                     "layout with a mesh",
+                     site, i, arrays[i] ? "has no mesh" : "is NULL");
     if (ad_mesh_has_rank(arrays[i]->layout.mesh, rank)) AD_TRY(check_summable(comm, arrays[i], site));
   }
   return AD_OK;

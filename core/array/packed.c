@@ -85,10 +85,10 @@ ad_status ad_packed_check(const ad_array *array, const char *what, const char *s
   ad_axes sharded_otherwise = ad_layout_sharded_axes(&array->layout) & ~ad_layout_axes_of(&array->layout, AD_S(0));
   char layout[160], shape[96];
   if (sharded_otherwise)
-    return ad_fail(
-        AD_TYPE,
-        "%s: the array of `%s` packs several values, which can only be sharded by rows, S(0), but its layout is \"%s\"",
-        site, what, ad_layout_print(&array->layout, layout, sizeof layout));
+    return ad_fail(AD_TYPE,
+                   "%s: the array of `%s` packs several values, which can only be sharded by rows, S(0), but its "
+                   "layout is \"%s\"; give the array a layout with S(0) on the sharded axes",
+                   site, what, ad_layout_print(&array->layout, layout, sizeof layout));
   row_cuts uncut = {0};
   size_t elements = elements_in(array->segments, array->segment_count, &uncut);
   if (array->shape.ndim == 1 && array->shape.dim[0] == (int64_t)elements) return AD_OK;

@@ -65,11 +65,10 @@ static ad_status take_scratch(transfer *work, int packs, const char *site) {
   int same_memory = work->call.op == AD_ALL_TO_ALL && work->in->data == work->out->data;
   int pack_receive = receives_blocks(work) && (same_memory || !are_runs(work, receive_region, &work->out_part));
   if (work->call.ranges && (pack_send || pack_receive)) {
-    return ad_fail(
-        AD_INVALID,
-        "%s: sums of leaves can be scattered along dimension 0 only, where each rank's block is contiguous in "
-        "memory",
-        site);
+    return ad_fail(AD_INVALID,
+                   "%s: sums of leaves can be scattered along dimension 0 only, where each rank's block is contiguous "
+                   "in memory; scatter along dimension 0",
+                   site);
   }
   if (!packs && (pack_send || pack_receive)) {
     return ad_fail(AD_INVALID,
@@ -246,7 +245,8 @@ static ad_status check_adds(const ad_transit *transit, const ad_array *in, const
                             const ad_array *out) {
   if (transit->move != AD_MOVE_REDUCE_SCATTER || !ad_dtype_is_float(in->dtype)) {
     return ad_fail(AD_INVALID,
-                   "%s: `%s` cannot add to the contents of its result; only a reduce_scatter of a floating dtype can",
+                   "%s: `%s` cannot add to the contents of its result; only a reduce_scatter of a floating dtype can; "
+                   "write the result to memory of its own, and add it afterwards",
                    transit->site, ad_move_name(transit->move));
   }
   ad_array incoming = *expected;

@@ -85,7 +85,7 @@ static ad_status unknown_dtype(const char *given) {
   ad_text known = ad_text_on(buffer, sizeof buffer);
   for (int dtype = 1; dtype < AD_DTYPE_END; dtype++)
     ad_text_add(&known, "%s%s", dtype > 1 ? ", " : "", records[dtype].name);
-  return ad_fail(AD_INVALID, "\"%s\" is not a dtype; the dtypes are %s", given, buffer);
+  return ad_fail(AD_INVALID, "\"%s\" is not a dtype; write one of %s", given, buffer);
 }
 
 ad_status ad_dtype_parse(const char *text, ad_dtype *out) {

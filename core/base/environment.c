@@ -57,8 +57,10 @@ static ad_status check_folder(const char *name) {
   const char *path = ad_environment_text(name);
   struct stat found;
   if (!path || (!stat(path, &found) && S_ISDIR(found.st_mode) && !access(path, W_OK | X_OK))) return AD_OK;
-  return ad_fail(AD_INVALID, "%s in the environment is \"%s\", but must be a folder that can be written to", name,
-                 path);
+  return ad_fail(AD_INVALID,
+                 "%s in the environment is \"%s\", but must be a folder that can be written to; set another folder, or "
+                 "unset the variable",
+                 name, path);
 }
 
 ad_status ad_environment_check(void) {

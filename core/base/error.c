@@ -74,8 +74,8 @@ ad_status ad_fail_in(ad_status status, const char *format, ...) {
 
 int ad_has(size_t index, size_t count, const char *call, const char *what) {
   if (index < count) return 1;
-  ad_fail(AD_INVALID, "%s was called for %s %lld, but there are %zu, numbered from 0", call, what, (long long)index,
-          count);
+  ad_fail(AD_INVALID, "%s: %s %lld does not exist, because there are only %zu, numbered from 0; pass a smaller number",
+          call, what, (long long)index, count);
   return 0;
 }
 
@@ -90,7 +90,9 @@ ad_status ad_need(const char *call, const char *names, const void *const *given,
   for (size_t i = 0; i < count; i++) {
     int length;
     const char *name = nth_name(names, i, &length);
-    if (!given[i]) return ad_fail(AD_INVALID, "%s: `%.*s` is NULL; nothing was changed", call, length, name);
+    if (!given[i])
+      return ad_fail(AD_INVALID, "%s: the argument `%.*s` is NULL, but must be set; nothing was changed", call, length,
+                     name);
   }
   return AD_OK;
 }

@@ -13,8 +13,10 @@ static size_t size_of(const void *given) {
 
 static ad_status check_size(size_t size, size_t own_size, const char *what) {
   if (size >= sizeof size && size <= own_size) return AD_OK;
-  return ad_fail(AD_INVALID, "the field `size` of %s is %zu, but must be sizeof(%s), which is %zu here", what, size,
-                 what, own_size);
+  return ad_fail(AD_INVALID,
+                 "the field `size` of %s is %zu, but must be sizeof(%s), which is %zu in this library; set `size`, and "
+                 "build with the headers of this library",
+                 what, size, what, own_size);
 }
 
 static void copy_options(void *own, size_t own_size, const void *given, size_t size) {

@@ -33,7 +33,8 @@ static int leads_into_proc(const char *path) {
 ad_status ad_unfinished_check(const char *path) {
   struct stat found;
   if (stat(path, &found) || (S_ISREG(found.st_mode) && !leads_into_proc(path))) return AD_OK;
-  if (S_ISDIR(found.st_mode)) return ad_fail(AD_IO, "%s: cannot be written: %s", path, strerror(EISDIR));
+  if (S_ISDIR(found.st_mode))
+    return ad_fail(AD_IO, "%s cannot be written (%s); name a file, not a folder", path, strerror(EISDIR));
   return ad_fail(AD_IO,
                  "%s: the path cannot be written, because it is not a regular file and addend replaces only regular "
                  "files; name another file",
@@ -54,7 +55,7 @@ ad_status ad_unfinished_path(const char *path, char **out) {
 ad_status ad_unfinished_end(const char *unfinished, const char *path, ad_status written) {
   ad_status status = written;
   if (!status && rename(unfinished, path))
-    status = ad_fail(AD_IO, "%s: the finished file cannot be renamed to this name: %s", path, strerror(errno));
+    status = ad_fail(AD_IO, "%s: the finished file cannot be renamed to this name (%s)", path, strerror(errno));
   if (status) unlink(unfinished);
   return status;
 }
@@ -68,7 +69,7 @@ typedef struct filling {
 } filling;
 
 static ad_status cannot_write(const filling *f, int reason) {
-  return ad_fail(AD_IO, "%s: cannot be written: %s", f->path, strerror(reason));
+  return ad_fail(AD_IO, "%s cannot be written (%s)", f->path, strerror(reason));
 }
 
 static ad_status write_content(const filling *f, FILE *file) {
@@ -116,10 +117,10 @@ ad_status ad_unfinished_remove(const char *path, const char *const *names, size_
   // the path is a link or no folder: nothing is removed through a link
   if (file < 0 && (errno == ELOOP || errno == ENOTDIR)) return AD_OK;
   DIR *folder = file < 0 ? NULL : fdopendir(file);
-  if (!folder) return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
+  if (!folder) return ad_fail(AD_IO, "%s cannot be read (%s)", path, strerror(errno));
   for (const struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) {
     if (is_one_of(entry->d_name, names, count) && unlinkat(dirfd(folder), entry->d_name, 0) && errno != ENOENT)
-      status = ad_fail(AD_IO, "%s/%s: cannot be removed: %s", path, entry->d_name, strerror(errno));
+      status = ad_fail(AD_IO, "%s/%s cannot be removed (%s)", path, entry->d_name, strerror(errno));
   }
   closedir(folder);
   return status;

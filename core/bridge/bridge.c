@@ -258,11 +258,11 @@ static ad_status check_array(const ad_bridge *bridge, const ad_array *array, con
         "%s: the %s array of the bridge is missing on this rank; pass the array that ad_bridge_describe gives", site,
         side);
   if (!ad_layout_equal(&array->layout, wanted))
-    return ad_fail(
-        AD_TYPE,
-        "%s: the %s of the bridge has layout \"%s\" on mesh \"%s\", but must have layout \"%s\" on mesh \"%s\"", site,
-        side, ad_layout_print(&array->layout, is, sizeof is), ad_mesh_text(array->layout.mesh),
-        ad_layout_print(wanted, should, sizeof should), ad_mesh_text(wanted->mesh));
+    return ad_fail(AD_TYPE,
+                   "%s: the %s of the bridge has layout \"%s\" on mesh \"%s\", but must have layout \"%s\" on mesh "
+                   "\"%s\"; take the array's description from ad_bridge_describe",
+                   site, side, ad_layout_print(&array->layout, is, sizeof is), ad_mesh_text(array->layout.mesh),
+                   ad_layout_print(wanted, should, sizeof should), ad_mesh_text(wanted->mesh));
   AD_TRY(check_batch(bridge, array->shape.dim[0], site));
   return ad_array_check(bridge->comm, array, side, site);
 }

@@ -17,7 +17,9 @@ static ad_status check_options(const ad_bridge_options *options) {
                    "the options `identical` and `ragged` of a bridge exclude each other, because no part is sharded "
                    "again between identical meshes; leave `ragged` out");
   if (options->tag >= 0 && options->tag <= INT64_MAX / 2) return AD_OK;
-  return ad_fail(AD_INVALID, "the option `tag` of a bridge is %" PRId64 ", but must be from 0 to %" PRId64,
+  return ad_fail(AD_INVALID,
+                 "the option `tag` of a bridge is %" PRId64 ", but must be from 0 to %" PRId64
+                 "; set a tag in this range",
                  options->tag, INT64_MAX / 2);
 }
 
@@ -25,7 +27,8 @@ static ad_status check_meshes(const ad_mesh *from, const ad_mesh *to) {
   if (!strcmp(ad_mesh_text(from), ad_mesh_text(to))) return AD_OK;
   return ad_fail(AD_INVALID,
                  "a bridge with the option `identical` needs meshes with the same axes and sizes in the same order, "
-                 "but the source's mesh is \"%s\" and the destination's mesh is \"%s\"",
+                 "but the source's mesh is \"%s\" and the destination's mesh is \"%s\"; use one mesh text for both, or "
+                 "leave `identical` out",
                  ad_mesh_text(from), ad_mesh_text(to));
 }
 
@@ -38,7 +41,7 @@ static ad_status check_axis(const ad_layout *from, const ad_layout *to, ad_axis 
   if (from->type[axis] != to->type[axis])
     return ad_fail(AD_TYPE,
                    "a bridge between identical meshes needs one type on each axis, but the source is %s on `%s` and "
-                   "the destination is %s",
+                   "the destination is %s; give both sides the same type there",
                    is, name, becomes);
   if (from->type[axis] == AD_P)
     return ad_fail(AD_TYPE,
@@ -72,7 +75,7 @@ static ad_status copy_part(const ad_array *in, const ad_array *out, const char *
   if (in->dtype != out->dtype || !ad_shape_equal(&in->local, &out->local))
     return ad_fail(AD_INVALID,
                    "%s: the bridge sends and receives parts of one dtype and shape, but the receiving part is %s %s "
-                   "and the sent part is %s %s",
+                   "and the sent part is %s %s; give both sides arrays of one dtype and shape",
                    site, ad_dtype_name(out->dtype), ad_shape_print(&out->local, to, sizeof to),
                    ad_dtype_name(in->dtype), ad_shape_print(&in->local, from, sizeof from));
   if (in->data && out->data && in->data != out->data) memcpy(out->data, in->data, ad_array_bytes(in));

@@ -101,7 +101,9 @@ static ad_status start_thread(ad_checkpointer *c) {
   c->warning[0] = 0;
   atomic_store(&c->done, 0);
   int reason = pthread_create(&c->thread, NULL, work, c);
-  if (reason) return ad_fail(AD_SYSTEM, "the thread that writes checkpoints cannot be started: %s", strerror(reason));
+  if (reason)
+    return ad_fail(AD_SYSTEM, "the thread that writes checkpoints cannot be started (%s); raise ulimit -u",
+                   strerror(reason));
   c->runs = 1;
   return AD_OK;
 }
@@ -158,7 +160,7 @@ static ad_status give_up(ad_checkpointer *c, ad_status status) {
   end_work(c);
   if (ad_agree(c->comm, &c->group, remove_incomplete(c), AD_HERE))
     copy_message(removal, sizeof removal, "its unfinished files could not be removed: ");
-  return ad_fail(status, "the checkpoint of step %lld was not written (%s); %s. Nothing else in %s was changed",
+  return ad_fail(status, "the checkpoint of step %lld was not written, because %s; %s. Nothing else in %s was changed",
                  (long long)c->step, message, removal, c->folder);
 }
 
@@ -277,8 +279,9 @@ ad_status ad_checkpointer_create(ad_comm *comm, const ad_mesh *mesh, const char 
   AD_NEED(comm, mesh, folder, out);
   ad_checkpointer *c;
   if (keep < 1 || keep >= AD_CHECKPOINTS_LISTED)
-    return ad_fail(AD_INVALID, "the number of checkpoints to keep is %lld, but must be from 1 to %d", (long long)keep,
-                   AD_CHECKPOINTS_LISTED - 1);
+    return ad_fail(AD_INVALID,
+                   "the number of checkpoints to keep is %lld, but must be from 1 to %d; set `keep` to such a number",
+                   (long long)keep, AD_CHECKPOINTS_LISTED - 1);
   AD_TRY(ad_new(1, &c));
   c->comm = comm;
   c->group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(comm));

@@ -87,8 +87,12 @@ static ad_status keep_others(const char *path) {
   ad_token_print(ad_token_bits(), token);
   snprintf(name, size, "%s.%s.others", path, token);
   ad_status status = AD_OK;
-  if (rename(path, name)) status = ad_fail(AD_IO, "%s: cannot be renamed to %s: %s", path, name, strerror(errno));
-  if (!status) ad_log(AD_LOG_INFO, "%s: this folder was kept, because it has files that addend did not write", name);
+  if (rename(path, name)) status = ad_fail(AD_IO, "%s cannot be renamed to %s (%s)", path, name, strerror(errno));
+  if (!status)
+    ad_log(AD_LOG_INFO,
+           "%s: a checkpoint was to be removed, but its folder was kept under this name, because it has files that "
+           "addend did not write",
+           name);
   ad_release(name);
   return status;
 }
@@ -110,7 +114,7 @@ static ad_status remove_named(const char *folder, const char *name) {
 ad_status ad_checkpoint_clean(const char *path) {
   ad_status status = AD_OK;
   DIR *folder = opendir(path);
-  if (!folder) return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
+  if (!folder) return ad_fail(AD_IO, "%s cannot be read (%s)", path, strerror(errno));
   for (const struct dirent *entry = readdir(folder); entry && !status; entry = readdir(folder)) {
     if (!fnmatch("step-*.tmp", entry->d_name, 0)) status = remove_named(path, entry->d_name);
   }
@@ -120,7 +124,7 @@ ad_status ad_checkpoint_clean(const char *path) {
 
 static ad_status move_folder(const char *from, const char *to) {
   if (!rename(from, to)) return AD_OK;
-  return ad_fail(AD_IO, "%s: cannot be renamed to %s: %s", from, to, strerror(errno));
+  return ad_fail(AD_IO, "%s cannot be renamed to %s (%s)", from, to, strerror(errno));
 }
 
 /* Makes the path "FOLDER/step-N.old.tmp", to which a checkpoint is renamed before it is removed. */
@@ -145,7 +149,7 @@ static ad_status set_aside(const char *folder, int64_t step) {
   if (!status) status = ad_checkpoint_path(folder, step, NULL, &complete);
   if (!status) status = leaving_path(folder, step, &leaving);
   if (!status && rename(complete, leaving) && errno != ENOENT)
-    status = ad_fail(AD_IO, "%s: cannot be removed: %s", complete, strerror(errno));
+    status = ad_fail(AD_IO, "%s cannot be removed (%s)", complete, strerror(errno));
   ad_release(complete);
   ad_release(leaving);
   return status;
@@ -156,7 +160,9 @@ static void put_back(const char *folder, int64_t step) {
   char *complete = NULL, *leaving = NULL;
   if (!ad_checkpoint_path(folder, step, NULL, &complete) && !leaving_path(folder, step, &leaving) &&
       rename(leaving, complete) && errno != ENOENT)
-    ad_log(AD_LOG_WARNING, "%s: cannot be renamed back to %s: %s", leaving, complete, strerror(errno));
+    ad_log(AD_LOG_WARNING,
+           "%s: this is the earlier checkpoint, which could not be renamed back to %s (%s); rename the folder yourself",
+           leaving, complete, strerror(errno));
   ad_release(complete);
   ad_release(leaving);
 }
@@ -166,7 +172,8 @@ static ad_status move_in(const char *folder, const char *written, const char *co
   AD_TRY(move_folder(written, complete));
   ad_status status = ad_folder_sync(folder);
   if (status && rename(complete, written))
-    return ad_fail_in(status, "%s has its final name, but the new name is not yet on disk", complete);
+    return ad_fail_in(status, "the checkpoint %s is written, but its name may be lost if the machine stops now",
+                      complete);
   return status;
 }
 

@@ -21,13 +21,16 @@ static ad_status check_text(const char *path, const char *text, int64_t size) {
   char first[AD_CHECKPOINT_FIRST_BYTES + 1];
   size_t head = AD_CHECKPOINT_FIRST_BYTES;
   if (size < AD_CHECKPOINT_FIRST_BYTES)
-    return ad_fail(AD_IO, "%s: the file is cut short, it has only %lld bytes", path, (long long)size);
+    return ad_fail(
+        AD_IO, "%s: the index of the checkpoint is cut short, because it has only %lld bytes; use another checkpoint",
+        path, (long long)size);
   snprintf(first, sizeof first, AD_CHECKPOINT_FIRST,
            (unsigned long long)ad_checksum(text + head, (size_t)size - head, 0));
   if (!memcmp(first, text, head)) return AD_OK;
-  return ad_fail(
-      AD_IO, "%s: the checksum in the file does not match its content, so the file is cut short or bytes have changed",
-      path);
+  return ad_fail(AD_IO,
+                 "%s: the checksum in the file does not match its content, so the file is cut short or bytes have "
+                 "changed; use another checkpoint",
+                 path);
 }
 
 /* Checks the checksum and parses the text. Returns AD_IO if it is not an index of this version's format. */
@@ -43,10 +46,13 @@ static ad_status parse_text(const char *path, const char *text, int64_t size, js
     *out = index;
     return AD_OK;
   }
-  ad_status status =
-      index ? ad_fail(AD_IO, "%s: this file has the format \"%.40s\", but this version of addend reads \"%s\"", path,
-                      format ? format : "", AD_CHECKPOINT_FORMAT)
-            : ad_fail(AD_IO, "%s: this file is not the index of a checkpoint (%s)", path, error.text);
+  ad_status status = index
+                         ? ad_fail(AD_IO,
+                                   "%s: this file has the format \"%.40s\", but this version of addend reads only "
+                                   "\"%s\"; use the version of addend that wrote the file",
+                                   path, format ? format : "", AD_CHECKPOINT_FORMAT)
+                         : ad_fail(AD_IO, "%s: this file is not the index of a checkpoint (%s); use another checkpoint",
+                                   path, error.text);
   json_decref(index);
   return status;
 }
@@ -69,7 +75,10 @@ ad_status ad_index_file(const json_t *index, size_t i, const char **name, ad_fil
   const char *its_name = json_string_value(json_object_get(file, "name"));
   const char *checksum = json_string_value(json_object_get(file, "xxh64"));
   if (!its_name || !checksum || !ad_name_is_plain(its_name))
-    return ad_fail(AD_IO, "index.json: file %zu of `files` has no usable name or checksum", i);
+    return ad_fail(AD_IO,
+                   "index.json: entry %zu (from 0) of `files` has no usable name or checksum, so this checkpoint "
+                   "cannot be read; use another checkpoint",
+                   i);
   *name = its_name;
   *out = (ad_file_sum){json_integer_value(json_object_get(file, "bytes")), strtoull(checksum, NULL, 16)};
   return AD_OK;
@@ -157,7 +166,9 @@ ad_status ad_index_numbers(const json_t *index, ad_checkpoint_state *state) {
   for (size_t i = 0; i < state->number_count; i++) {
     const json_t *number = json_object_get(numbers, state->numbers[i].name);
     if (!json_is_integer(number))
-      return ad_fail(AD_INVALID, "the number `%s` is missing in index.json of the checkpoint", state->numbers[i].name);
+      return ad_fail(AD_INVALID,
+                     "index.json of the checkpoint has no number `%s`; use a checkpoint that this program wrote",
+                     state->numbers[i].name);
     state->numbers[i].value = json_integer_value(number);
   }
   state->step = json_integer_value(json_object_get(index, "step"));
@@ -168,9 +179,10 @@ ad_status ad_index_check_step(const json_t *index, int64_t step) {
   const json_t *stated = json_object_get(index, "step");
   if (json_is_integer(stated) && json_integer_value(stated) == step) return AD_OK;
   char *words = stated ? json_dumps(stated, JSON_ENCODE_ANY) : NULL;
-  ad_status status =
-      ad_fail(AD_IO, "index.json: this is the index of step %.40s, but the folder is named after step %lld",
-              words ? words : "nothing", (long long)step);
+  ad_status status = ad_fail(AD_IO,
+                             "index.json: this is the index of step %.40s, but the folder is named after step %lld; "
+                             "give the folder its first name again",
+                             words ? words : "nothing", (long long)step);
   free(words);
   return status;
 }
@@ -180,14 +192,18 @@ ad_status ad_index_check_ranks(const json_t *index) {
   const json_t *stated = json_object_get(index, "ranks");
   ad_mesh *mesh;
   if (!text || !json_is_integer(stated))
-    return ad_fail(AD_IO, "index.json: `mesh` or `ranks`, the number of ranks, is missing");
+    return ad_fail(AD_IO,
+                   "index.json: `mesh` or `ranks`, the number of ranks, is missing, so this checkpoint cannot be read; "
+                   "use another checkpoint");
   ad_status status = ad_mesh_create(text, &mesh);
   /* Out of memory does not mean that the file is damaged. */
   if (status) return ad_fail_in(status == AD_MEMORY ? AD_MEMORY : AD_IO, "index.json");
   int64_t ranks = ad_mesh_size(mesh);
   ad_mesh_destroy(mesh);
   if (json_integer_value(stated) == ranks) return AD_OK;
-  return ad_fail(AD_IO, "index.json: `ranks` is %lld rank%s, but `mesh`, \"%.80s\", has %lld rank%s",
+  return ad_fail(AD_IO,
+                 "index.json: `ranks` is %lld rank%s, but `mesh`, \"%.80s\", has %lld rank%s, so the file was changed; "
+                 "use another checkpoint",
                  (long long)json_integer_value(stated), ad_plural(json_integer_value(stated)), text, (long long)ranks,
                  ad_plural(ranks));
 }
@@ -195,8 +211,10 @@ ad_status ad_index_check_ranks(const json_t *index) {
 ad_status ad_index_check_dtype(const json_t *index, const char *name, ad_dtype dtype) {
   const char *stated = json_string_value(json_object_get(index_value(index, name), "dtype"));
   if (stated && !strcmp(stated, ad_dtype_name(dtype))) return AD_OK;
-  return ad_fail(AD_IO, "index.json: the dtype of `%s` is %.40s in index.json, but %s in its file", name,
-                 stated ? stated : "missing", ad_dtype_name(dtype));
+  return ad_fail(AD_IO,
+                 "index.json: the dtype of `%s` is %.40s here, but %s in the file that has the value, so the "
+                 "checkpoint was changed; use another checkpoint",
+                 name, stated ? stated : "missing", ad_dtype_name(dtype));
 }
 
 /* ---- pieces: which region of a value a file holds ---- */
@@ -229,5 +247,7 @@ ad_status ad_index_piece(const json_t *index, const json_t *piece, const ad_shap
     good = read_spans(json_array_get(dims, (size_t)dim), shape->dim[dim], part, dim);
   *file = (size_t)json_integer_value(number);
   if (good && *file < ad_index_file_count(index)) return AD_OK;
-  return ad_fail(AD_IO, "index.json: a piece of a value has elements outside the value, or its file is not in `files`");
+  return ad_fail(AD_IO,
+                 "index.json: an entry of `pieces` has `spans` outside its value, or a `file` that is not in `files`, "
+                 "so the checkpoint was changed; use another checkpoint");
 }

@@ -95,11 +95,15 @@ static ad_status convert_region(ad_array *array, const ad_part *mine, const ad_s
 static ad_status check_tensor(const loading *l, const char *name, const ad_safetensor *tensor, const ad_part *piece,
                               const ad_array *array) {
   if (!tensor || (size_t)ad_shape_numel(&tensor->shape) != ad_part_numel(piece))
-    return ad_fail(AD_IO, "%s: a piece of `%s` is missing in the file that index.json names for the piece", l->folder,
-                   name);
+    return ad_fail(AD_IO,
+                   "%s: the checkpoint has not all elements of `%s`, because the file that index.json names for some "
+                   "of these does not have them; use another checkpoint",
+                   l->folder, name);
   if (tensor->dtype == array->dtype || (ad_dtype_is_float(tensor->dtype) && ad_dtype_is_float(array->dtype)))
     return AD_OK;
-  return ad_fail(AD_INVALID, "%s: `%s` is %s in the checkpoint, but %s in this run; these dtypes cannot be converted",
+  return ad_fail(AD_INVALID,
+                 "%s: `%s` is %s in the checkpoint, but %s in this run; only floats can be converted to other floats; "
+                 "make the dtypes equal",
                  l->folder, name, ad_dtype_name(tensor->dtype), ad_dtype_name(array->dtype));
 }
 
@@ -116,7 +120,9 @@ static ad_status take_region(const loading *l, const char *name, filling *f, con
     ad_part common;
     ad_part_intersect(&f->taken[i], region, &common);
     if (ad_part_numel(&common))
-      return ad_fail(AD_IO, "%s: the checkpoint has some elements of `%s` twice, of those that rank %lld reads",
+      return ad_fail(AD_IO,
+                     "%s: the checkpoint has elements of `%s` twice, among the elements that rank %lld reads; use "
+                     "another checkpoint",
                      l->folder, name, (long long)ad_comm_rank(l->comm));
   }
   f->taken[f->count++] = *region;
@@ -147,9 +153,10 @@ static ad_status read_piece(loading *l, const ad_checkpoint_value *value, const 
 static ad_status read_pieces(loading *l, const ad_checkpoint_value *value, const json_t *pieces, filling *f) {
   for (size_t i = 0; i < json_array_size(pieces); i++) AD_TRY(read_piece(l, value, json_array_get(pieces, i), f));
   if (f->numel == ad_part_numel(&f->mine)) return AD_OK;
-  return ad_fail(
-      AD_IO, "%s: `%s` is incomplete in the checkpoint, which has only %zu of the %zu elements that rank %lld reads",
-      l->folder, value->name, f->numel, ad_part_numel(&f->mine), (long long)ad_comm_rank(l->comm));
+  return ad_fail(AD_IO,
+                 "%s: `%s` is incomplete in the checkpoint, which has only %zu of the %zu elements that rank %lld "
+                 "reads; use another checkpoint",
+                 l->folder, value->name, f->numel, ad_part_numel(&f->mine), (long long)ad_comm_rank(l->comm));
 }
 
 // Reads this rank's part of a value; reads nothing if the rank has no part.

@@ -15,13 +15,16 @@ ad_status ad_checkpoint_check_state(const char *call, const ad_checkpoint_state 
   for (size_t i = 0; i < state->value_count; i++) {
     const ad_checkpoint_value *value = &state->values[i];
     if (!value->name || !value->array || !value->array->layout.mesh)
-      return ad_fail(AD_INVALID, "checkpoint: value %zu has no %s", i,
-                     !value->name    ? "name"
-                     : !value->array ? "array"
-                                     : "mesh");
+      return ad_fail(
+          AD_INVALID,
+          "value %zu (from 0) of the checkpoint's state has no %s; set all three of `name`, `array` and its mesh", i,
+          !value->name    ? "name"
+          : !value->array ? "array"
+                          : "mesh");
   }
   for (size_t i = 0; i < state->number_count; i++)
-    if (!state->numbers[i].name) return ad_fail(AD_INVALID, "checkpoint: number %zu has no name", i);
+    if (!state->numbers[i].name)
+      return ad_fail(AD_INVALID, "number %zu (from 0) of the checkpoint's state has no name; set its `name`", i);
   return AD_OK;
 }
 

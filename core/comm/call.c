@@ -498,7 +498,8 @@ static ad_status prepare_call(const ad_collective *collective, int64_t rank, int
 ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t size, ad_call *out) {
   const ad_comm_operation *operation = ad_comm_operation_of(collective->op);
   if (!operation || ad_op_is_transfer(collective->op))
-    return ad_fail(AD_INVALID, "ad_comm_run: `op` is %d, which is no collective operation", collective->op);
+    return ad_fail(AD_INVALID, "ad_comm_run: `op` is %d, but must be a collective operation of ad_collective_op",
+                   collective->op);
   memset(out, 0, offsetof(ad_call, owned));
   out->op = collective->op;
   out->operation = operation;

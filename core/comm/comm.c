@@ -159,7 +159,7 @@ static void dump_flight_recorder(const ad_comm *comm) {
 // recorder. A rank's own error (such as no memory for this call) leaves the comm usable.
 static ad_status noted(ad_comm *comm, ad_status status) {
   if (!status || ad_status_is_own(status) || comm->broken) return status;
-  ad_fail(status, "%s; the communicator can only be closed", ad_last_error());
+  ad_fail(status, "%s; this ad_comm can no longer be used, only closed", ad_last_error());
   comm->broken = status;
   comm->broken_message = strdup(ad_last_error());
   dump_flight_recorder(comm);
@@ -229,7 +229,7 @@ static ad_status take_offer(ad_comm *comm, const ad_group *group, size_t bytes, 
   if (offer->status)
     return ad_fail((ad_status)offer->status,
                    "%s: rank %" PRId64
-                   " has no memory left for the %zu bytes of shared memory that its group asked for",
+                   " has no memory left for the %zu bytes of shared memory that its group asked for; ask for less",
                    site, first, bytes);
   AD_TRY(comm->backend->attach(comm->world, bytes, &offer->token, out));
   if (offer->bytes == (int64_t)bytes) return AD_OK;
@@ -356,7 +356,7 @@ static ad_status start(ad_comm *comm, ad_call *call) {
 static ad_status check_ranks(const ad_comm *comm, const ad_ranks *ranks, const char *site) {
   if (!ranks || ad_ranks_are_of(ranks, &comm->lists)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: the list of ranks was made by another ad_comm; make the list with the ad_comm of this call",
+                 "%s: the list of ranks belongs to another ad_comm; make the list with the ad_comm of this call",
                  site ? site : AD_NO_SITE);
 }
 

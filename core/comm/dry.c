@@ -41,10 +41,10 @@ ad_status ad_comm_open_dry_nodes(int64_t rank, int64_t size, int64_t ranks_per_n
     return ad_fail(AD_INVALID,
                    "no communicator was opened, because `out` is NULL; pass the address of an ad_comm pointer");
   if (size < 1 || rank < 0 || rank >= size)
-    return ad_fail(AD_INVALID, "rank %lld is not in a world of %lld rank%s; ranks go from 0 to size - 1",
+    return ad_fail(AD_INVALID, "rank %lld is not in a world of %lld rank%s; pass a rank from 0 to size - 1",
                    (long long)rank, (long long)size, ad_plural(size));
   if (ranks_per_node < 0)
-    return ad_fail(AD_INVALID, "`ranks_per_node` is %lld, but must be at least 1, or 0 for all ranks on one node",
+    return ad_fail(AD_INVALID, "`ranks_per_node` is %lld, but must be at least 1, or 0 if all ranks are on one node",
                    (long long)ranks_per_node);
   return open_dry(rank, size, ranks_per_node, NULL, out);
 }

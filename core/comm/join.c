@@ -37,8 +37,9 @@ static ad_status check_place(const char *call, int64_t rank, int64_t size) {
                    size, SHM_RANKS_MAX);
   if (rank < 0 || rank >= size)
     return ad_fail(AD_INVALID,
-                   "%s: there is no rank %" PRId64 " in a world of %" PRId64 " rank%s, which are numbered from 0", call,
-                   rank, size, ad_plural(size));
+                   "%s: there is no rank %" PRId64 " in a world of %" PRId64
+                   " rank%s, whose ranks are numbered from 0; pass a rank below the number of ranks",
+                   call, rank, size, ad_plural(size));
   return ad_processor_check(ad_processor_kind(), size);
 }
 
@@ -51,7 +52,7 @@ static ad_status check_rendezvous(const ad_rendezvous *by) {
   if (by->seconds < 0)
     return ad_fail(AD_INVALID,
                    "ad_comm_join: the field `seconds` of the rendezvous is %" PRId64
-                   ", but must be positive, or 0 for %d s",
+                   ", but must be positive, or 0 for the usual %d seconds",
                    by->seconds, SECONDS);
   return AD_OK;
 }

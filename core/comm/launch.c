@@ -135,7 +135,7 @@ static ad_status start_rank(launcher *l, uint32_t rank) {
   pid_t parent = getpid(), pid = fork();
   if (!pid) run_child(l, rank, parent);
   if (pid < 0)
-    return ad_fail(AD_SYSTEM, "rank %u of %" PRId64 " could not be started: the system reports '%s'%s", rank,
+    return ad_fail(AD_SYSTEM, "rank %u of %" PRId64 " could not be started, because the system reports '%s'%s", rank,
                    l->options->ranks, strerror(errno), errno == EAGAIN ? "; raise ulimit -u" : "");
   l->children[rank].pid = pid;
   l->running++;
@@ -361,7 +361,7 @@ static ad_status take_signals(launcher *l) {
   struct sigaction standard = {.sa_handler = SIG_DFL};
   choose_signals(&mask);
   l->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (l->signals < 0) return ad_fail(AD_SYSTEM, "the launcher cannot watch signals: %s", strerror(errno));
+  if (l->signals < 0) return ad_fail(AD_SYSTEM, "the launcher of the ranks cannot watch signals (%s)", strerror(errno));
   sigaction(SIGCHLD, &standard, &l->old_child_action);  // if SIGCHLD were ignored, waitpid could not see children end
   sigprocmask(SIG_BLOCK, &mask, &l->old_mask);
   return AD_OK;
@@ -418,7 +418,8 @@ static ad_status judge_ranks(launcher *l) {
   }
   if (!result->exit_status) return AD_OK;
   if (result->message[0]) return ad_fail(AD_PEER_FAILED, "%s", words_of(result));
-  return ad_fail(AD_PEER_FAILED, "rank %" PRId64 " ended with exit status %d", result->rank, result->exit_status);
+  return ad_fail(AD_PEER_FAILED, "rank %" PRId64 " ended with exit status %d; see what this rank printed", result->rank,
+                 result->exit_status);
 }
 
 static ad_status launch(launcher *l) {
@@ -452,13 +453,15 @@ static ad_status check_nested(void) {
 
 static ad_status check_options(const ad_launch_options *options) {
   if (options->ranks < 1 || options->ranks > SHM_RANKS_MAX)
-    return ad_fail(AD_INVALID, "ad_launch: `ranks` is %" PRId64 ", but a world on one machine has 1 to %d ranks",
+    return ad_fail(AD_INVALID,
+                   "ad_launch: `ranks` is %" PRId64 ", but must be from 1 to %d, the most ranks on one machine",
                    options->ranks, SHM_RANKS_MAX);
   if (!options->function == !options->argv)
-    return ad_fail(AD_INVALID,
-                   "ad_launch: the options set both or neither of `function` and `argv`; set exactly one of the two");
+    return ad_fail(
+        AD_INVALID,
+        "ad_launch: of the options `function` and `argv` both are set, or neither; set exactly one of the two");
   if (options->argv && !options->argv[0])
-    return ad_fail(AD_INVALID, "ad_launch: the option `argv` is empty, but its first element must be the program");
+    return ad_fail(AD_INVALID, "ad_launch: the option `argv` is empty; make the program its first element");
   AD_TRY(ad_processor_check(ad_processor_kind(), options->ranks));
   AD_TRY(check_nested());
   AD_TRY(ad_foreign_check());  // after check_nested, which refuses the worlds that this process can join
@@ -476,7 +479,8 @@ static ad_status run_joined(const ad_launch_options *options, ad_launch_result *
   ad_comm_close(comm);
   if (!result->exit_status) return AD_OK;
   result->rank = rank;
-  return ad_fail(AD_PEER_FAILED, "rank %" PRId64 " ended with exit status %d", rank, result->exit_status);
+  return ad_fail(AD_PEER_FAILED, "rank %" PRId64 " ended with exit status %d; see what this rank printed", rank,
+                 result->exit_status);
 }
 
 ad_status ad_launch(const ad_launch_options *options, ad_launch_result *out) {

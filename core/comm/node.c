@@ -157,7 +157,7 @@ static ad_status open_leaders(const node_file *leader, int *fd, shm_control **ou
   int file = open(path, O_RDWR | O_CLOEXEC);
   if (file < 0)
     return ad_fail(AD_SYSTEM,
-                   "the shared memory of this node's first rank could not be opened at %s: %s; if the ranks run in "
+                   "the shared memory of this node's first rank could not be opened at %s (%s); if the ranks run in "
                    "separate containers, set a different ADDEND_NODE in each container",
                    path, strerror(errno));
   ad_status status = ad_shm_map(file, out);
@@ -174,7 +174,9 @@ static ad_status open_leaders(const node_file *leader, int *fd, shm_control **ou
 static ad_status agree(const ad_meeting *meeting, const node_file *all, ad_status own, const char *what) {
   if (own) return own;
   for (uint32_t i = 0; i < meeting->ranks; i++)
-    if (all[i].status) return ad_fail(AD_PEER_FAILED, "rank %u %s", i, what);
+    if (all[i].status)
+      return ad_fail(AD_PEER_FAILED, "the ranks cannot communicate, because rank %u %s; see what that rank printed", i,
+                     what);
   return AD_OK;
 }
 

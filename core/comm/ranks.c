@@ -64,13 +64,14 @@ static ad_status check_list(const ad_lists *lists, const int64_t *ranks, int64_t
   if (count < 1 || count > lists->size)
     return ad_fail(AD_INVALID,
                    "%s: the list of ranks has %" PRId64 " ranks, but must have 1 to %" PRId64
-                   ", at most all ranks of the world",
+                   ", the number of ranks in the world",
                    site, count, lists->size);
   for (int64_t i = 0; i < count; i++) {
     if (ranks[i] < 0 || ranks[i] >= lists->size)
       return ad_fail(AD_INVALID,
-                     "%s: the list of ranks contains rank %" PRId64 ", but the world has ranks 0 to %" PRId64, site,
-                     ranks[i], lists->size - 1);
+                     "%s: the list of ranks contains rank %" PRId64 ", but the world has ranks 0 to %" PRId64
+                     "; list only ranks of the world",
+                     site, ranks[i], lists->size - 1);
     for (int64_t k = 0; k < i; k++)
       if (ranks[k] == ranks[i])
         return ad_fail(AD_INVALID, "%s: the list of ranks contains rank %" PRId64 " twice; list each rank once", site,
@@ -78,11 +79,10 @@ static ad_status check_list(const ad_lists *lists, const int64_t *ranks, int64_t
     if (ranks[i] == lists->rank) found = i;
   }
   if (found < 0)
-    return ad_fail(
-        AD_INVALID,
-        "%s: rank %" PRId64
-        " makes a list of ranks that does not contain this rank; call only on the ranks that are in the list",
-        site, lists->rank);
+    return ad_fail(AD_INVALID,
+                   "%s: rank %" PRId64
+                   " makes a list of ranks that does not contain that rank; make a list only on the ranks in it",
+                   site, lists->rank);
   *own = (uint32_t)found;
   return AD_OK;
 }

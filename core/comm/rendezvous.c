@@ -26,18 +26,23 @@ typedef struct beginning {
 
 static ad_status put_value(const ad_rendezvous *by, const char *key, const void *value, size_t bytes) {
   ad_status status = by->put(by->context, key, value, bytes);
-  return status ? ad_fail_in(status, "ad_comm_join: the rendezvous could not put `%s`", key) : AD_OK;
+  return status ? ad_fail_in(status, "ad_comm_join: this rank could not store `%s` by the rendezvous' `put`", key)
+                : AD_OK;
 }
 
 static ad_status get(const ad_rendezvous *by, const char *key, void *value, size_t bytes) {
   ad_status status = by->get(by->context, key, value, bytes);
-  return status ? ad_fail_in(status, "ad_comm_join: the rendezvous could not get `%s`", key) : AD_OK;
+  return status ? ad_fail_in(status, "ad_comm_join: this rank could not read `%s` by the rendezvous' `get`", key)
+                : AD_OK;
 }
 
 // Waits until rank `from` has put `key`, and gets its value.
 static ad_status wait_for_value(const ad_rendezvous *by, const char *key, uint32_t from, void *value, size_t bytes) {
   ad_status status = by->wait(by->context, key, by->seconds);
-  if (status) return ad_fail_in(status, "ad_comm_join: this rank could not wait for `%s` of rank %" PRIu32, key, from);
+  if (status)
+    return ad_fail_in(status,
+                      "ad_comm_join: this rank waited in vain for `%s` of rank %" PRIu32 " by the rendezvous' `wait`",
+                      key, from);
   return get(by, key, value, bytes);
 }
 
@@ -104,7 +109,8 @@ static ad_status look_for_members(const ad_rendezvous_meeting *m, int64_t own, i
   key_of_all(m, key);
   ad_status status = m->by.wait(m->by.context, key, 1);
   if (status && ad_now() - began < second / 2)  // too early for a timeout: the rendezvous itself failed
-    return ad_fail_in(status, "ad_comm_join: this rank could not wait for `%s` of rank 0", key);
+    return ad_fail_in(status, "ad_comm_join: this rank waited in vain for `%s` of rank 0 by the rendezvous' `wait`",
+                      key);
   if (status) return AD_OK;
   AD_TRY(get(&m->by, key, tokens, m->meeting.ranks * sizeof *tokens));
   *is_in = tokens[m->meeting.rank] == own;

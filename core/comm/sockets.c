@@ -167,8 +167,9 @@ static ad_status listen_for_all(ad_socket_meeting *m, const char *world, int64_t
   int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   ad_status status = AD_OK;
   if (listener < 0 || bind(listener, (const struct sockaddr *)&name, size) || listen(listener, (int)m->meeting.ranks))
-    status = ad_fail(AD_SYSTEM, "rank 0 cannot wait for the other ranks: %s%s", strerror(errno),
-                     errno == EADDRINUSE ? "; another process of this launcher already waits as rank 0" : "");
+    status =
+        ad_fail(AD_SYSTEM, "rank 0 cannot wait for the other ranks, because the system reports '%s'%s", strerror(errno),
+                errno == EADDRINUSE ? "; another process of this launcher already waits as rank 0" : "");
   if (!status) status = accept_all(m, listener, seconds);
   if (listener >= 0) close(listener);
   return status;
@@ -181,7 +182,7 @@ static ad_status connect_to_first(ad_socket_meeting *m, const char *world, int64
   socklen_t size = name_of(world, &name);
   hello own = {hello_magic, m->meeting.rank, m->meeting.ranks};
   m->peers[0] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (m->peers[0] < 0) return ad_fail(AD_SYSTEM, "no socket could be made to join the world: %s", strerror(errno));
+  if (m->peers[0] < 0) return ad_fail(AD_SYSTEM, "no socket could be made to join the world (%s)", strerror(errno));
   while (connect(m->peers[0], (const struct sockaddr *)&name, size)) {
     if (ad_now() > m->deadline)
       return ad_fail(AD_SYSTEM,

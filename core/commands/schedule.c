@@ -259,8 +259,10 @@ static int open_table(const schedule_input *input, ad_table **out) {
       makes(input) ? ad_table_make(input->name, &input->shape, out) : ad_table_read(input->name, out, &overlapped);
   if (status) return unread(status);
   if (overlapped)
-    fprintf(stderr, "addend: the parts of %zu OVERLAP_F_B action%s are checked as if executed one after the other\n",
-            overlapped, overlapped == 1 ? "" : "s");
+    fprintf(
+        stderr,
+        "addend: the table has %zu OVERLAP_F_B action%s, whose parts are checked as if executed one after the other\n",
+        overlapped, overlapped == 1 ? "" : "s");
   return CLI_HOLDS;
 }
 
@@ -274,7 +276,9 @@ static int lower(const schedule_input *input, ad_table *table) {
   if (!input->lower || !lowering.parts || ad_table_check(table, NULL)) return CLI_HOLDS;
   ad_status status = ad_table_lower(table, &lowering);
   if (status) return ad_cli_failed(status);
-  if (!makes(input)) fprintf(stderr, "addend: the table is checked after lowering, not as it is in the file\n");
+  if (!makes(input))
+    fprintf(stderr,
+            "addend: --lower inserted the actions that the file leaves out, and the table is checked with these\n");
   return CLI_HOLDS;
 }
 

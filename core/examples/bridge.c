@@ -94,7 +94,7 @@ static int on_each_rank(ad_comm *comm, void *context) {
   sides s = {0};
   double worst = 0;
   ad_status status = there_and_back(comm, &s, &worst);
-  if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
+  if (status) fprintf(stderr, "rank %d failed: %s\n", (int)ad_comm_rank(comm), ad_last_error());
   if (!status && !ad_comm_rank(comm)) {
     char from[96], to[96];
     ad_layout given = ad_bridge_from(s.bridge), taken = ad_bridge_to(s.bridge);

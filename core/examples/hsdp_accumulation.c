@@ -99,10 +99,13 @@ static int rank_main(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   values first = {0}, second = {0};
   if (ad_comm_size(comm) != RANKS)
-    return fprintf(stderr, "this example needs %d ranks, and was started on %d\n", RANKS, (int)ad_comm_size(comm)), 1;
+    return fprintf(stderr,
+                   "this example needs %d ranks, but was started on %d; start it with `addend run -n %d -- PROGRAM`\n",
+                   RANKS, (int)ad_comm_size(comm), RANKS),
+           1;
   if (ad_mesh_create("dp_replicate=4 dp_shard=8", &mesh)) return 1;
   ad_status status = run_orders(comm, mesh, &first, &second);
-  if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
+  if (status) fprintf(stderr, "rank %d failed: %s\n", (int)ad_comm_rank(comm), ad_last_error());
   ad_mesh_destroy(mesh);
   return status != AD_OK;
 }

@@ -19,7 +19,7 @@ int main(void) {
   ad_status status = ad_comm_open(&comm);
   if (status) return fprintf(stderr, "%s\n", ad_last_error()), 1;
   status = sum_ranks(comm, &sum);
-  if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
+  if (status) fprintf(stderr, "rank %d failed: %s\n", (int)ad_comm_rank(comm), ad_last_error());
   if (!status && ad_comm_rank(comm) == 0)
     printf("the numbers of all %d ranks add up to %g\n", (int)ad_comm_size(comm), sum);
   ad_comm_close(comm);

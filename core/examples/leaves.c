@@ -91,7 +91,7 @@ static int on_each_rank(ad_comm *comm, void *context) {
   ad_status status = ad_reducer_create(comm, &w, 1, &options, &reducer);
   if (!status) status = ad_array_create(comm, AD_F32, &w.shape, &full, &grad);
   if (!status) status = train(comm, reducer, &leaves, &grad);
-  if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
+  if (status) fprintf(stderr, "rank %d failed: %s\n", (int)ad_comm_rank(comm), ad_last_error());
   ad_array_destroy(comm, &grad);
   ad_reducer_destroy(reducer);
   return status != AD_OK;

@@ -69,7 +69,8 @@ static ad_status bring_to_owners(ad_comm *comm, rows *r) {
   for (size_t i = 0; i < count; i++) {
     double key = ad_array_get(&r->received, i * WIDTH);
     if ((int64_t)key % ranks != rank || ad_array_get(&r->received, i * WIDTH + 1) != 2 * key)
-      return ad_fail(AD_INVALID, "row %d has key %g, which is not rank %d's", (int)i, key, (int)rank);
+      return ad_fail(AD_INVALID, "row %d (from 0) was sent to the wrong rank: its key is %g, but this is rank %d",
+                     (int)i, key, (int)rank);
   }
   if (!rank) printf("rank 0 owns %d of %d rows\n", (int)count, (int)(ROWS * ranks));
   return AD_OK;
@@ -88,7 +89,7 @@ static ad_status go_around(ad_comm *comm, double *sum) {
   AD_TRY(ad_comm_transfer(comm, &to, NULL));
   if (!rank) AD_TRY(ad_comm_transfer(comm, &from, &source));
   if (source != (rank + ranks - 1) % ranks && ranks > 1)
-    return ad_fail(AD_INVALID, "the number came from rank %d", (int)source);
+    return ad_fail(AD_INVALID, "the number came from rank %d, but must come from this rank's neighbour", (int)source);
   return AD_OK;
 }
 
@@ -126,7 +127,7 @@ static int on_each_rank(ad_comm *comm, void *context) {
   rows r = {0};
   ad_status status = run(comm, &r);
   if (status)
-    fprintf(stderr, "rank %d: %s: %s\n", (int)ad_comm_rank(comm), ad_status_sentence(status), ad_last_error());
+    fprintf(stderr, "rank %d failed (%s): %s\n", (int)ad_comm_rank(comm), ad_status_sentence(status), ad_last_error());
   free_rows(comm, &r);
   return status != AD_OK;
 }

@@ -94,7 +94,8 @@ static ad_status use_table(ad_table *table, const char *picture) {
 static ad_status try_mistake(ad_table *table) {
   ad_status status = make_table(table, 1);
   if (!status) status = ad_table_check(table, NULL);
-  if (status != AD_INVALID) return ad_fail(AD_INVALID, "the mistake was not found");
+  if (status != AD_INVALID)
+    return ad_fail(AD_INVALID, "ad_table_check accepted a table in which the last backward of rank 1 is missing");
   printf("refused: %s\n", ad_last_error());
   return AD_OK;
 }

@@ -85,7 +85,7 @@ static int on_each_rank(ad_comm *comm, void *context) {
   w.layout = w.storage = ad_layout_all(ad_comm_mesh(comm), AD_R);
   ad_status status = ad_reducer_create(comm, &w, 1, NULL, &reducer);
   if (!status) status = step(comm, reducer, context);
-  if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
+  if (status) fprintf(stderr, "rank %d failed: %s\n", (int)ad_comm_rank(comm), ad_last_error());
   ad_reducer_destroy(reducer);
   return status != AD_OK;
 }

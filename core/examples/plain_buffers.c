@@ -46,7 +46,7 @@ static int on_each_rank(ad_comm *comm, void *context) {
   w.policy.param = AD_F64;
   ad_status status = ad_reducer_create(comm, &w, 1, NULL, &reducer);
   if (!status) status = train(comm, reducer);
-  if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
+  if (status) fprintf(stderr, "rank %d failed: %s\n", (int)ad_comm_rank(comm), ad_last_error());
   ad_reducer_destroy(reducer);
   return status != AD_OK;
 }

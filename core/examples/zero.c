@@ -160,7 +160,10 @@ static ad_status update(trainer *t, double norm) {
   AD_TRY(ad_schedule_at(&schedule, t->step, &lr));
   AD_TRY(ad_clip_factor(norm * unscaled, 0.5, &clip));
   for (size_t p = 0; p < PARAMS; p++) {
-    if (ad_reducer_is_absent(t->reducer, p)) return ad_fail(AD_INVALID, "no gradient of %s came", t->specs[p].name);
+    if (ad_reducer_is_absent(t->reducer, p))
+      return ad_fail(AD_INVALID,
+                     "no rank submitted a gradient of the parameter %s in this step; submit one in every step",
+                     t->specs[p].name);
     masters[p] = ad_store_master(t->store, p);
     gradients[p] = ad_reducer_gradient(t->reducer, p);
   }
@@ -265,7 +268,7 @@ static ad_status read_value(trainer *t, size_t p, const ad_safetensors *file) {
   const ad_param_spec *spec = &t->specs[p];
   const ad_safetensor *tensor = ad_safetensors_find(file, spec->name);
   if (!tensor || !ad_dtype_is_float(tensor->dtype) || !ad_shape_equal(&tensor->shape, &spec->shape))
-    return ad_fail(AD_INVALID, "%s must be a tensor of shape %s, is %s", spec->name,
+    return ad_fail(AD_INVALID, "the tensor %s must have shape %s, but is %s", spec->name,
                    ad_shape_print(&spec->shape, need, sizeof need),
                    tensor ? ad_shape_print(&tensor->shape, have, sizeof have) : "missing");
   double numbers[HIDDEN * FEATURES];
@@ -317,7 +320,7 @@ static ad_status train(trainer *t, const settings *s) {
 static int on_each_rank(ad_comm *comm, void *context) {
   trainer t = {.comm = comm};
   ad_status status = train(&t, context);
-  if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
+  if (status) fprintf(stderr, "rank %d failed: %s\n", (int)ad_comm_rank(comm), ad_last_error());
   destroy_trainer(&t);
   return status != AD_OK;
 }

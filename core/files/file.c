@@ -14,7 +14,7 @@
 #include "base/memory.h"
 
 static ad_status cannot_read(const char *path, int reason) {
-  return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(reason));
+  return ad_fail(AD_IO, "%s cannot be read (%s)", path, strerror(reason));
 }
 
 /* Reads `size` bytes. AD_IO if the file ends before. */
@@ -41,8 +41,9 @@ static ad_status size_of(int file, const char *path, int64_t most, int64_t *out)
   if (S_ISDIR(status.st_mode)) return cannot_read(path, EISDIR);
   if (!S_ISREG(status.st_mode)) return ad_fail(AD_IO, "%s: the path is not a regular file; name a regular file", path);
   if (status.st_size > most)
-    return ad_fail(AD_IO, "%s: the file has %lld bytes, but addend reads at most %lld bytes", path,
-                   (long long)status.st_size, (long long)most);
+    return ad_fail(
+        AD_IO, "%s: the file has %lld bytes, but addend reads at most %lld bytes of such a file; name a smaller file",
+        path, (long long)status.st_size, (long long)most);
   *out = status.st_size;
   return AD_OK;
 }
@@ -171,7 +172,7 @@ static ad_status make_one(const char *path) {
   if (!mkdir(path, 0777)) return AD_OK;
   int reason = errno;
   if (reason == EEXIST && !stat(path, &found) && S_ISDIR(found.st_mode)) return AD_OK;
-  return ad_fail(AD_IO, "%s: the folder cannot be made: %s", path, strerror(reason));
+  return ad_fail(AD_IO, "%s: the folder cannot be made (%s)", path, strerror(reason));
 }
 
 ad_status ad_folder_make(const char *folder) {
@@ -210,7 +211,7 @@ static void remove_files(DIR *folder, int (*is_known)(const char *name)) {
 }
 
 static ad_status cannot_remove(const char *path, int reason) {
-  return ad_fail(AD_IO, "%s: the folder cannot be removed: %s", path, strerror(reason));
+  return ad_fail(AD_IO, "%s: the folder cannot be removed (%s)", path, strerror(reason));
 }
 
 ad_status ad_folder_remove_known(const char *path, int (*is_known)(const char *name), int *left) {
@@ -257,6 +258,6 @@ ad_status ad_folder_sync(const char *path) {
   if (folder >= 0) close(folder);
   // Some file systems cannot sync a folder; on these, syncing the files themselves must be enough.
   if (failed && reason != EINVAL && reason != ENOTSUP)
-    return ad_fail(AD_IO, "%s: the folder cannot be synchronized to disk: %s", path, strerror(reason));
+    return ad_fail(AD_IO, "%s: the folder cannot be synchronized to disk (%s)", path, strerror(reason));
   return AD_OK;
 }

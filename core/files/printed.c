@@ -24,7 +24,8 @@ ad_status ad_document_print(const char *json, const char *of, ad_document_printe
   json_error_t error;
   json_t *document = json_loads(json, 0, &error);
   if (!document)
-    return ad_fail(AD_INVALID, "the text is not the JSON document of a %s: line %d: %s", of, error.line, error.text);
+    return ad_fail(AD_INVALID, "the text is not the JSON document of a %s, because line %d is not valid (%s)", of,
+                   error.line, error.text);
   snprintf(what, sizeof what, "the text of a %s", of);
   ad_status status = print_document(document, what, print, context, out);
   json_decref(document);

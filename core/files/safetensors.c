@@ -59,8 +59,10 @@ static ad_status read_dtype(const ad_safetensors *file, const json_t *entry, ad_
   tensor->dtype = ad_safetensors_dtype(name);
   if (tensor->dtype) return AD_OK;
   char dtypes[AD_DTYPES_TEXT];
-  return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" has dtype %.20s, but only %s can be read", file->path, tensor->name,
-                 name, ad_dtypes_print(ad_safetensors_takes, "safetensors", "and", dtypes));
+  return ad_fail(
+      AD_INVALID,
+      "%s: tensor \"%.80s\" has dtype %.20s, but only %s can be read; write the tensor in one of these dtypes",
+      file->path, tensor->name, name, ad_dtypes_print(ad_safetensors_takes, "safetensors", "and", dtypes));
 }
 
 /* Reads a tensor's shape and computes its size in bytes. */
@@ -68,8 +70,10 @@ static ad_status read_shape(const ad_safetensors *file, const json_t *entry, ad_
   const json_t *shape = json_object_get(entry, "shape");
   if (!json_is_array(shape)) return wrong(file, tensor->name, "has no `shape`");
   if (json_array_size(shape) > AD_DIMS_MAX)
-    return ad_fail(AD_INVALID, "%s: tensor \"%.80s\" has %zu dimensions, but at most %d are allowed", file->path,
-                   tensor->name, json_array_size(shape), AD_DIMS_MAX);
+    return ad_fail(
+        AD_INVALID,
+        "%s: tensor \"%.80s\" has %zu dimensions, but at most %d are allowed; write the tensor with fewer dimensions",
+        file->path, tensor->name, json_array_size(shape), AD_DIMS_MAX);
   tensor->shape.ndim = (int)json_array_size(shape);
   tensor->bytes = ad_dtype_size(tensor->dtype);
   int overflows = 0;
@@ -92,7 +96,8 @@ static ad_status read_offsets(const ad_safetensors *file, const json_t *entry, a
   json_int_t begin = json_integer_value(first), end = json_integer_value(last);
   if (begin < 0 || end < begin || (uint64_t)end > file->data_bytes)
     return ad_fail(AD_INVALID,
-                   "%s is not a safetensors file, because tensor \"%.80s\" has the bytes %lld to %lld of %zu: %s",
+                   "%s is not a safetensors file, because tensor \"%.80s\" is at bytes %lld to %lld of the %zu bytes "
+                   "of data, which is impossible: %s",
                    file->path, tensor->name, (long long)begin, (long long)end, file->data_bytes,
                    (uint64_t)end > file->data_bytes ? "the file is cut short" : "the end is before the start");
   if ((size_t)(end - begin) != tensor->bytes)
@@ -259,7 +264,7 @@ ad_status ad_safetensors_parse(const void *bytes, size_t size, const char *path,
 }
 
 static ad_status cannot_read(const char *path) {
-  return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
+  return ad_fail(AD_IO, "%s cannot be read (%s)", path, strerror(errno));
 }
 
 static ad_status map_open_file(ad_safetensors *file, const ad_safetensors *like, int opened) {

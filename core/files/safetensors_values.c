@@ -42,7 +42,9 @@ ad_status ad_safetensors_check_values(const ad_safetensors *file) {
       ad_text_list(&text, &count, "", "%.80s%s is %s", tensor->name,
                    print_place(&tensor->shape, first, place, sizeof place), name_value(tensor, first));
   }
-  return count ? ad_fail(AD_INVALID, "%s: the file contains values that are not finite numbers: %s",
+  return count ? ad_fail(AD_INVALID,
+                         "%s: the file contains values that are NaN or infinity (%s); write the file again with finite "
+                         "values",
                          ad_safetensors_path(file), words)
                : AD_OK;
 }

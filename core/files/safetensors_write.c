@@ -32,12 +32,15 @@ static ad_status add_metadata(json_t *header, const char *const *pairs, const ch
   json_object_set_new(header, metadata_name, metadata);
   for (size_t i = 0; pairs[i]; i += 2) {
     if (!pairs[i + 1])
-      return ad_fail(AD_INVALID, "%s cannot be written, because the key \"%s\" of the metadata has no value", path,
-                     pairs[i]);
+      return ad_fail(
+          AD_INVALID,
+          "%s cannot be written, because the key \"%s\" of the metadata has no value; give every key a value", path,
+          pairs[i]);
     if (json_object_set_new(metadata, pairs[i], json_string(pairs[i + 1])))
       return ad_fail(AD_INVALID,
-                     "%s cannot be written, because the key or the value of \"%s\" in the metadata is not UTF-8", path,
-                     pairs[i]);
+                     "%s cannot be written, because the key or the value of \"%s\" in the metadata is not UTF-8; write "
+                     "both in UTF-8",
+                     path, pairs[i]);
   }
   return AD_OK;
 }
@@ -46,13 +49,17 @@ static ad_status check_tensor(const ad_safetensor *tensor, const char *path) {
   char text[AD_SHAPE_FAULT_MAX];
   const char *fault = ad_shape_fault(&tensor->shape, text, sizeof text);
   if (fault)
-    return ad_fail(AD_INVALID, "%s cannot be written, because of the tensor \"%s\": %s", path, tensor->name, fault);
+    return ad_fail(AD_INVALID, "%s cannot be written, because the tensor \"%s\" %s", path, tensor->name, fault);
   if (!ad_dtype_size(tensor->dtype))
-    return ad_fail(AD_INVALID, "%s cannot be written, because the tensor \"%s\" has dtype %d, which does not exist",
-                   path, tensor->name, (int)tensor->dtype);
+    return ad_fail(
+        AD_INVALID,
+        "%s cannot be written, because the tensor \"%s\" has dtype %d, which does not exist; use a dtype of ad_dtype",
+        path, tensor->name, (int)tensor->dtype);
   char dtypes[AD_DTYPES_TEXT];
   if (!ad_safetensors_takes(tensor->dtype))
-    return ad_fail(AD_INVALID, "%s cannot be written, because the tensor \"%s\" has dtype %s, and only %s are allowed",
+    return ad_fail(AD_INVALID,
+                   "%s cannot be written, because the tensor \"%s\" has dtype %s, but only %s are allowed; convert the "
+                   "tensor first",
                    path, tensor->name, ad_dtype_name(tensor->dtype),
                    ad_dtypes_print(ad_safetensors_takes, "safetensors", "and", dtypes));
   if (strcmp(tensor->name, metadata_name) != 0) return AD_OK;
@@ -75,12 +82,14 @@ static ad_status add_tensors(json_t *header, const ad_safetensor *tensors, size_
           "%s cannot be written, because two tensors have the name \"%s\"; give each tensor a name of its own", path,
           tensor->name);
     if (json_object_set_new(header, tensor->name, describe_tensor(tensor, end, end + sizes[i])))
-      return ad_fail(AD_INVALID, "%s cannot be written, because the name of the tensor \"%s\" is not UTF-8", path,
-                     tensor->name);
+      return ad_fail(
+          AD_INVALID,
+          "%s cannot be written, because the name of the tensor \"%s\" is not UTF-8; write the name in UTF-8", path,
+          tensor->name);
     if (sizes[i] > SIZE_MAX / 2 - end)
-      return ad_fail(AD_INVALID,
-                     "%s cannot be written, because its tensors are larger than a file can be; write several files",
-                     path);
+      return ad_fail(
+          AD_INVALID,
+          "%s cannot be written, because its tensors are larger than a file can be; write several smaller files", path);
     end += sizes[i];
   }
   return AD_OK;
@@ -139,7 +148,7 @@ ad_status ad_safetensors_add(ad_safetensors_writer *writer, const void *data) {
   if (writer->next == writer->count)
     return ad_fail(AD_INVALID,
                    "all %zu tensors of the safetensors file are already written, but another tensor was added; add "
-                   "only the tensors that were announced",
+                   "only the tensors that the writer was created for",
                    writer->count);
   if (writer->sizes[writer->next]) AD_NEED(data);
   AD_TRY(ad_output_write(writer->output, data, writer->sizes[writer->next]));

@@ -68,7 +68,10 @@ ad_status ad_kernels_check(void) {
   char names[128];
   ad_text known = ad_text_on(names, sizeof names);
   for (int i = 0; i < VARIANT_COUNT; i++) ad_text_add(&known, "%s%s", i ? ", " : "", variants[i].name);
-  return ad_fail(AD_INVALID, "ADDEND_KERNELS in the environment is \"%s\", but must be one of %s", wanted, names);
+  return ad_fail(
+      AD_INVALID,
+      "ADDEND_KERNELS in the environment is \"%s\", but must be one of %s; set one of these, or unset ADDEND_KERNELS",
+      wanted, names);
 }
 
 static atomic_int chosen = -1;  // the variant in use; -1: not chosen yet
@@ -96,10 +99,10 @@ static int has_cast(ad_dtype to, ad_dtype from) {
 
 static ad_status refuse_cast(const void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype) {
   if (has_cast(dst_dtype, src_dtype)) AD_NEED_OF("ad_cast", dst, src);
-  return ad_fail(
-      AD_INVALID,
-      "ad_cast cannot convert from %s to %s; floats convert only to floats, integers and bool only to their own dtype",
-      ad_dtype_name(src_dtype), ad_dtype_name(dst_dtype));
+  return ad_fail(AD_INVALID,
+                 "ad_cast cannot convert from %s to %s; floats can be converted only to floats, and integers and bool "
+                 "not to another dtype; use another destination dtype",
+                 ad_dtype_name(src_dtype), ad_dtype_name(dst_dtype));
 }
 
 ad_status ad_cast(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dtype, size_t n) {

@@ -53,14 +53,14 @@ static ad_status check_axis(const ad_layout *layout, const char *site, ad_move m
 static ad_status check_call(const char *site, ad_move move, ad_axes axes, ad_type to, int ndim) {
   char type[AD_TYPE_TEXT_MAX];
   if ((unsigned)move >= AD_MOVE_COUNT || !ad_type_is_known(to) || (axes & ~AD_AXES_ALL))
-    return ad_fail(
-        AD_INVALID,
-        "%s: move %d of axes 0x%x to type 0x%x is not possible, because the move, an axis or the type does not exist",
-        site, (int)move, axes, to);
+    return ad_fail(AD_INVALID,
+                   "%s: there is no transition with move %d, axes 0x%x and type 0x%x; use a value of ad_move, axes of "
+                   "ad_axis and a type such as AD_R or AD_S(0)",
+                   site, (int)move, axes, to);
   if (ad_type_dim(to) >= ndim)
     return ad_fail(AD_TYPE,
-                   "%s: in `%s`, the new type is %s, but the value has only %d dimension%s; the d of S(d) must be a "
-                   "dimension of the value, counted from 0",
+                   "%s: in `%s`, the new type is %s, but the value has only %d dimension%s; choose d in S(d) from 0 to "
+                   "the number of dimensions - 1",
                    site, ad_move_name(move), ad_type_print(to, type, sizeof type), ndim, ndim == 1 ? "" : "s");
   return AD_OK;
 }

@@ -23,11 +23,11 @@ static ad_status check_axes(const ad_layout *gradient, const ad_layout *storage)
     ad_axis axis = gradient->mesh->order[i];
     ad_type g = gradient->type[axis], s = storage->type[axis];
     if (g == s || move_between(g, s) != AD_MOVE_COUNT) continue;
-    return ad_fail(
-        AD_TYPE,
-        "a gradient that is %s on `%s` cannot be reduced to storage of type %s. A P gradient can be stored as R, I or "
-        "S, an R or I gradient with its own type or as S, any other gradient only with its own type",
-        ad_type_print(g, from, sizeof from), ad_axis_name(axis), ad_type_print(s, to, sizeof to));
+    return ad_fail(AD_TYPE,
+                   "a gradient that is %s on `%s` cannot be reduced to storage of type %s. A P gradient can be stored "
+                   "as R, I or S, an R or I gradient with its own type or as S, any other gradient only with its own "
+                   "type; change one of the two types",
+                   ad_type_print(g, from, sizeof from), ad_axis_name(axis), ad_type_print(s, to, sizeof to));
   }
   return AD_OK;
 }
@@ -99,11 +99,12 @@ ad_status ad_layout_path(const ad_layout *gradient, const ad_layout *storage, ad
   AD_TRY(check_axes(gradient, storage));
   path p = find_path(gradient, storage);
   if (!ad_layout_equal(&p.reached, storage))
-    return ad_fail(
-        AD_TYPE,
-        "the reductions of the gradient give the layout \"%s\", but the storage has the layout \"%s\"; in the storage, "
-        "nest the axes that already shard the gradient outside the axes over which reductions shard the gradient",
-        ad_layout_print(&p.reached, reached, sizeof reached), ad_layout_print(storage, wanted, sizeof wanted));
+    return ad_fail(AD_TYPE,
+                   "the reductions of the gradient give the layout \"%s\", but the storage has the layout \"%s\"; in "
+                   "the layout of the storage, nest the axes that already shard the gradient outside the axes over "
+                   "which reductions shard the gradient",
+                   ad_layout_print(&p.reached, reached, sizeof reached),
+                   ad_layout_print(storage, wanted, sizeof wanted));
   memcpy(steps, p.step, (size_t)p.count * sizeof *steps);
   *count = p.count;
   return AD_OK;

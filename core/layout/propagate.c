@@ -175,11 +175,15 @@ static ad_status check_operand(const operation *op, size_t i) {
     ad_axis axis = op->operands[i]->mesh->order[k];
     if (type_of(op, i, axis) <= AD_P) continue;
     if (!ad_type_is_known(type_of(op, i, axis)))
-      return ad_fail(
-          AD_TYPE, "%s: in `%s`, operand %zu is %s on `%s`, but a type must be R, I, V, P or S of a dimension",
-          op->site, op->rule->name, i + 1, ad_type_print(type_of(op, i, axis), type, sizeof type), ad_axis_name(axis));
+      return ad_fail(AD_TYPE,
+                     "%s: in `%s`, operand %zu is %s on `%s`, but a type must be R, I, V, P or S(d); set one of these "
+                     "in the operand's layout",
+                     op->site, op->rule->name, i + 1, ad_type_print(type_of(op, i, axis), type, sizeof type),
+                     ad_axis_name(axis));
     if (ad_type_dim(type_of(op, i, axis)) >= ndim)
-      return ad_fail(AD_TYPE, "%s: in `%s`, operand %zu is %s on `%s`, but this operand has %d dimension%s in \"%s\"",
+      return ad_fail(AD_TYPE,
+                     "%s: in `%s`, operand %zu is %s on `%s`, but this operand has only %d dimension%s in the rule "
+                     "\"%s\"; shard one of these, numbered from 0",
                      op->site, op->rule->name, i + 1, ad_type_print(type_of(op, i, axis), type, sizeof type),
                      ad_axis_name(axis), ndim, ndim == 1 ? "" : "s", op->rule->dims);
   }

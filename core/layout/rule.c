@@ -49,7 +49,9 @@ ad_status ad_rule_check(const ad_rule *rule, size_t count) {
     return ad_fail(AD_INVALID, "%s: the rule's `linearity` is %d, which does not exist; use a value of ad_linearity",
                    rule->name, (int)rule->linearity);
   if (operands != count)
-    return ad_fail(AD_INVALID, "%s: the rule's `dims` is \"%.80s\", for %zu operands, but the call has %zu operands",
+    return ad_fail(AD_INVALID,
+                   "%s: the rule's `dims` is \"%.80s\", for %zu operands, but the call has %zu operands; write a term "
+                   "in `dims` for each operand",
                    rule->name, rule->dims, operands, count);
   return AD_OK;
 }

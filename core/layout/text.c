@@ -34,17 +34,17 @@ static ad_status read_word(const char *text, ad_word word, ad_axes *named, ad_la
   ad_type type;
   char repeated[128];
   if (!ad_word_split(word, &name, &value))
-    return ad_fail(AD_INVALID, "layout \"%.120s\": `%.*s` is not AXIS=TYPE, as in tp=S0", text, ad_word_shown(word),
-                   word.data);
+    return ad_fail(AD_INVALID, "layout \"%.120s\": `%.*s` is not of the form AXIS=TYPE; write, for example, tp=S0",
+                   text, ad_word_shown(word), word.data);
   ad_axes axes = ad_word_axes(name);
   if (!axes) return unknown_axis(text, name);
   if (*named & axes)
     return ad_fail(AD_INVALID, "layout \"%.120s\": `%s` is named twice; name each axis once", text,
                    ad_axes_print(*named & axes, repeated, sizeof repeated));
   if (!read_type(value, &type))
-    return ad_fail(AD_INVALID,
-                   "layout \"%.120s\": `%.*s` has type `%.*s`; a type is R, I, V, P, S0 to S%d, or S0z to S%dz", text,
-                   ad_word_shown(name), name.data, ad_word_shown(value), value.data, AD_DIMS_MAX - 1, AD_DIMS_MAX - 1);
+    return ad_fail(AD_INVALID, "layout \"%.120s\": `%.*s` has type `%.*s`; write R, I, V, P, S0 to S%d, or S0z to S%dz",
+                   text, ad_word_shown(name), name.data, ad_word_shown(value), value.data, AD_DIMS_MAX - 1,
+                   AD_DIMS_MAX - 1);
   *named |= axes;
   /* one axis after another, so that dp_replicate shards outside dp_shard in any mesh */
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)

@@ -140,7 +140,7 @@ ad_status ad_layout_view_at(const ad_layout *layout, const ad_mesh *view, ad_lay
   if (!ad_mesh_same_ranks(layout->mesh, view))
     return ad_fail(AD_INVALID,
                    "%s: a view must have the same ranks as its mesh, but mesh \"%s\" has ranks %lld to %lld and the "
-                   "view \"%s\" has ranks %lld to %lld",
+                   "view \"%s\" has ranks %lld to %lld; use a view of the mesh's own ranks",
                    site, ad_mesh_text(layout->mesh), (long long)ad_mesh_first_rank(layout->mesh),
                    (long long)ad_mesh_last_rank(layout->mesh), ad_mesh_text(view), (long long)ad_mesh_first_rank(view),
                    (long long)ad_mesh_last_rank(view));

@@ -52,7 +52,7 @@ ad_status ad_mesh_create_stage(const ad_mesh *mesh, int64_t position, ad_mesh **
   char text[AD_MESH_TEXT_MAX];
   int64_t positions = mesh->axis_size[AD_PP];
   if (position < 0 || position >= positions)
-    return ad_fail(AD_INVALID, "mesh \"%s\" has no position %" PRId64 " on pp; the positions are 0 to %" PRId64,
+    return ad_fail(AD_INVALID, "mesh \"%s\" has no position %" PRId64 " on pp; choose a position from 0 to %" PRId64,
                    mesh->text, position, positions - 1);
   AD_TRY(text_without(mesh, AD_PP, "stage", text));
   return ad_mesh_create_pool(text, mesh->first_rank + position * (mesh->size / positions), out);
@@ -87,7 +87,7 @@ ad_status ad_mesh_create_slice(const ad_mesh *mesh, int64_t rank, ad_mesh **out)
   char text[AD_MESH_TEXT_MAX];
   ad_axis slower = slower_than_data(mesh);
   if (!ad_mesh_has_rank(mesh, rank))
-    return ad_fail(AD_INVALID, "rank %" PRId64 " is not on the mesh \"%s\"", rank, mesh->text);
+    return ad_fail(AD_INVALID, "rank %" PRId64 " is not on the mesh \"%s\"; pass a rank of the mesh", rank, mesh->text);
   if (slower < AD_AXIS_COUNT)
     return ad_fail(AD_INVALID,
                    "mesh \"%s\": write the data-parallel axes before `%s`, because the ranks of one data-parallel "
@@ -120,28 +120,31 @@ const char *ad_mesh_text(const ad_mesh *mesh) { return mesh->text; }
 /* Parses the mesh's text again and compares every field of the result with the mesh. */
 ad_status ad_mesh_check(const ad_mesh *mesh) {
   ad_mesh again;
-  if (!mesh) return ad_fail(AD_INVALID, "ad_mesh_check: the mesh is NULL");
+  if (!mesh) return ad_fail(AD_INVALID, "ad_mesh_check: the mesh is NULL; pass a mesh that ad_mesh_create made");
   if (!memchr(mesh->text, 0, sizeof mesh->text))
     return ad_fail(AD_INVALID,
                    "ad_mesh_check: the text of the mesh has no terminating 0; make meshes with ad_mesh_create");
   AD_TRY(ad_mesh_parse(mesh->text, mesh->first_rank, &again));
   if (again.size != mesh->size)
     return ad_fail(AD_INVALID,
-                   "ad_mesh_check: by its text the mesh \"%s\" has %" PRId64 " rank%s, but its fields say %" PRId64,
+                   "ad_mesh_check: by its text the mesh \"%s\" has %" PRId64 " rank%s, but its field `size` is %" PRId64
+                   "; make meshes with ad_mesh_create",
                    mesh->text, again.size, ad_plural(again.size), mesh->size);
   if (again.named != mesh->named || again.named_count != mesh->named_count)
-    return ad_fail(
-        AD_INVALID,
-        "ad_mesh_check: the text \"%s\" names %d axes (set 0x%x), but the fields of the mesh say %d (set 0x%x)",
-        mesh->text, again.named_count, again.named, mesh->named_count, mesh->named);
+    return ad_fail(AD_INVALID,
+                   "ad_mesh_check: the text \"%s\" names %d axes (set 0x%x), but in the fields of the mesh there are "
+                   "%d (set 0x%x); make meshes with ad_mesh_create",
+                   mesh->text, again.named_count, again.named, mesh->named_count, mesh->named);
   for (int i = 0; i < AD_AXIS_COUNT; i++) {
     if (again.order[i] != mesh->order[i])
-      return ad_fail(AD_INVALID, "ad_mesh_check: axis %d of \"%s\" is `%s` by its text, but `%s` by its fields", i,
-                     mesh->text, ad_axis_name(again.order[i]), ad_axis_name(mesh->order[i]));
+      return ad_fail(AD_INVALID,
+                     "ad_mesh_check: axis %d of \"%s\" is `%s` by its text, but `%s` by its fields; make meshes with "
+                     "ad_mesh_create",
+                     i, mesh->text, ad_axis_name(again.order[i]), ad_axis_name(mesh->order[i]));
     if (again.axis_size[i] != mesh->axis_size[i] || again.stride[i] != mesh->stride[i])
       return ad_fail(AD_INVALID,
                      "ad_mesh_check: by the text, `%s` of \"%s\" has size %" PRId64 " and stride %" PRId64
-                     ", but the fields of the mesh say %" PRId64 " and %" PRId64,
+                     ", but by the fields of the mesh %" PRId64 " and %" PRId64 "; make meshes with ad_mesh_create",
                      ad_axis_name((ad_axis)i), mesh->text, again.axis_size[i], again.stride[i], mesh->axis_size[i],
                      mesh->stride[i]);
   }

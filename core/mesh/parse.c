@@ -28,8 +28,8 @@ static ad_status unknown_axis(const char *text, ad_word name) {
 static ad_status add_axis(const char *text, ad_word word, ad_mesh *mesh) {
   ad_word name, value;
   if (!ad_word_split(word, &name, &value))
-    return ad_fail(AD_INVALID, "mesh \"%.80s\": `%.*s` is not AXIS=SIZE, as in tp=2", text, ad_word_shown(word),
-                   word.data);
+    return ad_fail(AD_INVALID, "mesh \"%.80s\": `%.*s` is not of the form AXIS=SIZE; write, for example, tp=2", text,
+                   ad_word_shown(word), word.data);
   ad_axes axes = ad_word_axes(name);
   if (!axes) return unknown_axis(text, name);
   ad_axis axis = axes == AD_AXES_DP ? AD_DP_SHARD : (ad_axis)__builtin_ctz(axes);
@@ -37,12 +37,12 @@ static ad_status add_axis(const char *text, ad_word word, ad_mesh *mesh) {
   if (mesh->named & AD_AXES(axis))
     return ad_fail(AD_INVALID, "mesh \"%.80s\": `%s` is named twice; name each axis once", text, ad_axis_name(axis));
   if (!size)
-    return ad_fail(AD_INVALID, "mesh \"%.80s\": `%s` has size `%.*s`; a size is a whole number from 1 to 2^40", text,
+    return ad_fail(AD_INVALID, "mesh \"%.80s\": `%s` has size `%.*s`; write a whole number from 1 to 2^40", text,
                    ad_axis_name(axis), ad_word_shown(value), value.data);
   if (size > AD_MESH_RANKS_MAX / mesh->size)
     return ad_fail(AD_INVALID,
                    "mesh \"%.80s\": %" PRId64 " times `%s`=%" PRId64
-                   " is more than 2^40 ranks, the largest size of a world",
+                   " is more than 2^40 ranks, the most that a mesh can have; choose smaller sizes",
                    text, mesh->size, ad_axis_name(axis), size);
   mesh->named |= AD_AXES(axis);
   mesh->order[mesh->named_count++] = axis;

@@ -12,7 +12,7 @@ ad_status ad_mesh_create_view(const ad_mesh *mesh, const char *text, ad_mesh **o
   if (parsed.size != mesh->size)
     return ad_fail(AD_INVALID,
                    "a view must have as many ranks as its mesh, but view \"%s\" has %" PRId64
-                   " rank%s and mesh \"%s\" has %" PRId64 "",
+                   " rank%s and mesh \"%s\" has %" PRId64 "; choose sizes with this product",
                    parsed.text, parsed.size, ad_plural(parsed.size), mesh->text, mesh->size);
   AD_TRY(ad_new(1, &view));
   *view = parsed;

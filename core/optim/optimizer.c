@@ -79,8 +79,8 @@ static ad_status check_belong(const ad_optimizer_record *record, const ad_optimi
     const ad_optimizer_record *other = ad_optimizer_record_of((ad_optimizer_kind)kind);
     for (const ad_option_record *option = other->options; option->name; option++)
       if (!ad_optimizer_option_at(record, option->offset) && value_of(option, options) != 0)
-        return ad_fail(AD_INVALID, "%s: `%s` is an option of %s; leave it out, or set the field `kind`", record->name,
-                       option->name, other->name);
+        return ad_fail(AD_INVALID, "%s: `%s` is an option of %s; leave `%s` out, or choose %s in the field `kind`",
+                       record->name, option->name, other->name, option->name, other->name);
   }
   return AD_OK;
 }
@@ -89,7 +89,10 @@ static ad_status take_options(const ad_optimizer_options *given, ad_optimizer_op
   AD_TRY(ad_options_take(out, sizeof *out, given, "ad_optimizer_options"));
   const ad_optimizer_record *record = ad_optimizer_record_of(out->kind);
   if (!record)
-    return ad_fail(AD_INVALID, "the field `kind` of ad_optimizer_options is %d, which is no optimizer", (int)out->kind);
+    return ad_fail(
+        AD_INVALID,
+        "the field `kind` of ad_optimizer_options is %d, which is no optimizer; use a value of ad_optimizer_kind",
+        (int)out->kind);
   AD_TRY(check_belong(record, out));
   set_defaults(record, out);
   for (const ad_option_record *option = record->options; option->name; option++) {
@@ -106,10 +109,14 @@ static ad_status take_options(const ad_optimizer_options *given, ad_optimizer_op
 
 static ad_status check_param(const ad_optimizer_record *record, const ad_array *param, size_t index) {
   if (param->dtype != AD_F32 && param->dtype != AD_F64)
-    return ad_fail(AD_INVALID, "%s: parameter %zu has dtype %s; %s can update only f32 and f64", record->name, index,
-                   ad_dtype_name(param->dtype), record->name);
+    return ad_fail(AD_INVALID,
+                   "%s: parameter %zu (from 0) has dtype %s, but %s can update only f32 and f64; give the parameter "
+                   "one of these dtypes",
+                   record->name, index, ad_dtype_name(param->dtype), record->name);
   if (param->scale)
-    return ad_fail(AD_TYPE, "%s: parameter %zu is stored times 2^-%d; a parameter must be stored unscaled",
+    return ad_fail(AD_TYPE,
+                   "%s: parameter %zu (from 0) is stored multiplied by 2^-%d, but must be stored without a scale; set "
+                   "its `scale` to 0",
                    record->name, index, param->scale);
   return AD_OK;
 }
@@ -206,28 +213,30 @@ static ad_status check_meets(const slot *s, const ad_array *array, const char *w
   char mine[256], theirs[256];
   const ad_array *state = &s->like;
   if (!ad_shape_equal(&state->shape, &array->shape))
-    return ad_fail(AD_INVALID, "%s: in `%s`, %s %zu has shape %s, but its state has shape %s; nothing was updated",
+    return ad_fail(AD_INVALID,
+                   "%s: in `%s`, %s %zu has shape %s, but its state has shape %s; pass arrays of the shape with which "
+                   "ad_optimizer_create was called. Nothing was updated",
                    site, s->record->name, what, index, ad_shape_print(&array->shape, theirs, sizeof theirs),
                    ad_shape_print(&state->shape, mine, sizeof mine));
   if (!ad_layout_equal(&state->layout, &array->layout))
     return ad_fail(AD_TYPE,
-                   "%s: in `%s`, %s %zu has layout \"%s\", but its state has layout \"%s\"; reduce the gradient to "
-                   "the storage layout; nothing was updated",
+                   "%s: in `%s`, %s %zu has layout \"%s\", but its state has layout \"%s\"; reduce the gradient to the "
+                   "storage layout first. Nothing was updated",
                    site, s->record->name, what, index, ad_layout_print(&array->layout, theirs, sizeof theirs),
                    ad_layout_print(&state->layout, mine, sizeof mine));
   if (array->scale)
     return ad_fail(AD_TYPE,
-                   "%s: in `%s`, %s %zu is stored times 2^-%d, but must be stored unscaled, as its state is; "
-                   "nothing was updated",
+                   "%s: in `%s`, %s %zu is stored multiplied by 2^-%d, but must be stored without a scale, as its "
+                   "state is. Nothing was updated",
                    site, s->record->name, what, index, array->scale);
   if (!ad_shape_equal(&state->local, &array->local))
     return ad_fail(AD_INVALID,
-                   "%s: in `%s`, the local part of %s %zu has shape %s, but that of its state has shape %s; nothing "
-                   "was updated",
+                   "%s: in `%s`, the local part of %s %zu has shape %s, but that of its state has shape %s; pass "
+                   "arrays with which ad_optimizer_create was called. Nothing was updated",
                    site, s->record->name, what, index, ad_shape_print(&array->local, theirs, sizeof theirs),
                    ad_shape_print(&state->local, mine, sizeof mine));
   if (array->data || !state->data || !ad_array_numel(array)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: in `%s`, %s %zu has no memory for its elements; set its `data`; nothing was updated",
+  return ad_fail(AD_INVALID, "%s: in `%s`, %s %zu has no memory for its elements; set its `data`. Nothing was updated",
                  site, s->record->name, what, index);
 }
 
@@ -235,12 +244,13 @@ static ad_status check_param_of(const slot *s, const ad_array *param, size_t ind
   AD_TRY(check_meets(s, param, "parameter", index, site));
   if (param->data && !s->like.data && ad_array_numel(param))
     return ad_fail(AD_INVALID,
-                   "%s: in `%s`, parameter %zu had no `data` when ad_optimizer_create made its state; "
-                   "create the optimizer again with the memory of the parameter; nothing was updated",
+                   "%s: in `%s`, parameter %zu had no `data` when ad_optimizer_create made its state; create the "
+                   "optimizer again with the memory of the parameter. Nothing was updated",
                    site, s->record->name, index);
   if (param->dtype == s->like.dtype) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "%s: in `%s`, parameter %zu has dtype %s, but its state was made for dtype %s; nothing was updated",
+                 "%s: in `%s`, parameter %zu has dtype %s, but its state was made for dtype %s; create the optimizer "
+                 "again for this dtype. Nothing was updated",
                  site, s->record->name, index, ad_dtype_name(param->dtype), ad_dtype_name(s->like.dtype));
 }
 
@@ -251,19 +261,23 @@ static ad_status check_gradient_of(const slot *s, const ad_array *grad, size_t i
   AD_TRY(check_meets(s, grad, "gradient", index, site));
   if (ad_dtype_is_float(grad->dtype)) return AD_OK;
   char floats[AD_DTYPES_TEXT];
-  return ad_fail(AD_TYPE, "%s: in `%s`, gradient %zu has dtype %s, but must have %s; nothing was updated", site,
-                 s->record->name, index, ad_dtype_name(grad->dtype),
-                 ad_dtypes_print(ad_dtype_is_float, NULL, "or", floats));
+  return ad_fail(
+      AD_TYPE,
+      "%s: in `%s`, gradient %zu has dtype %s, but must have %s; convert the gradient first. Nothing was updated", site,
+      s->record->name, index, ad_dtype_name(grad->dtype), ad_dtypes_print(ad_dtype_is_float, NULL, "or", floats));
 }
 
 static ad_status check_factors(const ad_optimizer *optimizer, double lr, double factor, const char *site) {
   if (!isfinite(lr))
-    return ad_fail(AD_INVALID, "%s: in `%s`, the learning rate `lr` must be finite, but is %g; nothing was updated",
-                   site, name_of(optimizer), lr);
+    return ad_fail(
+        AD_INVALID,
+        "%s: in `%s`, the learning rate `lr` must be finite, but is %g; pass a finite number. Nothing was updated",
+        site, name_of(optimizer), lr);
   if (!isfinite(factor))
     return ad_fail(AD_INVALID,
-                   "%s: in `%s`, the `factor` of the gradients must be finite, but is %g; nothing was updated", site,
-                   name_of(optimizer), factor);
+                   "%s: in `%s`, the `factor` of the gradients must be finite, but is %g; pass a finite number. "
+                   "Nothing was updated",
+                   site, name_of(optimizer), factor);
   return AD_OK;
 }
 
@@ -342,7 +356,8 @@ int64_t ad_optimizer_steps(const ad_optimizer *optimizer) { return optimizer->st
 ad_status ad_optimizer_set_steps(ad_optimizer *optimizer, int64_t steps) {
   AD_NEED(optimizer);
   if (steps < 0)
-    return ad_fail(AD_INVALID, "%s: the number of steps taken must be at least 0, but is %lld; nothing was changed",
+    return ad_fail(AD_INVALID,
+                   "%s: the number of steps taken must be at least 0, but is %lld; pass 0 or more. Nothing was changed",
                    name_of(optimizer), (long long)steps);
   optimizer->steps = steps;
   return AD_OK;

@@ -45,8 +45,8 @@ ad_status ad_clip_factor(double norm, double clip, double *out) {
     return ad_fail(AD_INVALID, "ad_clip_factor: `clip` must be a finite number of at least 0, but is %g", clip);
   if (!(isfinite(norm) && norm >= 0))
     return ad_fail(AD_NUMBER,
-                   "ad_clip_factor: the norm of the gradient is %g, which no factor can clip; skip this step, as after "
-                   "an overflow that ad_loss_scale_update reports",
+                   "ad_clip_factor: the norm of the gradient is %g, so the gradient cannot be clipped; skip this step, "
+                   "as after an overflow that ad_loss_scale_update reports",
                    norm);
   *out = clip > 0 && norm > clip ? clip / norm : 1;
   return AD_OK;

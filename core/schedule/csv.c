@@ -26,7 +26,7 @@ static ad_status read_row(ad_table *table, int32_t rank, const char *line, size_
     if (!stop) stop = end;
     ad_table_cell cell = unquoted(ad_table_cell_trimmed(line, (size_t)(stop - line)));
     ad_status status = ad_table_cell_add(table, rank, cell, overlapped);
-    if (status) return ad_fail_in(status, "%s, line %d, cell %zu", name, rank + 1, number);
+    if (status) return ad_fail_in(status, "%s, line %d, cell %zu (both from 1)", name, rank + 1, number);
     line = stop + 1;
   }
   return AD_OK;
@@ -67,10 +67,12 @@ ad_status ad_table_csv_parse(const char *text, size_t size, const char *name, ad
   const char *end = end_of_rows(text, text + size);
   int64_t rows = count_rows(text, end);
   ad_table *table;
-  if (!rows) return ad_fail(AD_INVALID, "%s is empty, but a schedule table must have a row for each rank", name);
+  if (!rows) return ad_fail(AD_INVALID, "%s is empty; write a row of actions for each rank of the table", name);
   if (rows > AD_TABLE_RANKS_MAX)
-    return ad_fail(AD_INVALID, "%s has %lld rows, one for each rank, but at most %d ranks are allowed", name,
-                   (long long)rows, AD_TABLE_RANKS_MAX);
+    return ad_fail(
+        AD_INVALID,
+        "%s has %lld rows, one for each rank, but at most %d ranks are allowed; write a table of fewer ranks", name,
+        (long long)rows, AD_TABLE_RANKS_MAX);
   AD_TRY(ad_table_create((int32_t)rows, &table));
   table->is_csv = 1;
   ad_status status = read_rows(table, text, end, name, overlapped);
@@ -87,13 +89,13 @@ ad_status ad_table_csv_parse(const char *text, size_t size, const char *name, ad
 static ad_status check_writable(const ad_table *table) {
   if (table->edge_count)
     return ad_fail(AD_INVALID,
-                   "the table cannot be written as CSV, because its stages do not form a chain; write JSON");
+                   "the table cannot be written as CSV, because its stages do not form a chain; write a .json file");
   for (int32_t r = 0; r < table->ranks; r++)
     for (size_t i = 0; i < table->rows[r].count; i++)
       if (table->rows[r].actions[i].kind == AD_ACTION_REDUCE && table->rows[r].actions[i].microbatch >= 0)
         return ad_fail(AD_INVALID,
-                       "the table cannot be written as CSV, because it reduces each microbatch separately (first on "
-                       "rank %d, place %zu); write JSON",
+                       "the table cannot be written as CSV, because it has a REDUCE of a single microbatch (first on "
+                       "rank %d, place %zu), for which CSV has no word; write a .json file",
                        r, i);
   return AD_OK;
 }

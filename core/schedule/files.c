@@ -18,8 +18,10 @@ ad_status ad_table_parse(const char *text, size_t size, const char *name, ad_tab
   size_t count = 0;
   AD_NEED(text, name, out);
   if (size > AD_TABLE_FILE_MAX)
-    return ad_fail(AD_INVALID, "%s has %zu bytes, but the file of a schedule table may have at most %d bytes", name,
-                   size, AD_TABLE_FILE_MAX);
+    return ad_fail(
+        AD_INVALID,
+        "%s has %zu bytes, but the file of a schedule table may have at most %d bytes; write a smaller table", name,
+        size, AD_TABLE_FILE_MAX);
   if (is_json(text, size))
     AD_TRY(ad_table_json_parse(text, size, name, out, &count));
   else

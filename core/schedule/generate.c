@@ -36,19 +36,24 @@ static ad_status find_schedule(const char *name, size_t *out) {
   const char *near = ad_nearest_name(name, names, SCHEDULES);
   ad_printable(name, typed, sizeof typed);
   if (near) return ad_fail(AD_INVALID, "there is no schedule '%s'; did you mean %s?", typed, near);
-  return ad_fail(AD_INVALID,
-                 "there is no schedule '%s'; the schedules are gpipe, 1f1b, interleaved, zb, accumulate and leads",
+  return ad_fail(AD_INVALID, "there is no schedule '%s'; choose gpipe, 1f1b, interleaved, zb, accumulate or leads",
                  typed);
 }
 
 ad_status ad_table_check_shape(const ad_table_shape *shape) {
   if (shape->stages < 1 || shape->stages > AD_TABLE_STAGES_MAX)
-    return ad_fail(AD_INVALID, "a table must have 1 to %d stages, not %d", AD_TABLE_STAGES_MAX, shape->stages);
+    return ad_fail(AD_INVALID,
+                   "a schedule table can have 1 to %d stages, but %d were requested; choose a number in this range",
+                   AD_TABLE_STAGES_MAX, shape->stages);
   if (shape->microbatches < 1 || shape->microbatches > AD_TABLE_CELLS_MAX / shape->stages)
-    return ad_fail(AD_INVALID, "a table of %d stages must have 1 to %d microbatches, not %d", shape->stages,
-                   AD_TABLE_CELLS_MAX / shape->stages, shape->microbatches);
+    return ad_fail(AD_INVALID,
+                   "a schedule table of %d stages can have 1 to %d microbatches, but %d were requested; choose a "
+                   "number in this range",
+                   shape->stages, AD_TABLE_CELLS_MAX / shape->stages, shape->microbatches);
   if (shape->ranks < 1 || shape->ranks > AD_TABLE_RANKS_MAX)
-    return ad_fail(AD_INVALID, "a table must have 1 to %d ranks, not %d", AD_TABLE_RANKS_MAX, shape->ranks);
+    return ad_fail(AD_INVALID,
+                   "a schedule table can have 1 to %d ranks, but %d were requested; choose a number in this range",
+                   AD_TABLE_RANKS_MAX, shape->ranks);
   return AD_OK;
 }
 

@@ -21,7 +21,8 @@ static ad_status read_edge(ad_table *table, const json_t *edge) {
     return ad_fail(AD_INVALID, "the entry is not an edge; write [from, to] or [from, to, \"one_way\"]");
   json_int_t first = json_integer_value(from), last = json_integer_value(to);
   if (first < 0 || first >= AD_TABLE_STAGES_MAX || last < 0 || last >= AD_TABLE_STAGES_MAX)
-    return ad_fail(AD_INVALID, "the edge has a stage outside the range 0 to %d", AD_TABLE_STAGES_MAX - 1);
+    return ad_fail(AD_INVALID, "the edge names a stage outside the range from 0 to %d; write stages of the table",
+                   AD_TABLE_STAGES_MAX - 1);
   return ad_table_connect(table, (int32_t)first, (int32_t)last, way ? AD_STAGE_ONE_WAY : AD_STAGE_BOTH_WAYS);
 }
 
@@ -31,7 +32,7 @@ static ad_status read_edges(ad_table *table, const json_t *edges, const char *na
     return ad_fail(AD_INVALID, "%s: the value of \"edges\" is not a list; write a list of edges [from, to]", name);
   for (size_t i = 0; i < json_array_size(edges); i++) {
     ad_status status = read_edge(table, json_array_get(edges, i));
-    if (status) return ad_fail_in(status, "%s, edge %zu", name, i);
+    if (status) return ad_fail_in(status, "%s, edge %zu (from 0)", name, i);
   }
   return AD_OK;
 }
@@ -44,10 +45,13 @@ static ad_status read_action(ad_table *table, int32_t rank, const json_t *action
 
 static ad_status read_rank(ad_table *table, int32_t rank, const json_t *list, const char *name, size_t *overlapped) {
   if (!json_is_array(list))
-    return ad_fail(AD_INVALID, "%s: the entry of rank %d in \"ranks\" is not a list of actions", name, rank);
+    return ad_fail(
+        AD_INVALID,
+        "%s: the entry of rank %d in \"ranks\" is not a list; write a list of actions, such as [\"0F0\", \"0B0\"]",
+        name, rank);
   for (size_t i = 0; i < json_array_size(list); i++) {
     ad_status status = read_action(table, rank, json_array_get(list, i), overlapped);
-    if (status) return ad_fail_in(status, "%s, rank %d, place %zu", name, rank, i);
+    if (status) return ad_fail_in(status, "%s, rank %d, place %zu (both from 0)", name, rank, i);
   }
   return AD_OK;
 }
@@ -63,11 +67,14 @@ static ad_status read_document(const json_t *document, const char *name, ad_tabl
 static ad_status check_document(const json_t *document, const char *name) {
   const json_t *format = json_object_get(document, "schedule"), *ranks = json_object_get(document, "ranks");
   if (!json_is_integer(format) || json_integer_value(format) != FORMAT)
-    return ad_fail(AD_INVALID, "%s is not a schedule table, because it does not contain \"schedule\": %d", name,
-                   FORMAT);
+    return ad_fail(
+        AD_INVALID,
+        "%s is not a schedule table, because its key \"schedule\" is not %d; name the JSON file of a schedule table",
+        name, FORMAT);
   if (!json_is_array(ranks) || !json_array_size(ranks) || json_array_size(ranks) > AD_TABLE_RANKS_MAX)
-    return ad_fail(AD_INVALID, "%s: the value of \"ranks\" is not a list of 1 to %d lists of actions", name,
-                   AD_TABLE_RANKS_MAX);
+    return ad_fail(AD_INVALID,
+                   "%s: the value of \"ranks\" is not a list of 1 to %d lists; write one list of actions for each rank",
+                   name, AD_TABLE_RANKS_MAX);
   return AD_OK;
 }
 
@@ -89,7 +96,7 @@ ad_status ad_table_json_parse(const char *text, size_t size, const char *name, a
   AD_TRY(ad_json_parse(text, size, JSON_REJECT_DUPLICATES, &document, &error));
   char reason[2 * JSON_ERROR_TEXT_LENGTH];
   if (!document)
-    return ad_fail(AD_INVALID, "%s is not valid JSON at line %d, column %d: %s", name, error.line, error.column,
+    return ad_fail(AD_INVALID, "%s is not valid JSON at line %d, column %d (%s)", name, error.line, error.column,
                    ad_printable(error.text, reason, sizeof reason));
   ad_status status = make_table(document, name, out, overlapped);
   json_decref(document);

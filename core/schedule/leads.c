@@ -49,12 +49,16 @@ static ad_status check_shape(const ad_table *table, const int32_t *rank_of, int3
         AD_INVALID,
         "the table already has actions, but schedule 'leads' can only fill an empty table; create a new table");
   if (table->edge_count && table->stages > stages)
-    return ad_fail(AD_INVALID, "stage %d is connected to another stage, but the table has only %d stage%s",
+    return ad_fail(AD_INVALID,
+                   "stage %d is connected to another stage, but only %d stage%s are requested; connect only stages "
+                   "that are in the table",
                    table->stages - 1, stages, ad_plural(stages));
   for (int32_t s = 0; s < stages; s++)
     if (rank_of[s] < 0 || rank_of[s] >= table->ranks)
-      return ad_fail(AD_INVALID, "stage %d must be on one of the ranks 0 to %d, not on rank %d", s, table->ranks - 1,
-                     rank_of[s]);
+      return ad_fail(
+          AD_INVALID,
+          "stage %d must be on one of the ranks 0 to %d, but is on rank %d; give the stage one of these ranks", s,
+          table->ranks - 1, rank_of[s]);
   return AD_OK;
 }
 

@@ -17,16 +17,18 @@ static const struct {
 static ad_status check_parts(const ad_table *table, unsigned parts) {
   unsigned known = AD_TABLE_TRANSFERS | AD_TABLE_GATHERS | AD_TABLE_REDUCTIONS | AD_TABLE_END;
   if (parts & ~known)
-    return ad_fail(AD_INVALID, "ad_table_lower: the option `parts` has the bits %#x, which are no parts of a table",
-                   parts & ~known);
+    return ad_fail(
+        AD_INVALID,
+        "ad_table_lower: the option `parts` has the bits %#x, which mean nothing; use values of ad_table_part",
+        parts & ~known);
   for (size_t i = 0; i < sizeof passes / sizeof *passes; i++)
     if (parts & table->parts & passes[i].part)
-      return ad_fail(
-          AD_INVALID,
-          "the table already has %s; leave them out of `parts`, or lower a table that has only compute actions",
-          passes[i].name);
+      return ad_fail(AD_INVALID,
+                     "the table already has %s, which cannot be inserted a second time; leave %s out of `parts`, or "
+                     "lower a table that has only compute actions",
+                     passes[i].name, passes[i].name);
   if (table->action_count > AD_TABLE_ACTIONS_MAX / 8)
-    return ad_fail(AD_INVALID, "a table of %zu actions is too large to be lowered; at most %d actions are allowed",
+    return ad_fail(AD_INVALID, "a table of %zu actions is too large to be lowered; use a table of at most %d actions",
                    table->action_count, AD_TABLE_ACTIONS_MAX / 8);
   return AD_OK;
 }
@@ -57,8 +59,8 @@ ad_status ad_table_lower(ad_table *table, const ad_table_lowering *given) {
   if (!options.parts) options.parts = AD_TABLE_TRANSFERS | AD_TABLE_REDUCTIONS | AD_TABLE_END;
   if (options.gathered < 0)
     return ad_fail(AD_INVALID,
-                   "the option `gathered` must be the number of stages that a rank may hold gathered, 1 or more, or 0 "
-                   "for any number, not %d",
+                   "the option `gathered`, the most stages whose parameters a rank may hold gathered, must be 1 or "
+                   "more, or 0 for any number, but is %d",
                    options.gathered);
   AD_TRY(check_parts(table, options.parts));
   AD_TRY(ad_table_check(table, NULL));

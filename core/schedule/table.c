@@ -12,7 +12,9 @@ ad_status ad_table_create(int32_t ranks, ad_table **out) {
   ad_table *table;
   AD_NEED(out);
   if (ranks < 1 || ranks > AD_TABLE_RANKS_MAX)
-    return ad_fail(AD_INVALID, "a table must have 1 to %d ranks, not %d", AD_TABLE_RANKS_MAX, ranks);
+    return ad_fail(AD_INVALID,
+                   "a schedule table can have 1 to %d ranks, but %d were requested; choose a number in this range",
+                   AD_TABLE_RANKS_MAX, ranks);
   AD_TRY(ad_new(1, &table));
   ad_status status = ad_new((size_t)ranks, &table->rows);
   if (status) {
@@ -36,8 +38,8 @@ void ad_table_destroy(ad_table *table) {
 
 static ad_status check_kind(const ad_action *action) {
   if ((unsigned)action->kind < AD_ACTION_COUNT) return AD_OK;
-  return ad_fail(AD_INVALID, "the `kind` of an action is %d, but kinds are 0 to %d", (int)action->kind,
-                 AD_ACTION_COUNT - 1);
+  return ad_fail(AD_INVALID, "the `kind` of an action is %d, but must be a value of ad_action_kind, from 0 to %d",
+                 (int)action->kind, AD_ACTION_COUNT - 1);
 }
 
 /* Returns AD_INVALID unless `microbatch` is right for the action's kind: a number of a microbatch if the kind has one,
@@ -46,11 +48,13 @@ static ad_status check_microbatch(const ad_action *action, const char *name) {
   switch (ad_action_record_of(action->kind)->names) {
     case AD_NAMES_MICROBATCH:
       if (action->microbatch >= 0 && action->microbatch < AD_TABLE_CELLS_MAX) return AD_OK;
-      return ad_fail(AD_INVALID, "%s of stage %d needs a microbatch from 0 to %d, not %d", name, action->stage,
+      return ad_fail(AD_INVALID, "%s of stage %d needs a `microbatch` from 0 to %d, but has %d", name, action->stage,
                      AD_TABLE_CELLS_MAX - 1, action->microbatch);
     case AD_NAMES_MAYBE:
       if (action->microbatch >= -1 && action->microbatch < AD_TABLE_CELLS_MAX) return AD_OK;
-      return ad_fail(AD_INVALID, "%s of stage %d needs a microbatch, or -1 for the last reduction of the stage, not %d",
+      return ad_fail(AD_INVALID,
+                     "the `microbatch` of %s of stage %d must be the number of a microbatch, or -1 for the last "
+                     "reduction of the stage, but is %d",
                      name, action->stage, action->microbatch);
     default:
       if (!action->microbatch) return AD_OK;
@@ -63,23 +67,28 @@ static ad_status check_microbatch(const ad_action *action, const char *name) {
 static ad_status check_stage(const ad_action *action, const char *name) {
   int has = ad_action_record_of(action->kind)->names != AD_NAMES_NOTHING;
   if (action->stage >= 0 && action->stage < (has ? AD_TABLE_STAGES_MAX : 1)) return AD_OK;
-  return has ? ad_fail(AD_INVALID, "%s needs a stage from 0 to %d, not %d", name, AD_TABLE_STAGES_MAX - 1,
+  return has ? ad_fail(AD_INVALID, "the `stage` of %s must be from 0 to %d, but is %d", name, AD_TABLE_STAGES_MAX - 1,
                        action->stage)
-             : ad_fail(AD_INVALID, "the `stage` of %s must be 0, not %d, because %s is not an action of one stage",
-                       name, action->stage, name);
+             : ad_fail(AD_INVALID, "the `stage` of %s must be 0, because %s is not an action of one stage, but is %d",
+                       name, name, action->stage);
 }
 
 static ad_status check_hop(const ad_action *action, const char *name) {
   if (!ad_action_is_transfer(action->kind))
-    return action->hop ? ad_fail(AD_INVALID, "the `hop` of %s must be 0, not %d, because %s is not a transfer", name,
-                                 action->hop, name)
+    return action->hop ? ad_fail(AD_INVALID,
+                                 "the `hop` of %s must be 0, because %s is not a transfer between stages, but is %d",
+                                 name, name, action->hop)
                        : AD_OK;
   if (action->hop < -AD_TABLE_STAGES_MAX || action->hop > AD_TABLE_STAGES_MAX)
-    return ad_fail(AD_INVALID, "the `hop` of %s of stage %d is %d stages, but a table has at most %d stages", name,
-                   action->stage, action->hop, AD_TABLE_STAGES_MAX);
+    return ad_fail(AD_INVALID,
+                   "the `hop` of %s of stage %d (the peer's stage minus this stage) is %d, but a table has at most %d "
+                   "stages; name a stage of the table",
+                   name, action->stage, action->hop, AD_TABLE_STAGES_MAX);
   int32_t peer = ad_action_peer(action);
   if (peer >= 0 && peer < AD_TABLE_STAGES_MAX) return AD_OK;
-  return ad_fail(AD_INVALID, "the `hop` %d of %s leads from stage %d to stage %d, but a table has only stages 0 to %d",
+  return ad_fail(AD_INVALID,
+                 "by its `hop` %d, the peer of %s of stage %d is stage %d, but a table has only stages 0 to %d; name a "
+                 "stage of the table",
                  action->hop, name, action->stage, peer, AD_TABLE_STAGES_MAX - 1);
 }
 
@@ -90,7 +99,7 @@ static ad_status check_cells(int32_t stages, int32_t microbatches, size_t edges)
   int64_t most = larger(stages, (int32_t)edges);
   if (most * microbatches <= AD_TABLE_CELLS_MAX) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "a table of %d stages and %d microbatches is too large: the product of the two must be at most %d",
+                 "a table of %d stages and %d microbatches is too large: choose numbers whose product is at most %d",
                  stages, microbatches, AD_TABLE_CELLS_MAX);
 }
 
@@ -116,8 +125,9 @@ static int32_t microbatches_with(const ad_table *table, const ad_action *action)
 ad_status ad_table_add(ad_table *table, int32_t rank, const ad_action *action) {
   AD_NEED(table, action);
   if (rank < 0 || rank >= table->ranks)
-    return ad_fail(AD_INVALID, "the table has ranks 0 to %d, so no action can be added to rank %d", table->ranks - 1,
-                   rank);
+    return ad_fail(AD_INVALID,
+                   "the table has ranks 0 to %d, so no action can be added to rank %d; add to a rank of the table",
+                   table->ranks - 1, rank);
   AD_TRY(check_kind(action));
   const char *name = ad_action_name(action->kind);
   AD_TRY(check_stage(action, name));
@@ -126,7 +136,8 @@ ad_status ad_table_add(ad_table *table, int32_t rank, const ad_action *action) {
   int32_t stages = stages_with(table, action), microbatches = microbatches_with(table, action);
   AD_TRY(check_cells(stages, microbatches, table->edge_count));
   if (table->action_count == AD_TABLE_ACTIONS_MAX)
-    return ad_fail(AD_INVALID, "the table is full, because a table has at most %d actions", AD_TABLE_ACTIONS_MAX);
+    return ad_fail(AD_INVALID, "the table is full, because a table can have at most %d actions; make a smaller table",
+                   AD_TABLE_ACTIONS_MAX);
   ad_table_row *row = &table->rows[rank];
   AD_TRY(make_row_room(row));
   row->actions[row->count++] = *action;
@@ -234,9 +245,10 @@ ad_status ad_table_connect(ad_table *table, int32_t from, int32_t to, ad_stage_w
   if (way != AD_STAGE_BOTH_WAYS && way != AD_STAGE_ONE_WAY)
     return ad_fail(AD_INVALID, "`way` must be AD_STAGE_BOTH_WAYS or AD_STAGE_ONE_WAY, not %d", (int)way);
   if (table->edge_count && ad_table_find_edge(table, from, to) != SIZE_MAX)
-    return ad_fail(AD_INVALID, "stages %d and %d are connected already; connect two stages once", from, to);
+    return ad_fail(AD_INVALID, "stages %d and %d are connected already; connect the two only once", from, to);
   if (table->edge_count == AD_TABLE_STAGES_MAX)
-    return ad_fail(AD_INVALID, "the table is full, because a table has at most %d pairs of connected stages",
+    return ad_fail(AD_INVALID,
+                   "the table is full, because a table can have at most %d pairs of connected stages; connect fewer",
                    AD_TABLE_STAGES_MAX);
   AD_TRY(check_cells(larger(table->stages, to + 1), table->microbatches, table->edge_count + 1));
   AD_TRY(ad_grow(&table->edges, table->edge_count, table->edge_count + 1));

@@ -19,8 +19,9 @@ static ad_status check_cost(const char *what, double cost) {
 
 static ad_status check_stages(const ad_table *table, const ad_table_costs *costs) {
   if (costs->stage_count == (size_t)table->stages) return AD_OK;
-  return ad_fail(AD_INVALID, "costs are given for %zu stage%s, but the table has %d stages", costs->stage_count,
-                 ad_plural((long long)costs->stage_count), table->stages);
+  return ad_fail(AD_INVALID,
+                 "costs are given for %zu stage%s, but the table has %d stages; give one cost for each stage",
+                 costs->stage_count, ad_plural((long long)costs->stage_count), table->stages);
 }
 
 static ad_status check_of_action(const ad_table_costs *costs, const ad_action *action) {
@@ -33,8 +34,10 @@ static ad_status check_of_action(const ad_table_costs *costs, const ad_action *a
 
 static ad_status check_of_actions(const ad_table *table, const ad_table_costs *costs) {
   if (costs->microbatch_count != (size_t)table->microbatches)
-    return ad_fail(AD_INVALID, "costs are given for %zu microbatch%s, but the table has %d microbatches",
-                   costs->microbatch_count, costs->microbatch_count == 1 ? "" : "es", table->microbatches);
+    return ad_fail(
+        AD_INVALID,
+        "costs are given for %zu microbatch%s, but the table has %d microbatches; give costs for all of these",
+        costs->microbatch_count, costs->microbatch_count == 1 ? "" : "es", table->microbatches);
   for (int32_t r = 0; r < table->ranks; r++)
     for (size_t i = 0; i < table->rows[r].count; i++) AD_TRY(check_of_action(costs, &table->rows[r].actions[i]));
   return AD_OK;

@@ -20,8 +20,7 @@ enum { WORDS = 512, SHOWN = 120, KEY_SIZE = 128 };
 
 ad_status ad_config_give(ad_config *to, const char *key, const char *from, const char *text) {
   if (to->count == AD_CONFIG_VALUES_MAX)
-    return ad_fail(AD_INVALID,
-                   "config.json has more than %d keys that addend uses; name the config.json of another model",
+    return ad_fail(AD_INVALID, "config.json has more than %d keys that addend uses; addend cannot use this model",
                    AD_CONFIG_VALUES_MAX);
   ad_config_value *value = &to->values[to->count];
   AD_TRY(ad_copy_string(text, &value->text));
@@ -221,8 +220,10 @@ static ad_status find_architecture(const json_t *config, const char *path, const
                    ad_architectures_known(known, sizeof known), ad_config_print(list, shown, sizeof shown));
   const json_t *type = json_object_get(config, "model_type");
   if (!type || (json_is_string(type) && !strcmp(json_string_value(type), (*out)->model_type))) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: `model_type` must be \"%s\", because `architectures` is [\"%s\"], but is %s", path,
-                 (*out)->model_type, name, ad_config_print(type, shown, sizeof shown));
+  return ad_fail(AD_INVALID,
+                 "%s: `model_type` must be \"%s\", because `architectures` is [\"%s\"], but is %s; name the "
+                 "config.json of one model",
+                 path, (*out)->model_type, name, ad_config_print(type, shown, sizeof shown));
 }
 
 static ad_status take_all(const json_t *config, ad_config *to) {
@@ -238,7 +239,7 @@ static ad_status take_all(const json_t *config, ad_config *to) {
 static ad_status take_document(const json_t *config, const char *path, ad_config *out) {
   ad_config made = {0};
   if (!json_is_object(config))
-    return ad_fail(AD_INVALID, "%s: the file is not a JSON object {...}; name the config.json of a model", path);
+    return ad_fail(AD_INVALID, "%s: the file is JSON, but not an object {...}; name the config.json of a model", path);
   AD_TRY(find_architecture(config, path, &made.architecture));
   ad_status status = take_all(config, &made);
   if (status)
@@ -252,7 +253,9 @@ ad_status ad_config_parse(const char *text, size_t size, const char *path, ad_co
   json_error_t error;
   json_t *config;
   AD_TRY(ad_json_parse(text, size, JSON_REJECT_DUPLICATES, &config, &error));
-  if (!config) return ad_fail(AD_INVALID, "%s:%d: this is not valid JSON (%s)", path, error.line, error.text);
+  if (!config)
+    return ad_fail(AD_INVALID, "%s:%d: this line is not valid JSON (%s); name the config.json of a model", path,
+                   error.line, error.text);
   ad_status status = take_document(config, path, out);
   json_decref(config);
   return status;
@@ -272,7 +275,7 @@ void ad_config_report_unread(const ad_config *config, const char *path) {
   ad_text text = ad_text_on(names, sizeof names);
   for (size_t i = 0; i < config->unread_count; i++) ad_text_add(&text, "%s%s", i ? ", " : "", config->unread[i]);
   if (config->unread_count)
-    ad_log(AD_LOG_INFO, "%s: addend did not read these keys, since no number of the model depends on them: %s", path,
+    ad_log(AD_LOG_INFO, "%s: these keys were not read, because no number of the model depends on them: %s", path,
            names);
 }
 

@@ -155,7 +155,10 @@ static ad_status read_one(const ad_tensor_source *source, const ad_weights *weig
   char name[AD_TENSOR_NAME_SIZE];
   const ad_safetensor *tensor = ad_weights_find(weights, ad_tensor_source_name(source, i, name));
   if (!tensor)
-    return ad_fail(AD_INVALID, "%s: the tensor `%s` is missing in these weights", ad_weights_path(weights), name);
+    return ad_fail(
+        AD_INVALID,
+        "%s: the tensor `%s` is missing in these weights; name the weights of the model that the recipe describes",
+        ad_weights_path(weights), name);
   if (!source->is_transposed) return read_plain(tensor, mine, dtype, out);
   read_transposed(tensor, mine, dtype, out);
   return AD_OK;

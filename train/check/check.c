@@ -144,8 +144,8 @@ static ad_status check_with(const ad_recipe *recipe, const ad_check_options *opt
 static ad_status check_options(const ad_check_options *options) {
   if (ad_environment_text("ADDEND_DUMP"))
     return ad_fail(AD_INVALID,
-                   "ADDEND_DUMP is set, but a check takes each step several times; unset ADDEND_DUMP. `addend check "
-                   "--dump FOLDER` writes the gradients of a check, `addend train --dump-step N` dumps a step");
+                   "ADDEND_DUMP is set, but a check takes each step several times; unset ADDEND_DUMP. To dump "
+                   "gradients, use `addend check --dump FOLDER`, or `addend train --dump-step N`");
   if (options->steps < 0)
     return ad_fail(AD_INVALID, "a check needs at least 1 step, but --steps is %lld", (long long)options->steps);
   if (options->mutant_count < 0)

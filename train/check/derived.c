@@ -322,7 +322,8 @@ static ad_status take_mended_step(void *context) {
   AD_TRY(take_recorded_step(context));
   return recorded->mutation->fired
              ? AD_OK
-             : ad_fail(AD_INVALID, "the mutant's step did not reach the transition that the mutation changes");
+             : ad_fail(AD_INVALID,
+                       "the mutation was not applied, because the mutant's step has no transition of its number");
 }
 
 ad_status ad_derived_repair(const ad_recipe *recipe, ad_mutant *mutant, ad_repair *out, int *found) {

@@ -208,10 +208,11 @@ static ad_status give_decisions(const ad_run *run, const int32_t *decisions, siz
   const ad_program_kind *kind = ad_program_kind_of(program);
   AD_TRY(AD_GUEST(kind, "decisions", kind->choices.decisions(ad_program_own(program), AD_OBEYS, &own, &own_count)));
   if (own_count != count)
-    return ad_fail(AD_INVALID,
-                   "the reference (one process) makes %zu discrete choices (such as of experts) in a step, but the "
-                   "distributed run makes %zu; the program must make the same number of choices on any mesh",
-                   own_count, count);
+    return ad_fail(
+        AD_INVALID,
+        "the reference (one process) makes %zu discrete choices (such as of experts) in a step, but the distributed "
+        "run makes %zu; change the program so that it makes the same number of choices on any mesh",
+        own_count, count);
   memcpy(own, decisions, count * sizeof *own);
   return AD_OK;
 }

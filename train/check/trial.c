@@ -403,7 +403,7 @@ static ad_status try_nothing(trials *t) {
   if (mutant.killed_by == AD_KILLED_BY_NONE) return AD_OK;
   return ad_fail(AD_INVALID,
                  "the check passed once, but fails when it is repeated without a mutation, so mutants were not tried; "
-                 "the program must compute the same in every run");
+                 "change the program so that it computes the same in every run");
 }
 
 /* ---- trying all mutants ---- */

@@ -33,13 +33,13 @@ static ad_status take_tokens(const json_t *list, int32_t **tokens, int64_t *coun
 ad_status ad_cli_encode(void *context, const char *tokenizer, const char *text, int32_t **tokens, int64_t *count) {
   if (!is_there(tokenizer))
     return ad_fail(AD_INVALID,
-                   "is text, but the tokenizer %s cannot be used; write token numbers, such as \"17 4 250\"",
+                   "the prompt is text, but the tokenizer %s cannot be used; write token numbers, such as \"17 4 250\"",
                    tokenizer);
   json_t *list = ad_cli_tokenizer_ask(&own, json_string(text));
   ad_status status =
       json_is_array(list)
           ? take_tokens(list, tokens, count)
-          : ad_fail(AD_INVALID, "the tokenizer %s cannot encode the text, which must be UTF-8", tokenizer);
+          : ad_fail(AD_INVALID, "the tokenizer %s cannot encode the text; write the text in UTF-8", tokenizer);
   json_decref(list);
   return status;
 }

@@ -89,7 +89,9 @@ static int print_document(const export_input *input, const ad_exported *done) {
                                (json_int_t)done->bytes, "files", (json_int_t)done->files);
   char *text = ad_cli_json(document, JSON_COMPACT);
   int failed = text ? ad_cli_print(text) : CLI_UNFINISHED;
-  if (!text) fprintf(stderr, "addend: the folder's name is not UTF-8, so it cannot be printed as JSON\n");
+  if (!text)
+    fprintf(stderr,
+            "addend: the folder's name is not UTF-8, so the JSON document cannot be printed; choose a name in UTF-8\n");
   free(text);
   return failed;
 }

@@ -81,7 +81,8 @@ void ad_cli_report_what_is_drawn(const ad_recipe *recipe) {
   ad_recipe *first;
   if (ad_recipe_pretraining(recipe, &first) || !first) return;
   fprintf(stderr,
-          "addend: this command draws the weights of the %s from train.seed, but `addend train` first trains the %s\n",
+          "addend: this command draws random weights for the %s from train.seed, whereas `addend train` trains the %s "
+          "first\n",
           recipe->program->course.pretraining->name, recipe->program->course.pretraining->name);
   ad_recipe_destroy(first);
 }

@@ -57,10 +57,10 @@ static const struct argp report_argp = {
 static int write_report(const report_input *input) {
   char path[PATH_SIZE];
   if (snprintf(path, sizeof path, "%s/report.html", input->runs[0]) >= (int)sizeof path && !input->out)
-    return fprintf(stderr,
-                   "addend: the path of the report, in the folder of the run, has more than %d bytes; name another "
-                   "place with --out\n",
-                   PATH_SIZE),
+    return fprintf(
+               stderr,
+               "addend: the path of the report has more than %d bytes; write the report to a shorter path with --out\n",
+               PATH_SIZE),
            CLI_WRONG_CALL;
   const char *out = input->out ? input->out : path;
   ad_status status = ad_report_write(input->runs, input->count, out);

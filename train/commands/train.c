@@ -297,7 +297,10 @@ static int print_document(const train_job *job) {
                 story->counted, "folder", job->options.folder, "summary", summary_of(job));
   char *text = ad_cli_json(document, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(9));
   if (!text)
-    return fprintf(stderr, "addend: the folder's name is not UTF-8, so it cannot be printed as JSON\n"), CLI_UNFINISHED;
+    return fprintf(stderr,
+                   "addend: the folder's name is not UTF-8, so the JSON document cannot be printed; choose a name in "
+                   "UTF-8\n"),
+           CLI_UNFINISHED;
   int printed = ad_cli_print(text);
   free(text);
   return printed;

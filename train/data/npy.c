@@ -186,8 +186,8 @@ static ad_status find_header(const unsigned char *bytes, size_t size, const char
   if (length > HEADER_MAX)
     return ad_fail(
         AD_INVALID,
-        "%s: this is not a .npy file that can be read, since its header has %zu bytes; at most %d are allowed", path,
-        length, HEADER_MAX);
+        "%s: the header of this .npy file has %zu bytes, but at most %d are allowed; write the file with numpy.save",
+        path, length, HEADER_MAX);
   if (length > size - first - number) return no_npy(path, "the file is cut short in its header");
   const char *text = (const char *)bytes + first + number;
   *out = (header){.path = path, .at = text, .end = text + length};
@@ -207,7 +207,7 @@ ad_status ad_npy_parse(const void *bytes, size_t size, const char *path, int wid
 }
 
 static ad_status cannot_read(const char *path, const char *why) {
-  return ad_fail(AD_IO, "%s: cannot be read: %s", path, why);
+  return ad_fail(AD_IO, "%s cannot be read (%s)", path, why);
 }
 
 /* Maps an open file into memory, and reads its header. */

@@ -11,7 +11,10 @@ static const double golden_ratio = 0.61803398874989485;
 int64_t ad_validation_size(int64_t size, double validation) { return (int64_t)floor((double)size * validation); }
 
 ad_status ad_text_check_numbers(int64_t seq, double validation) {
-  if (seq < 1) return ad_fail(AD_INVALID, "data.seq must be at least 1, but is %lld", (long long)seq);
+  if (seq < 1)
+    return ad_fail(AD_INVALID,
+                   "data.seq must be at least 1, but is %lld; set data.seq to the number of tokens of a sample",
+                   (long long)seq);
   if (!(validation >= 0 && validation < 1))
     return ad_fail(AD_INVALID, "data.validation must be at least 0 and below 1, but is %g", validation);
   return AD_OK;

@@ -74,9 +74,10 @@ static ad_status load_file(const ad_file_entry *file, double validation, uint8_t
     memcpy(train, data, (size_t)(size - kept));
     memcpy(validation_size, data + size - kept, (size_t)kept);
   } else {
-    status = ad_fail(
-        AD_IO, "%s: the file changed while it was read, from %lld to %lld bytes; start again when it no longer changes",
-        file->path, (long long)file->size, (long long)size);
+    status = ad_fail(AD_IO,
+                     "%s: the file changed while it was read, from %lld to %lld bytes; start again when no program "
+                     "writes to the file",
+                     file->path, (long long)file->size, (long long)size);
   }
   ad_release(data);
   return status;

@@ -28,7 +28,7 @@ static void log_progress(look *l, const ad_npy *npy, int64_t done) {
   double now = ad_seconds();
   if (now - l->reported < SECONDS) return;
   l->reported = now;
-  ad_log(AD_LOG_INFO, "every element of %s is being checked, so far %lld of %lld MiB", l->path,
+  ad_log(AD_LOG_INFO, "addend checks every element of %s; %lld of %lld MiB are checked", l->path,
          (long long)(done * npy->width >> 20), (long long)(ad_npy_bytes(npy) >> 20));
 }
 
@@ -51,8 +51,8 @@ static int64_t first_from(look *l, const ad_npy *npy, uint32_t bound) {
 static ad_status check_width(const char *path, const ad_npy *npy, int64_t vocabulary) {
   if (npy->width > 2 || vocabulary <= UINT16_MAX + 1) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: the tokens are uint16, which ends at 65535, but the model's vocabulary is %lld, and ids cut to "
-                 "16 bits would look right. Save the ids of the tokenizer as numpy.uint32, or, if no id was ever above "
+                 "%s: the tokens are uint16, at most 65535, but the model's vocabulary is %lld, so larger ids may have "
+                 "been cut to 16 bits. Save the ids of the tokenizer as numpy.uint32, or, if no id was ever above "
                  "65535, array.astype(numpy.uint32)",
                  path, (long long)vocabulary);
 }
@@ -93,10 +93,10 @@ static ad_status check_tokens(look *l, const ad_npy *npy) {
 static ad_status check_mask(look *l, const ad_npy *npy) {
   int64_t first = first_from(l, npy, 2);
   if (first == npy->count) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "%s: the element at index %lld is %u, but an element of a mask must be 1 (the token counts) or 0 (it does not)",
-      l->path, (long long)first, ad_npy_at(npy, first));
+  return ad_fail(AD_INVALID,
+                 "%s: the element at index %lld is %u, but every element of a mask must be 1 (the token counts in the "
+                 "loss) or 0 (the token does not count)",
+                 l->path, (long long)first, ad_npy_at(npy, first));
 }
 
 static ad_status check_file(look *l) {
@@ -119,7 +119,10 @@ static ad_status check_files(const char *const *paths, size_t count, int64_t voc
 
 static ad_status check_vocabulary(int64_t vocabulary) {
   if (vocabulary > 0) return AD_OK;
-  return ad_fail(AD_INVALID, "model.vocabulary must be at least 1, but is %lld", (long long)vocabulary);
+  return ad_fail(
+      AD_INVALID,
+      "model.vocabulary must be at least 1, but is %lld; set model.vocabulary to the number of the tokenizer's tokens",
+      (long long)vocabulary);
 }
 
 ad_status ad_token_files_check(const char *const *paths, size_t count, int64_t vocabulary, size_t *at) {
@@ -167,8 +170,10 @@ static ad_status fill_tokens(const ad_text_data *text, const ad_token_file *file
     for (int64_t at = first + span.first; at < first + span.first + span.count; at++) {
       uint32_t token = ad_npy_at(&file->tokens, at);
       if (token >= text->vocabulary)
-        return ad_fail(AD_INVALID, "%s: the token at index %lld is %u, but the model's vocabulary is %lld", file->path,
-                       (long long)at, token, (long long)text->vocabulary);
+        return ad_fail(AD_INVALID,
+                       "%s: the token at index %lld is %u, but the model's vocabulary is %lld; save the file with "
+                       "smaller tokens, or raise model.vocabulary",
+                       file->path, (long long)at, token, (long long)text->vocabulary);
       *tokens++ = (int32_t)token;
     }
   }
@@ -270,8 +275,8 @@ static ad_status make_parts(ad_text_data *text, double validation) {
 static ad_status check_part(const ad_text_data *text, ad_data_part of, const char *what) {
   if (text->parts[of].windows) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s are too few for one sample: data.seq %lld needs %lld tokens in a row in one file; give more "
-                 "tokens, or set a smaller data.seq",
+                 "%s are too few for one sample, because data.seq=%lld needs %lld tokens in a row in one file; give "
+                 "more tokens, or set a smaller data.seq",
                  what, (long long)text->seq, (long long)text->seq + 1);
 }
 

@@ -40,8 +40,9 @@ static ad_status list_files(opening *o, size_t *out) {
   for (size_t i = 0; i < listed; i++)
     if (!count || strcmp(o->names[count - 1], o->names[i]) != 0) o->names[count++] = o->names[i];
   if (count > AD_WEIGHTS_FILES_MAX)
-    return ad_fail(AD_INVALID, "%s: the index names %zu files, but at most %d are allowed", o->path, count,
-                   AD_WEIGHTS_FILES_MAX);
+    return ad_fail(AD_INVALID,
+                   "%s: the index names %zu files, but at most %d are allowed; write the weights to fewer files",
+                   o->path, count, AD_WEIGHTS_FILES_MAX);
   *out = count;
   return AD_OK;
 }
@@ -111,7 +112,11 @@ static ad_status check_listed(const opening *o) {
   ad_text text = ad_text_on(words, sizeof words);
   list_missing(o, &text);
   list_unlisted(o, &text);
-  return text.used ? ad_fail(AD_INVALID, "%s: the index does not match its files%s", o->path, words) : AD_OK;
+  return text.used
+             ? ad_fail(AD_INVALID,
+                       "%s: the index of these weights does not match its files%s; copy all files of the model again",
+                       o->path, words)
+             : AD_OK;
 }
 
 /* ---- opening and closing files of weights ---- */

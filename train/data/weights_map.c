@@ -5,7 +5,10 @@
 #include "data/weights.h"
 
 static ad_status wrong(const char *path, const char *what) {
-  return ad_fail(AD_INVALID, "%s: this is not an index of safetensors files, since %s", path, what);
+  return ad_fail(
+      AD_INVALID,
+      "%s: this is not an index of safetensors files, since %s; name the model.safetensors.index.json of a model", path,
+      what);
 }
 
 static ad_status check_entry(const char *path, const char *tensor, const json_t *file) {
@@ -34,8 +37,9 @@ ad_status ad_weights_map_parse(const char *text, size_t size, const char *path, 
   AD_TRY(ad_json_parse(text, size, JSON_REJECT_DUPLICATES, &index, &error));
   if (!index) {
     return ad_fail(AD_INVALID,
-                   "%s: this is not an index of safetensors files, since it is not valid JSON (%s at byte %d)", path,
-                   error.text, error.position);
+                   "%s: this is not an index of safetensors files, since it is not valid JSON (%s at byte %d); name "
+                   "the model.safetensors.index.json of a model",
+                   path, error.text, error.position);
   }
   json_t *map = json_object_get(index, "weight_map");
   ad_status status = check_map(path, map);

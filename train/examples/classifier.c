@@ -145,14 +145,15 @@ static int read_number(classifier *model, FILE *file) {
 static ad_status open_rows(void *own) {
   classifier *model = (classifier *)own;
   FILE *file = fopen(model->options->rows, "r");
-  if (!file) return ad_fail(AD_IO, "%s cannot be opened", model->options->rows);
+  if (!file) return ad_fail(AD_IO, "the file %s cannot be opened; name a file of rows", model->options->rows);
   model->table = (double *)malloc(MOST * sizeof *model->table);
   int is_read = model->table && fscanf(file, "%*[^\n]") != EOF;  // skips the line of column names
   while (is_read && read_number(model, file)) continue;
   is_read = is_read && feof(file) && model->numbers % width_of(model) == 0 && rows_of(model) >= 10;
   fclose(file);
   if (is_read) return AD_OK;
-  return ad_fail(AD_IO, "%s: row %lld must be %lld numbers and a class, and there must be at least 10 rows",
+  return ad_fail(AD_IO,
+                 "%s: row %lld (from 0) must be %lld numbers and a class, and the file must have at least 10 such rows",
                  model->options->rows, (long long)rows_of(model), (long long)model->options->features);
 }
 

@@ -69,7 +69,8 @@ static const ad_operation cumulative = {.size = sizeof cumulative,
 static ad_status above_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = ad_operand(out, 0);
   if (ad_operand_count(out) != 2 || x->shape.ndim != 2)
-    return ad_fail(AD_INVALID, "%s: above: needs rows and a threshold", ad_tensor_site(out));
+    return ad_fail(AD_INVALID, "%s: the first operand of `above` must have rows, and the second must be one threshold",
+                   ad_tensor_site(out));
   ad_result_set(out, x->dtype, &x->shape, &x->layout);
   return AD_OK;
 }
@@ -147,7 +148,7 @@ static ad_status try_above(ad_comm *comm, ad_tape *t, const ad_mesh *mesh) {
   const double *found = ad_grad(leaf)->data, wanted[] = {1, 2, 0, 0, 3, 4};
   int same = ad_array_numel(ad_tensor_array(rows)) == 4;
   for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) same &= found[i] == wanted[i];
-  if (!same) return ad_fail(AD_INVALID, "above: other rows or gradients");
+  if (!same) return ad_fail(AD_INVALID, "`above` computed other rows or gradients than expected");
   puts("above holds");
   return AD_OK;
 }

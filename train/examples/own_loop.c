@@ -74,7 +74,7 @@ static int on_each_rank(ad_comm *comm, void *context) {
   snprintf(l.best, sizeof l.best, "%s/best.safetensors", s->folder);
   snprintf(l.checkpoints, sizeof l.checkpoints, "%s/checkpoints", s->folder);
   ad_status status = go(&l, comm, s);
-  if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
+  if (status) fprintf(stderr, "rank %d failed: %s\n", (int)ad_comm_rank(comm), ad_last_error());
   ad_checkpointer_destroy(l.checkpointer);
   ad_run_destroy(l.run);
   return status != AD_OK;
@@ -94,11 +94,11 @@ static ad_status write_recipe(const ad_recipe *recipe, const char *path) {
   int fails = !file || fputs(text, file) < 0;
   if (file) fails |= fclose(file);
   free(text);
-  return fails ? ad_fail(AD_IO, "%s cannot be written", path) : AD_OK;
+  return fails ? ad_fail(AD_IO, "the file %s cannot be written", path) : AD_OK;
 }
 
 int main(int argc, char **argv) {
-  if (argc != 4) return fprintf(stderr, "example_own_loop RECIPE FOLDER STEPS\n"), 2;
+  if (argc != 4) return fprintf(stderr, "usage: example_own_loop RECIPE FOLDER STEPS\n"), 2;
   char path[512];
   snprintf(path, sizeof path, "%s/recipe.yaml", argv[2]);
   settings s = {.folder = argv[2], .steps = strtoll(argv[3], NULL, 10), .continues = has_earlier(path)};

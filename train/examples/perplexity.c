@@ -42,12 +42,15 @@ int main(int argc, char **argv) {
   ad_sampler *sampler = NULL;
   double bits = 0;
   int64_t count = 0;
-  if (argc != 3) return fprintf(stderr, "example_perplexity RUN TEXT\n"), 2;
+  if (argc != 3) return fprintf(stderr, "usage: example_perplexity RUN TEXT\n"), 2;
   FILE *text = fopen(argv[2], "r");
-  ad_status status =
-      text ? ad_sampler_open(argv[1], &options, &sampler) : ad_fail(AD_IO, "%s cannot be opened", argv[2]);
+  ad_status status = text ? ad_sampler_open(argv[1], &options, &sampler)
+                          : ad_fail(AD_IO, "the text file %s cannot be opened", argv[2]);
   if (!status && ad_sampler_vocabulary(sampler) != 256)
-    status = ad_fail(AD_INVALID, "%s: the tokens are not bytes", argv[1]);
+    status = ad_fail(AD_INVALID,
+                     "%s: the model of this run reads tokens of a tokenizer, but this example can only count bytes; "
+                     "name a run whose vocabulary is 256",
+                     argv[1]);
   if (!status) status = judge(sampler, text, &bits, &count);
   if (status) fprintf(stderr, "%s\n", ad_last_error());
   if (!status) printf("%.6f bits for each of %d bytes\n", count ? bits / (double)count : 0, (int)count);

@@ -111,7 +111,7 @@ static int on_each_rank(ad_comm *comm, void *context) {
   if (ad_comm_open_alone(&alone)) return 1;
   layer ranks = {.comm = comm}, one = {.comm = alone};
   ad_status status = compare_all(&ranks, &one, &worst);
-  if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
+  if (status) fprintf(stderr, "rank %d failed: %s\n", (int)ad_comm_rank(comm), ad_last_error());
   destroy_layer(&ranks);
   destroy_layer(&one);
   ad_comm_close(alone);

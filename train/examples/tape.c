@@ -205,7 +205,7 @@ static int on_each_rank(ad_comm *comm, void *context) {
   int holds = 0;
   if (ad_comm_open_alone(&alone)) return 1;
   ad_status status = compare(comm, alone, &ranks, &one, &holds);
-  if (status) fprintf(stderr, "rank %d: %s\n", (int)ad_comm_rank(comm), ad_last_error());
+  if (status) fprintf(stderr, "rank %d failed: %s\n", (int)ad_comm_rank(comm), ad_last_error());
   destroy_model(&ranks);
   destroy_model(&one);
   ad_comm_close(alone);

@@ -50,10 +50,10 @@ static ad_status read_recipe(exporting *e) {
   const char *kind = ad_provenance_foreign_kind(e->provenance);
   char known[256];
   if (kind)
-    return ad_fail(
-        AD_INVALID,
-        "%s: this is a run of the custom program `%s`, but Transformers has architectures only for the programs %s",
-        e->run, kind, ad_program_kinds_exported(known, sizeof known));
+    return ad_fail(AD_INVALID,
+                   "%s: this is a run of the custom program `%s`, but Transformers has architectures only for the "
+                   "programs %s; name a run of one of these",
+                   e->run, kind, ad_program_kinds_exported(known, sizeof known));
   return ad_recipe_parse(text, "run.json", NULL, 0, &e->recipe);
 }
 
@@ -78,7 +78,8 @@ static ad_status check_states(const exporting *e) {
     const ad_module_spec *module = ad_program_module(e->paper.program, m);
     if (module->state_count)
       return ad_fail(AD_INVALID,
-                     "%s: the model cannot be exported, because it has the state `%s`, for which %s has no tensor",
+                     "%s: the model cannot be exported, because the model has the state `%s`, for which the "
+                     "architecture %s of Transformers has no tensor; export a model without this state",
                      e->run, module->states[0].name, e->architecture->name);
   }
   return AD_OK;
@@ -118,7 +119,9 @@ static void add_tensors(exporting *e, size_t param, const ad_tensor_source *sour
 static ad_status find_source(const exporting *e, size_t param, ad_tensor_source *out) {
   const ad_param_spec *spec = &e->params.list[param];
   if (ad_tensor_source_find(e->architecture, spec->name, &spec->shape, out)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: the model cannot be exported, because %s has no tensor for the parameter `%s`",
+  return ad_fail(AD_INVALID,
+                 "%s: the model cannot be exported, because the architecture %s of Transformers has no tensor for the "
+                 "parameter `%s`",
                  e->run, e->architecture->name, spec->name);
 }
 

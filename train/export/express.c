@@ -111,7 +111,8 @@ static ad_status add_given(const asking *a, const ad_config_row *row, json_t *co
   json_t *number =
       strcmp(value, "0") ? json_loads(value, JSON_DECODE_ANY, NULL) : json_integer(usual_size(a, row->gives));
   if (number && !json_object_set_new(config, name, number)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s is \"%s\", which cannot be written to config.json", row->gives, value);
+  return ad_fail(AD_INVALID, "%s is \"%s\", which cannot be written to config.json as a JSON value; change this key",
+                 row->gives, value);
 }
 
 static double element(const json_t *list, size_t i) { return json_number_value(json_array_get(list, i)); }

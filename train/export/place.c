@@ -27,7 +27,7 @@ static int is_exported(const char *name) {
 static ad_status find_name(const char *path, int any, char *out, size_t size) {
   DIR *folder = opendir(path);
   *out = 0;
-  if (!folder) return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
+  if (!folder) return ad_fail(AD_IO, "%s cannot be read (%s)", path, strerror(errno));
   for (const struct dirent *entry = readdir(folder); entry && !*out; entry = readdir(folder))
     if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 && (any || !is_exported(entry->d_name)))
       snprintf(out, size, "%s", entry->d_name);
@@ -41,7 +41,7 @@ static ad_status check_free(const char *folder, int overwrite) {
   char name[256];
   if (lstat(folder, &found)) return AD_OK;
   if (!S_ISDIR(found.st_mode))
-    return ad_fail(AD_INVALID, "%s: this exists already and is not a folder; name another folder", folder);
+    return ad_fail(AD_INVALID, "%s: this path exists and is not a folder; name another path", folder);
   AD_TRY(find_name(folder, 1, name, sizeof name));
   if (!*name) return AD_OK;
   if (!overwrite)
@@ -51,8 +51,8 @@ static ad_status check_free(const char *folder, int overwrite) {
         folder, name);
   AD_TRY(find_name(folder, 0, name, sizeof name));
   return *name ? ad_fail(AD_INVALID,
-                         "%s: the folder has %s, which is not a file of an export; move the file away, or name another "
-                         "folder",
+                         "%s: the folder cannot be replaced, because it has %s, which is not a file of an export; move "
+                         "the file away, or name another folder",
                          folder, name)
                : AD_OK;
 }
@@ -98,7 +98,7 @@ ad_status ad_export_begin(const char *folder, int overwrite, ad_export_place *ou
 /* ---- giving the finished folder its name ---- */
 
 static ad_status rename_folder(const char *from, const char *to) {
-  return rename(from, to) ? ad_fail(AD_IO, "%s: cannot be renamed to %s: %s", from, to, strerror(errno)) : AD_OK;
+  return rename(from, to) ? ad_fail(AD_IO, "%s cannot be renamed to %s (%s)", from, to, strerror(errno)) : AD_OK;
 }
 
 static ad_status sync_parent(const char *folder) {

@@ -72,10 +72,10 @@ static ad_status recipe_of_run(const char *run, const json_t *provenance, ad_rec
   const char *kind = ad_provenance_foreign_kind(provenance);
   char known[256];
   if (kind)
-    return ad_fail(
-        AD_INVALID,
-        "%s: this is a run of the custom program `%s`, but only addend's own text decoders (%s) can be sampled", run,
-        kind, ad_program_kinds_sampled(known, sizeof known));
+    return ad_fail(AD_INVALID,
+                   "%s: this is a run of the custom program `%s`, but only addend's own text decoders (%s) can be "
+                   "sampled; name a run of one of these programs",
+                   run, kind, ad_program_kinds_sampled(known, sizeof known));
   AD_TRY(ad_recipe_parse(text, "run.json", NULL, 0, out));
   (*out)->window = window_of(run);
   return AD_OK;
@@ -99,7 +99,9 @@ static ad_status read_tensor(const ad_sample_model *model, const ad_architecture
   ad_array *array = &model->arrays[i];
   ad_part full;
   if (!ad_tensor_source_find(architecture, model->params.list[i].name, &array->shape, &source))
-    return ad_fail(AD_INVALID, "the architecture %s of Transformers has no tensor for the parameter `%s`",
+    return ad_fail(AD_INVALID,
+                   "the architecture %s of Transformers has no tensor for the model's parameter `%s`; name a folder of "
+                   "another architecture",
                    architecture->name, model->params.list[i].name);
   ad_part_of(&array->layout, &array->shape, 0, &full);
   return ad_tensor_source_read(&source, weights, &full, array->dtype, array->data);
@@ -170,7 +172,7 @@ static ad_status find_checkpoints(const ad_sample_model *model, const char *run,
   const ad_module_spec *module = ad_program_module(model->program, 0);
   return ad_fail(AD_INVALID,
                  "%s: this run has no checkpoint, but %s.%s is only in checkpoints, not in weights.safetensors; train "
-                 "with checkpoint.every above 0",
+                 "again with checkpoint.every above 0",
                  run, module->name, module->states[0].name);
 }
 
@@ -226,7 +228,7 @@ ad_status ad_sampler_open(const char *from, const ad_sampler_options *options, a
   AD_NEED(from, out);
   ad_sampler *sampler = NULL;
   if (access(from, F_OK))
-    return ad_fail(AD_IO, "%s: cannot be read: %s; name the folder of a run, or of a model as Transformers saves it",
+    return ad_fail(AD_IO, "%s cannot be read (%s); name the folder of a run, or of a model as Transformers saves it",
                    from, strerror(errno));
   ad_status status =
       has_file(from, "run.json") ? open_run(from, options, &sampler) : open_folder(from, options, &sampler);

@@ -22,8 +22,9 @@ const char *ad_param_part_name(ad_optimizer_kind kind, ad_param_part part) {
 static ad_status check_spec(const ad_comm *comm, const ad_module_spec *spec) {
   AD_NEED_OF("ad_module_create", spec->name, spec->mesh);
   if (ad_mesh_has_rank(spec->mesh, ad_comm_rank(comm))) return AD_OK;
-  return ad_fail(AD_INVALID, "rank %lld is not on the module's mesh \"%s\"", (long long)ad_comm_rank(comm),
-                 ad_mesh_text(spec->mesh));
+  return ad_fail(AD_INVALID,
+                 "rank %lld is not on the module's mesh \"%s\"; create the module only on ranks of its mesh",
+                 (long long)ad_comm_rank(comm), ad_mesh_text(spec->mesh));
 }
 
 static ad_status check_param(const ad_param_spec *param, size_t index, const ad_mesh *mesh) {
@@ -70,7 +71,7 @@ static ad_status check_state(const ad_module *module, const ad_state_spec *state
     return ad_fail(AD_INVALID, "state %zu (from 0) needs a name and a layout", module->state_count);
   if (is_taken(module, state->name))
     return ad_fail(AD_INVALID,
-                   "the state `%s` has the name of a parameter or of another state of the module; names must be unique",
+                   "the state `%s` has the name of a parameter or of another state of the module; choose another name",
                    state->name);
   if (!ad_mesh_same_ranks(state->layout.mesh, module->mesh))
     return ad_fail(AD_INVALID, "state `%s` has a layout on \"%s\", which is not a view of the module's mesh \"%s\"",
@@ -78,7 +79,7 @@ static ad_status check_state(const ad_module *module, const ad_state_spec *state
   ad_axes none = ad_layout_axes_of(&state->layout, AD_P) | ad_layout_axes_of(&state->layout, AD_V);
   char axes[96];
   if (!none) return AD_OK;
-  return ad_fail(AD_TYPE, "state `%s` is P or V over %s; it must be R, I or sharded on every axis", state->name,
+  return ad_fail(AD_TYPE, "state `%s` is P or V over %s; make the state R, I or sharded on every axis", state->name,
                  ad_axes_print(none, axes, sizeof axes));
 }
 

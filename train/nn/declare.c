@@ -34,8 +34,9 @@ static ad_status grow(ad_declarations *list) {
 static ad_status make_name(const char *path, const char *name, char **out) {
   size_t size = strlen(path) + 1 + strlen(name) + 1;
   if (size > AD_PARAM_NAME_SIZE) {
-    return ad_fail(AD_INVALID, "the parameter name `%s.%s` has %zu characters, but at most %d are allowed", path, name,
-                   size - 1, AD_PARAM_NAME_SIZE - 1);
+    return ad_fail(AD_INVALID,
+                   "the parameter name `%s.%s` has %zu characters, but at most %d are allowed; choose a shorter name",
+                   path, name, size - 1, AD_PARAM_NAME_SIZE - 1);
   }
   AD_TRY(ad_new(size, out));
   snprintf(*out, size, "%s.%s", path, name);

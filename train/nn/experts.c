@@ -58,8 +58,8 @@ static ad_status check_sizes(const char *path, const ad_experts_shape *shape) {
   return ad_fail(AD_INVALID,
                  "experts `%s`: d_model %" PRId64 ", hidden %" PRId64 ", shared_hidden %" PRId64 ", top_k %" PRId64
                  " and experts %" PRId64
-                 " do not fit; d_model, hidden and top_k must be at least 1, shared_hidden at least 0, and top_k at "
-                 "most the number of experts",
+                 " are not possible; set d_model, hidden and top_k to at least 1, shared_hidden to at least 0, and "
+                 "top_k to at most the number of experts",
                  path, shape->d_model, shape->hidden, shape->shared_hidden, shape->top_k, shape->experts);
 }
 
@@ -77,13 +77,15 @@ static ad_status check_view(const char *path, const ad_mesh *mesh, const ad_mesh
     return ad_fail(AD_INVALID, "experts `%s`: the view of the mesh for the experts is NULL; give a view, such as ep=2",
                    path);
   if (!ad_mesh_same_ranks(mesh, view))
-    return ad_fail(AD_INVALID, "experts `%s`: the view \"%s\" must have the same ranks as the mesh \"%s\"", path,
-                   ad_mesh_text(view), ad_mesh_text(mesh));
+    return ad_fail(AD_INVALID,
+                   "experts `%s`: the view \"%s\" has other ranks than the mesh \"%s\"; give a view of the same ranks",
+                   path, ad_mesh_text(view), ad_mesh_text(mesh));
   if (ad_mesh_axis_size(view, AD_ETP) == 1 || etp_is_tp(mesh, view)) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "experts `%s`: etp of the view \"%s\" must be 1 (experts full, tokens split over tp) or have the "
-                 "same ranks as tp in the mesh \"%s\" (experts sharded as the MLP is)",
-                 path, ad_mesh_text(view), ad_mesh_text(mesh));
+  return ad_fail(
+      AD_INVALID,
+      "experts `%s`: the axis etp of the view \"%s\" is neither 1 nor the same ranks as the axis tp of the mesh "
+      "\"%s\"; set etp=1 (each expert is full on its rank) or the ranks of tp (each expert is sharded as the MLP is)",
+      path, ad_mesh_text(view), ad_mesh_text(mesh));
 }
 
 static ad_status check_declared(const ad_declarations *to, const char *path, const ad_experts_shape *shape) {
@@ -299,7 +301,8 @@ static ad_status check_call(ad_tensor *const *params, const ad_experts_layer *la
   if (!layer->shape.view) return ad_fail(AD_INVALID, "ad_experts_forward: `layer` was not made by ad_experts_declare");
   const ad_array *array = ad_tensor_array(x);
   if (!array || (array->shape.ndim == 3 && array->shape.dim[2] == layer->shape.d_model)) return AD_OK;
-  return ad_fail(AD_INVALID, "ad_experts_forward: x has the shape %s, but must have [batch, seq, %" PRId64 "]",
+  return ad_fail(AD_INVALID,
+                 "ad_experts_forward: x has the shape %s, but must have the shape [batch, seq, %" PRId64 "]",
                  ad_shape_print(&array->shape, shape, sizeof shape), layer->shape.d_model);
 }
 

@@ -180,7 +180,7 @@ const char *ad_gemm_onednn_instructions(void) {
 
 static ad_status fail(const gemm_product *of, dnnl_status_t status, const char *step) {
   return ad_fail(status == dnnl_out_of_memory ? AD_MEMORY : AD_SYSTEM,
-                 "oneDNN %d.%d cannot %s a matrix product of %" PRId64 " x %" PRId64 " x %" PRId64 ", %s to %s: %s",
+                 "oneDNN %d.%d cannot %s the matrix product %" PRId64 " x %" PRId64 " x %" PRId64 ", %s to %s (%s)",
                  dnnl_version()->major, dnnl_version()->minor, step, of->m, of->n, of->k, ad_dtype_name(of->values),
                  ad_dtype_name(of->result), dnnl_status2str(status));
 }
@@ -411,7 +411,8 @@ static ad_status create_onednn(onednn **out) {
   if (!status) status = dnnl_stream_create(&made->stream, made->engine, dnnl_stream_default_flags);
   if (status) {
     ad_gemm_onednn_destroy(made);
-    return ad_fail(AD_SYSTEM, "oneDNN cannot be started on this processor: %s", dnnl_status2str(status));
+    return ad_fail(AD_SYSTEM, "oneDNN cannot be started on this processor (%s); set ADDEND_PRODUCTS=openblas",
+                   dnnl_status2str(status));
   }
   *out = made;
   return AD_OK;

@@ -12,8 +12,10 @@ static ad_status check_matrix(const char *name, const ad_matrix *matrix, int64_t
   int64_t width = matrix->transposed ? rows : columns;
   if (rows && columns && !matrix->data) return ad_fail(AD_INVALID, "%s: the memory of `%s` is NULL", call, name);
   if (matrix->stride < width)
-    return ad_fail(AD_INVALID, "%s: the rows of `%s` have %lld elements, but its stride is only %lld", call, name,
-                   (long long)width, (long long)matrix->stride);
+    return ad_fail(AD_INVALID,
+                   "%s: the rows of `%s` have %lld elements, but its stride is only %lld; set `stride` to at least the "
+                   "number of elements of a row",
+                   call, name, (long long)width, (long long)matrix->stride);
   return AD_OK;
 }
 
@@ -23,8 +25,7 @@ static ad_status check_product(const ad_matrix_product *p) {
     return ad_fail(AD_INVALID, "%s: the product cannot be computed in %s; use f64 or f32", call,
                    ad_dtype_name(p->dtype));
   if (p->m < 0 || p->n < 0 || p->k < 0)
-    return ad_fail(AD_INVALID,
-                   "%s: the product has m %lld, n %lld and k %lld, but none of the three sizes may be negative", call,
+    return ad_fail(AD_INVALID, "%s: the product has m %lld, n %lld and k %lld, but all three must be 0 or more", call,
                    (long long)p->m, (long long)p->n, (long long)p->k);
   AD_TRY(check_matrix("a", &p->a, p->m, p->k));
   AD_TRY(check_matrix("b", &p->b, p->k, p->n));

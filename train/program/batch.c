@@ -36,8 +36,10 @@ static ad_status create_array(const ad_batch *batch, size_t field, int64_t m, in
   const ad_batch_field *of = &batch->fields[field];
   ad_shape shape = {of->row.ndim + 1, {ad_cut(batch->setting.global_batch, m, batch->setting.microbatches).count}};
   if (shape.ndim > AD_DIMS_MAX)
-    return ad_fail(AD_INVALID, "a row of the batch field `%s` has %d dimensions, but at most %d are allowed", of->name,
-                   of->row.ndim, AD_DIMS_MAX - 1);
+    return ad_fail(
+        AD_INVALID,
+        "a row of the batch field `%s` has %d dimensions, but at most %d are allowed; give the field a smaller row",
+        of->name, of->row.ndim, AD_DIMS_MAX - 1);
   for (int d = 0; d < of->row.ndim; d++) shape.dim[d + 1] = of->row.dim[d];
   ad_array *array = array_of(batch, field, (size_t)m);
   if (is_own) return ad_array_create(comm_of(batch), of->dtype, &shape, &batch->rows, array);

@@ -38,8 +38,9 @@ static ad_status check_param(const ad_program *program, const ad_param_spec *par
                    param->name, ad_mesh_text(param->layout.mesh));
   if (!wrong) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "parameter `%s` is not R on %s, but with train.leaves it must be: its gradient is the sum over all "
-                 "leaves, of which each data-parallel rank has some; declare it R there, or leave train.leaves out",
+                 "parameter `%s` is not R on %s, but with train.leaves every parameter must be R there, because each "
+                 "data-parallel rank has only some leaves of the batch; declare the parameter R on these axes, or "
+                 "leave train.leaves out",
                  param->name, ad_axes_print(wrong, axes, sizeof axes));
 }
 
@@ -58,8 +59,8 @@ static ad_status widen_params(ad_program *program, ad_planned_module *module) {
 static ad_status check_states(const ad_planned_module *module) {
   if (!module->spec.state_count) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "module `%s` has the state `%s`, which steps may change from one microbatch to the next, but with "
-                 "train.leaves ranks compute leaves without those before them; leave train.leaves out",
+                 "module `%s` has the state `%s`, which may change from one microbatch to the next, but with "
+                 "train.leaves a rank computes only some leaves of the batch; leave train.leaves out",
                  module->spec.name, module->states[0].name);
 }
 

@@ -72,7 +72,7 @@ static uint64_t end_of_object(FILE *file) {
  * would end the process. */
 static ad_status check_whole(const char *path, uint64_t bytes) {
   FILE *file = fopen(path, "re");
-  if (!file) return ad_fail(AD_INVALID, "`%s` cannot be read: %s", path, strerror(errno));
+  if (!file) return ad_fail(AD_INVALID, "`%s` cannot be read (%s); name a shared object (.so)", path, strerror(errno));
   uint64_t end = end_of_object(file);
   fclose(file);
   if (end <= bytes) return AD_OK;
@@ -87,7 +87,7 @@ ad_status ad_program_load(const char *path) {
   char here[PATH_SIZE]; /* the path with a slash, because without one dlopen searches only the library path */
   struct stat file;
   if (access(path, R_OK) || stat(path, &file))
-    return ad_fail(AD_INVALID, "`%s` cannot be read: %s", path, strerror(errno));
+    return ad_fail(AD_INVALID, "`%s` cannot be read (%s); name a shared object (.so)", path, strerror(errno));
   if (!S_ISREG(file.st_mode))
     return ad_fail(AD_INVALID, "`%s` is not a regular file, so it cannot be a program; name a shared object (.so)",
                    path);
@@ -96,7 +96,9 @@ ad_status ad_program_load(const char *path) {
   ad_guest_begin("the loading of `%s`", path);
   void *library = dlopen(here, RTLD_NOW | RTLD_LOCAL);
   ad_guest_end();
-  if (!library) return ad_fail(AD_INVALID, "%s cannot be loaded as a program (%s)", path, dlerror());
+  if (!library)
+    return ad_fail(AD_INVALID, "%s cannot be loaded as a program (%s); build the file again as a shared object", path,
+                   dlerror());
   ad_status status = take_programs(path, library);
   if (status) dlclose(library);
   return status;

@@ -124,8 +124,8 @@ static ad_status check_gift(const ad_phase_run *at, size_t found, const char *na
                    "phase `%s` gives the value `%s`, which its `gives` does not list; add the value to `gives`", phase,
                    name);
   if (!ad_tape_owns(at->tape, value))
-    return ad_fail(AD_INVALID, "phase `%s` gives as `%s` a tensor that is not of this tape: it is %s", phase, name,
-                   ad_tape_foreigner(value));
+    return ad_fail(AD_INVALID, "phase `%s` gives, as the value `%s`, a tensor that is not of this tape, but %s", phase,
+                   name, ad_tape_foreigner(value));
   if (at->values[found].output)
     return ad_fail(AD_INVALID, "phase `%s` gives the value `%s` a second time in this microbatch; give it once", phase,
                    name);
@@ -153,11 +153,11 @@ static ad_status check_submitted(const ad_phase_run *at, size_t loss, const ad_t
   const ad_program *program = at->program;
   const char *phase = phase_of(at)->name;
   if (loss >= program->loss_count || at->losses[loss].numerator)
-    return ad_fail(AD_INVALID, "phase `%s` submits loss number %zu (from 0) of %zu losses, %s", phase, loss,
+    return ad_fail(AD_INVALID, "phase `%s` submits the loss with index %zu (from 0) of %zu losses, %s", phase, loss,
                    program->loss_count,
                    loss < program->loss_count ? "a second time in this microbatch" : "which does not exist");
   if (!ad_tape_owns(at->tape, numerator))
-    return ad_fail(AD_INVALID, "phase `%s` submits as the loss `%s` a tensor that is not of this tape: it is %s", phase,
+    return ad_fail(AD_INVALID, "phase `%s` submits, as the loss `%s`, a tensor that is not of this tape, but %s", phase,
                    program->losses[loss].name, ad_tape_foreigner(numerator));
   return ad_check_loss(numerator, program->losses[loss].name);
 }

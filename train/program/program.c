@@ -95,8 +95,8 @@ static ad_status check_name(const ad_module_spec *module, const char *what, size
   size_t length = strlen(module->name) + 1 + strlen(name);
   if (length < AD_PROGRAM_NAME_SIZE) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "module `%.80s`: the name of %s %zu, `%.80s`, has %zu bytes together with the name of the module, but "
-                 "at most %d are allowed; choose a shorter name",
+                 "module `%.80s`: the name of %s %zu (from 0), `%.80s`, has %zu bytes together with the name of the "
+                 "module, but at most %d are allowed; choose a shorter name",
                  module->name, what, i, name, length, AD_PROGRAM_NAME_SIZE - 1);
 }
 
@@ -185,13 +185,15 @@ ad_status ad_program_add_loss(ad_program *to, const ad_loss_spec *given) {
   AD_NEED(spec->name);
   if (spec->count >= to->count_count) {
     return ad_fail(AD_INVALID,
-                   "loss `%s` is divided by count number %zu (from 0), but the program has only %zu counts so far; add "
-                   "the count before the loss",
+                   "loss `%s` is divided by the count with index %zu (from 0), but the program has only %zu counts so "
+                   "far; add the count before the loss",
                    spec->name, spec->count, to->count_count);
   }
   if (!isfinite(spec->coefficient) || !isfinite(spec->uniform))
-    return ad_fail(AD_INVALID, "loss `%s`: `coefficient` and `uniform` must be finite numbers, but are %g and %g",
-                   spec->name, spec->coefficient, spec->uniform);
+    return ad_fail(
+        AD_INVALID,
+        "loss `%s`: `coefficient` and `uniform` must be finite numbers, but are %g and %g; set finite numbers",
+        spec->name, spec->coefficient, spec->uniform);
   AD_TRY(ad_grow(&to->losses, to->loss_count, to->loss_count + 1));
   to->losses[to->loss_count++] = *spec;
   return AD_OK;
@@ -252,8 +254,8 @@ static ad_status check_transfer(const ad_program *to, const ad_transfer_spec *sp
   size_t giver = giver_of(to, spec->value)->module;
   if (spec->module < to->module_count && from == to->meshes[giver] && at == to->meshes[spec->module]) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "the bridge of the transfer of `%s` leads from \"%s\" to \"%s\", but must lead from the mesh of the "
-                 "module that gives the value to the mesh of the module that needs it",
+                 "the bridge of the transfer of `%s` leads from the mesh \"%s\" to the mesh \"%s\"; create a bridge "
+                 "from the mesh of the module that gives the value to the mesh of the module that needs the value",
                  spec->value, ad_mesh_text(from), ad_mesh_text(at));
 }
 
@@ -303,7 +305,8 @@ static ad_status take_gives(ad_program *to, const ad_phase *phase) {
           phase->name, *give);
     }
     if (to->value_count == AD_VALUES_MAX)
-      return ad_fail(AD_INVALID, "the phases of the program give more than %d values, the most that are allowed",
+      return ad_fail(AD_INVALID,
+                     "the phases of the program give more than %d values, the most that are allowed; give fewer",
                      AD_VALUES_MAX);
     AD_TRY(ad_grow(&to->values, to->value_count, to->value_count + 1));
     to->values[to->value_count++] = *give;
@@ -317,10 +320,10 @@ ad_status ad_program_add_phase(ad_program *to, const ad_phase *given) {
   AD_TRY(ad_options_take(&own, sizeof own, given, "ad_phase"));
   AD_NEED(phase->name);
   if (!phase->run || phase->module >= to->module_count) {
-    return ad_fail(
-        AD_INVALID,
-        "phase `%s` has no function `run`, or its module %zu (from 0) is not one of the %zu modules that were added",
-        phase->name, phase->module, to->module_count);
+    return ad_fail(AD_INVALID,
+                   "phase `%s` has no function `run`, or its `module` is %zu, which is not one of the %zu modules "
+                   "(from 0) that were added; set `run` and `module`",
+                   phase->name, phase->module, to->module_count);
   }
   AD_TRY(check_needs(to, phase));
   AD_TRY(take_gives(to, phase));
@@ -384,7 +387,7 @@ static ad_status create_meshes(ad_program *program, const ad_program_setting *se
     ad_mesh **mesh = &program->pools[program->pool_count];
     ad_status status = ad_mesh_create_pool(setting->meshes[program->pool_count], first, mesh);
     if (!status) status = add_meshes(program, program->pool_count);
-    if (status) return ad_fail_in(status, "in the mesh of `%s`", names[program->pool_count]);
+    if (status) return ad_fail_in(status, "in the mesh of the module `%s`", names[program->pool_count]);
     if (setting->disjoint) first += ad_mesh_size(*mesh);
   }
   program->setting.meshes = NULL; /* the meshes belong to the caller */

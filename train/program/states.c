@@ -8,14 +8,15 @@
 static ad_status check_change(ad_phase_run *at, const ad_state_change *change) {
   const ad_array *state = ad_phase_state(at, change->state);
   if (!state)
-    return ad_fail(AD_INVALID,
-                   "ad_phase_change_states: state number %zu (from 0) does not exist in the module of the phase",
-                   change->state);
-  if (!change->gradient)
     return ad_fail(
         AD_INVALID,
-        "ad_phase_change_states: no gradient reached state number %zu (from 0); give the gradient of the state",
+        "ad_phase_change_states: the module of the phase has no state with index %zu (from 0); pass a smaller index",
         change->state);
+  if (!change->gradient)
+    return ad_fail(AD_INVALID,
+                   "ad_phase_change_states: state number %zu (from 0) has no gradient, because the field `gradient` of "
+                   "the ad_state_change is NULL; set it to the gradient of the state",
+                   change->state);
   if (ad_array_numel(change->gradient) == ad_array_numel(state)) return AD_OK;
   return ad_fail(AD_INVALID,
                  "ad_phase_change_states: state number %zu (from 0) has %zu elements on this rank, but its gradient "

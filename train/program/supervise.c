@@ -41,11 +41,12 @@ static void end_as(int wait_status) {
 static int report_ended(const char *inside, int wait_status, int (*failed)(ad_status status)) {
   int number = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
   if (number)
-    return failed(ad_fail(AD_RANK_DIED, "the process ended in %s, by signal %d, SIG%s (%s)", inside, number,
-                          ad_signal_name(number), strsignal(number)));
+    return failed(ad_fail(
+        AD_RANK_DIED, "the process was ended while it ran %s, by signal %d, SIG%s (%s); see what the program printed",
+        inside, number, ad_signal_name(number), strsignal(number)));
   return failed(ad_fail(AD_RANK_DIED,
-                        "the process ended in %s, with exit status %d, but a function of a program must return; report "
-                        "errors with ad_fail",
+                        "the process exited while it ran %s, with exit status %d, but a function of a program must "
+                        "return; report errors with ad_fail",
                         inside, WEXITSTATUS(wait_status)));
 }
 

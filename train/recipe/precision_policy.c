@@ -88,8 +88,8 @@ ad_status ad_recipe_check_sizes(const ad_recipe *recipe, const ad_mesh *const *m
   }
   if (!differ) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "the modules share their ranks, so their meshes must have equally many ranks, but %s; change the "
-                 "meshes, or set placement to disjoint, which gives each module its own ranks",
+                 "the modules share their ranks, so their meshes must have equally many ranks, but are different (%s); "
+                 "change the meshes, or set placement to disjoint, which gives each module its own ranks",
                  buffer);
 }
 

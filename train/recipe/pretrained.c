@@ -67,7 +67,7 @@ static ad_status compare_value(ad_reading *r, const ad_node *given, const ad_con
   AD_TRY(parse_config_value(r, value->text, &node));
   if (node && !ad_node_is_empty(given) && !are_equal(given, node))
     ad_recipe_errors_add(&r->errors, given->place, value->key,
-                         "is %.60s, but %s in %s makes it %s; leave the key out, or choose another model",
+                         "is '%.60s', but by %s in %s it must be '%s'; leave the key out, or choose another model",
                          given->kind == AD_NODE_SCALAR ? given->text : "another list", value->from, r->config_path,
                          value->text);
   ad_node_destroy(node);
@@ -91,9 +91,9 @@ static void warn_of_length(const ad_reading *r) {
   long long length = strtoll(seq->text, NULL, 10);
   if (length <= r->config.positions) return;
   ad_log(AD_LOG_WARNING,
-         "%s: data.seq is %lld, but max_position_embeddings in %s is %lld, and the model was not trained on later "
-         "positions",
-         seq->place.origin, length, r->config_path, (long long)r->config.positions);
+         "%s: data.seq is %lld, but the model was trained on at most %lld positions (max_position_embeddings in %s); "
+         "set a smaller data.seq",
+         seq->place.origin, length, (long long)r->config.positions, r->config_path);
 }
 
 /* Returns data.seq of the recipe, or its default; 0 if it is no number, for which another error is added. */
@@ -115,8 +115,8 @@ static void judge_window(ad_reading *r) {
         "same only for samples of at most %lld tokens, so set data.seq to at most the window",
         window, length, window);
   else
-    ad_log(AD_LOG_INFO, "%s: sliding_window is %lld, which changes nothing in samples of %lld tokens", r->config_path,
-           window, length);
+    ad_log(AD_LOG_INFO, "%s: sliding_window is %lld, which makes no difference in samples of %lld tokens (data.seq)",
+           r->config_path, window, length);
 }
 
 /* ---- reading model.from ---- */

@@ -121,7 +121,7 @@ static int read_boolean(ad_reading *r, const ad_key *key, const ad_node *node, c
 /* Adds an error about an empty text in quotes. */
 static void report_empty(ad_reading *r, const ad_key *key, const ad_node *node, const char *path) {
   char help[256];
-  ad_recipe_errors_add(&r->errors, node->place, path, "is an empty text; set this key (%s)",
+  ad_recipe_errors_add(&r->errors, node->place, path, "is empty; write a value (%s)",
                        ad_key_help(key, help, sizeof help));
 }
 
@@ -234,7 +234,8 @@ static ad_status read_list(ad_reading *r, const ad_key *key, const ad_node *node
   }
   if (!count) {
     if (!key->fallback)
-      ad_recipe_errors_add(&r->errors, node->place, key->path, "is an empty list; set this key (%s)", key->help);
+      ad_recipe_errors_add(&r->errors, node->place, key->path, "is an empty list; write at least one value (%s)",
+                           key->help);
     *good = key->fallback != NULL;
     return AD_OK;
   }
@@ -266,7 +267,7 @@ static void report_unknown(ad_reading *r, const ad_node *node, const char *secti
   ad_text text = ad_text_on(hint, sizeof hint);
   int near = ad_schema_suggest(&r->schema, section, node->key, &text);
   if (!ad_reading_may_be_known(r, section, path, near))
-    ad_recipe_errors_add(&r->errors, node->place, path, "unknown key; %s", hint);
+    ad_recipe_errors_add(&r->errors, node->place, path, "is an unknown key; %s", hint);
 }
 
 static void report_unknown_in(ad_reading *r, const ad_node *map, const char *section);
@@ -336,7 +337,7 @@ static int read_override_value(ad_reading *r, const ad_node *node, const char *p
   const ad_key *key = policy_key(r, node->key);
   if (!key) {
     ad_recipe_errors_add(&r->errors, node->place, path,
-                         "unknown key; the keys of an override are param, grad, reduce and accumulate");
+                         "is an unknown key; an override may have the keys param, grad, reduce and accumulate");
     return 0;
   }
   char *out = (char *)policy + (key->offset - offsetof(ad_recipe, precision.policy));
@@ -381,7 +382,7 @@ static ad_status read_overrides(ad_reading *r, const ad_node *node, int *good) {
 static int read_from_map(ad_reading *r, const ad_key *key, const ad_node *map, void *out) {
   const ad_node *node = ad_node_find(map, ad_key_name(key));
   if (node) return read_value(r, key, node, key->path, out);
-  ad_recipe_errors_add(&r->errors, map->place, key->path, "is missing; set this key (%s)", key->help);
+  ad_recipe_errors_add(&r->errors, map->place, key->path, "is missing; add this key (%s)", key->help);
   return 0;
 }
 
@@ -452,7 +453,7 @@ static int section_is_wrong(const ad_reading *r, const ad_key *key) {
 static void report_missing(ad_reading *r, const ad_key *key) {
   char help[256];
   if (!section_is_wrong(r, key))
-    ad_recipe_errors_add(&r->errors, ad_reading_place(r, key->path), key->path, "is missing; set this key (%s)",
+    ad_recipe_errors_add(&r->errors, ad_reading_place(r, key->path), key->path, "is missing; add this key (%s)",
                          ad_key_help(key, help, sizeof help));
 }
 

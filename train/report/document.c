@@ -55,8 +55,8 @@ static ad_status put_metrics(const char *text, const char *folder, json_t *run) 
 
 static ad_status refuse_folder(const char *folder, const char *path) {
   return ad_fail(AD_INVALID,
-                 "%s is not the folder of a run, since there is no %s; name a folder that `addend train RECIPE` made, "
-                 "which is runs/NAME or the folder of --out",
+                 "%s is not the folder of a run, since the file %s does not exist; name a folder that `addend train "
+                 "RECIPE` made, which is runs/NAME or the folder of --out",
                  folder, path);
 }
 

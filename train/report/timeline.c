@@ -135,7 +135,9 @@ static json_t *steps_of(const shown *steps) {
 ad_status ad_report_timeline(const json_t *trace, json_t **out) {
   const json_t *events = json_object_get(trace, "traceEvents");
   if (!json_is_array(events))
-    return ad_fail(AD_IO, "trace.json is not the trace of a training run, since the key traceEvents is missing");
+    return ad_fail(AD_IO,
+                   "trace.json is not the trace of a training run, since the list traceEvents is missing; use the "
+                   "trace.json that `addend train` wrote");
   shown steps = find_steps(events);
   json_int_t ranks = 0;
   if (steps.last < 0) return *out = NULL, AD_OK;

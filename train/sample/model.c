@@ -11,7 +11,9 @@
 static ad_status check_kind(const ad_program_kind *kind) {
   char known[256];
   if (kind->sampling.next) return AD_OK;
-  return ad_fail(AD_INVALID, "the program `%s` is not a text decoder, and only text decoders (%s) can be sampled",
+  return ad_fail(AD_INVALID,
+                 "the program `%s` is not a text decoder, but only text decoders (%s) can be sampled; name a run of "
+                 "one of these programs",
                  kind->name, ad_program_kinds_sampled(known, sizeof known));
 }
 

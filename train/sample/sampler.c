@@ -104,8 +104,9 @@ static ad_status check_tokens(const ad_sampler *sampler, const int32_t *tokens, 
   if (count < 1) return ad_fail(AD_INVALID, "the text has %lld tokens; give at least 1", (long long)count);
   for (int64_t i = 0; i < count; i++)
     if (tokens[i] < 0 || tokens[i] >= vocabulary)
-      return ad_fail(AD_INVALID, "token %lld (from 0) is %d, but the tokens of the model are 0 to %lld", (long long)i,
-                     tokens[i], (long long)vocabulary - 1);
+      return ad_fail(AD_INVALID,
+                     "token %lld (from 0) is %d, but the tokens of the model are 0 to %lld; give only such tokens",
+                     (long long)i, tokens[i], (long long)vocabulary - 1);
   return AD_OK;
 }
 
@@ -189,8 +190,10 @@ ad_status ad_sampler_choose(const ad_sampler *sampler, int32_t *token) {
     return ad_fail(AD_INVALID, "no token has been read yet, so there is no next token; call ad_sampler_read first");
   for (int64_t i = 0; i < vocabulary; i++)
     if (!isfinite(sampler->logits[i]))
-      return ad_fail(AD_NUMBER, "the logit of token %lld is %g, which is not a finite number", (long long)i,
-                     sampler->logits[i]);
+      return ad_fail(
+          AD_NUMBER,
+          "the logit of token %lld is %g, which is not a finite number; the weights of the model may be damaged",
+          (long long)i, sampler->logits[i]);
   uint64_t bits = ad_random_bits(sampler->options.seed, ad_checksum("sample", 6, 0), (uint64_t)sampler->read);
   double part = (double)(bits >> 11) * 0x1p-53;
   *token = sampler->options.temperature > 0 ? drawn(sampler->logits, vocabulary, sampler->options.temperature, part)

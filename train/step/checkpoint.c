@@ -133,11 +133,11 @@ static ad_status check_numbers(const run_state *s) {
   for (size_t i = 0; i < NUMBERS; i++) {
     const ad_checkpoint_number *number = &s->numbers[i];
     if (number->value >= ranges[i].least && number->value <= ranges[i].most) continue;
-    return ad_fail(
-        AD_IO,
-        "the checkpoint is damaged, since its number `%s` is %lld, but after %lld steps must be from %lld to %lld",
-        number->name, (long long)number->value, (long long)s->state.step, (long long)ranges[i].least,
-        (long long)ranges[i].most);
+    return ad_fail(AD_IO,
+                   "the checkpoint is damaged, since its number `%s` is %lld, but after %lld steps must be from %lld "
+                   "to %lld; use another checkpoint",
+                   number->name, (long long)number->value, (long long)s->state.step, (long long)ranges[i].least,
+                   (long long)ranges[i].most);
   }
   return AD_OK;
 }

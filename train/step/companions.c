@@ -94,8 +94,10 @@ static ad_status copy_into(void *context, const char *companion) {
   AD_TRY(ad_path_in(folder, name, &path));
   standing found = look_at(companion, path);
   if (found == ANOTHER)
-    ad_log(AD_LOG_WARNING, "%s existed and was not overwritten, but differs from %s, which this run uses", path,
-           companion);
+    ad_log(AD_LOG_WARNING,
+           "%s was there before this run and was kept, although it differs from %s, which this run uses; remove the "
+           "first file if it is not needed",
+           path, companion);
   ad_status status = found == NOTHING ? copy(companion, path) : AD_OK;
   ad_release(path);
   return status;

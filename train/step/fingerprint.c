@@ -199,8 +199,8 @@ static ad_status check_fixed(const ad_run *run, const ad_fingerprint *here, cons
     const char *why = why_fixed(run, key);
     if (!why || !other || !strcmp(own, other)) continue;
     return ad_fail(AD_INVALID,
-                   "%s is %.*s in the checkpoint, but %.*s in the recipe, and cannot change, not even with --force "
-                   "(%s); set %s to %.*s, or begin a run in another folder (--out)",
+                   "%s is '%.*s' in the checkpoint, but '%.*s' in the recipe, and a run may not change this key, not "
+                   "even with --force (%s); set %s to %.*s, or begin a run in another folder (--out)",
                    key, VALUE_SHOWN, other, VALUE_SHOWN, own, why, key, VALUE_SHOWN, other);
   }
   return AD_OK;
@@ -210,7 +210,7 @@ static void report_other_products(const ad_fingerprint *here, const ad_checkpoin
   const char *own = fact_value(here->facts, here->count, PRODUCTS), *other = fact_value(there, count, PRODUCTS);
   if (!other || !strcmp(own, other)) return;
   ad_log(AD_LOG_WARNING,
-         "matrix products were computed in another way before the checkpoint (before: %s; now: %s), so results are not "
+         "until the checkpoint, matrix products were computed by '%s', but now by '%s', so results are not "
          "bit-identical to those of an uninterrupted run",
          other, own);
 }

@@ -115,16 +115,18 @@ static ad_status refuse_earlier(const earlier *found, int64_t steps, const char 
              "checkpoint.every, so that the new run writes checkpoints",
              folder);
   return ad_fail(AD_INVALID,
-                 "%s has the files of %s; %s. --overwrite replaces the run, --out FOLDER writes to another folder%s",
+                 "the folder %s already has the files of %s; %s. --overwrite replaces the run, and --out FOLDER writes "
+                 "to another folder%s",
                  folder, words, resume, weights);
 }
 
 /* Refuses to resume if training would end before the step at which the finished run ended. */
 static ad_status refuse_fewer(const earlier *found, int64_t steps, const char *folder) {
-  return ad_fail(AD_INVALID,
-                 "%s has the files of a finished run of %lld step%s, but the recipe asks for %lld; set train.steps to "
-                 "at least %lld. --overwrite replaces the run, --out FOLDER writes to another folder",
-                 folder, (long long)found->steps, ad_plural(found->steps), (long long)steps, (long long)found->steps);
+  return ad_fail(
+      AD_INVALID,
+      "the folder %s already has the files of a finished run of %lld step%s, but the recipe asks for %lld; set "
+      "train.steps to at least %lld. --overwrite replaces the run, and --out FOLDER writes to another folder",
+      folder, (long long)found->steps, ad_plural(found->steps), (long long)steps, (long long)found->steps);
 }
 
 ad_status ad_run_folder_resumption(const ad_recipe *recipe, const char *folder, ad_resumption *out) {
@@ -184,7 +186,7 @@ static ad_status check_dumped(const char *folder, const char *name) {
 static ad_status check_all_dumped(const char *path) {
   ad_status status = AD_OK;
   DIR *folder = opendir(path);
-  if (!folder) return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
+  if (!folder) return ad_fail(AD_IO, "%s cannot be read (%s)", path, strerror(errno));
   for (const struct dirent *entry = readdir(folder); entry && !status; entry = readdir(folder))
     if (is_dumped(entry->d_name)) status = check_dumped(path, entry->d_name);
   closedir(folder);
@@ -261,7 +263,7 @@ static ad_status remove_file(const char *folder, const char *name) {
   char *path;
   AD_TRY(ad_path_in(folder, name, &path));
   ad_status status = AD_OK;
-  if (unlink(path) && errno != ENOENT) status = ad_fail(AD_IO, "%s: cannot be removed: %s", path, strerror(errno));
+  if (unlink(path) && errno != ENOENT) status = ad_fail(AD_IO, "%s cannot be removed (%s)", path, strerror(errno));
   ad_release(path);
   return status;
 }
@@ -294,7 +296,7 @@ static ad_status remove_dump(const char *folder, const char *name) {
 static ad_status remove_dumps(const char *path) {
   ad_status status = AD_OK;
   DIR *folder = opendir(path);
-  if (!folder) return ad_fail(AD_IO, "%s: cannot be read: %s", path, strerror(errno));
+  if (!folder) return ad_fail(AD_IO, "%s cannot be read (%s)", path, strerror(errno));
   for (const struct dirent *entry = readdir(folder); entry && !status; entry = readdir(folder))
     if (is_dump(entry->d_name)) status = remove_dump(path, entry->d_name);
   closedir(folder);

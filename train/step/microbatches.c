@@ -105,7 +105,8 @@ static ad_status create_values(ad_run *run) {
 
 ad_status ad_microbatches_create(ad_run *run, int shares_memory) {
   if (ad_program_loss_count(run->program) > AD_LOSSES_MAX)
-    return ad_fail(AD_INVALID, "the program has too many losses, since at most %d are allowed", AD_LOSSES_MAX);
+    return ad_fail(AD_INVALID, "the program has more than %d losses, the most that are allowed; add fewer",
+                   AD_LOSSES_MAX);
   if (shares_memory) AD_TRY(ad_tape_pool_create(ad_comm_is_dry(run->comm), &run->in_flight.pool));
   AD_TRY(count_in_flight(run));
   AD_TRY(create_tapes(run));

@@ -16,7 +16,9 @@ static ad_status find_norm_group(ad_run *run, const char *name, size_t *out) {
   for (*out = 0; *out < run->norms.count; ++*out)
     if (same_name(run->norms.groups[*out].name, name)) return AD_OK;
   if (run->norms.count == AD_NORM_GROUPS_MAX)
-    return ad_fail(AD_INVALID, "the program has too many norm groups, since at most %d are allowed",
+    return ad_fail(AD_INVALID,
+                   "the parameters of the program name more than %d different norm groups (`norm_group`), the most "
+                   "that are allowed; name fewer",
                    AD_NORM_GROUPS_MAX);
   run->norms.groups[run->norms.count++].name = name;
   return AD_OK;

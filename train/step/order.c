@@ -120,8 +120,8 @@ static ad_status find_place(const ad_program *program, const int32_t *sets, int6
     if (!ad_mesh_has_rank(mesh_of(program, p), rank)) continue;
     if (*out >= 0 && *out != sets[p])
       return ad_fail(AD_INVALID,
-                     "phase `%s` and an earlier phase share rank %lld, but not all their ranks; the modules of two "
-                     "phases must have the same ranks, or none in common",
+                     "phase `%s` and an earlier phase share rank %lld, but not all their ranks; give the modules of "
+                     "two phases the same ranks, or none in common",
                      program->phases[p].name, (long long)rank);
     *out = sets[p];
   }

@@ -74,7 +74,7 @@ static ad_status check_over(const ad_run *run, size_t p, size_t m) {
   if (!ad_run_tape(run, p, m)->defers_weights) return AD_OK;
   return ad_fail(AD_INVALID,
                  "the schedule runs phase `%s` of microbatch %zu on the tape of an earlier microbatch before the "
-                 "weight gradients (W) of the earlier one are computed; put that W first",
+                 "weight gradients (W) of that earlier microbatch are computed; put this W first",
                  ad_program_phase(run->program, p)->name, m);
 }
 
@@ -85,10 +85,9 @@ static ad_status check_first_run(const ad_run *run, size_t p, size_t m) {
   for (size_t v = 0; v < run->program->value_count; v++)
     if (values[v].inputs[ad_run_phase(run, p)->place] ||
         (values[v].output && ad_phase_lists(run->program->phases[p].gives, run->program->values[v])))
-      return ad_fail(
-          AD_INVALID,
-          "the schedule runs phase `%s` a second time in microbatch %zu; each phase may run once in a microbatch",
-          run->program->phases[p].name, m);
+      return ad_fail(AD_INVALID,
+                     "the schedule runs phase `%s` a second time in microbatch %zu; leave the second run out",
+                     run->program->phases[p].name, m);
   return AD_OK;
 }
 

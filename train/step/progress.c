@@ -82,8 +82,8 @@ static ad_status open_microbatch(ad_run *run, size_t p, size_t m) {
   if (module->open == (int64_t)m) return AD_OK;
   if (module->open >= 0)
     return ad_fail(AD_INVALID,
-                   "the schedule runs the backward of phase `%s` in microbatch %zu before it reduces microbatch %lld "
-                   "of the same module; the REDUCE of microbatch %lld must come first",
+                   "the schedule runs the backward of phase `%s` in microbatch %zu before the gradient of microbatch "
+                   "%lld of the same module is reduced; put the REDUCE of microbatch %lld first",
                    ad_program_phase(run->program, p)->name, m, (long long)module->open, (long long)module->open);
   module->open = (int64_t)m;
   module->phases_left = module->phases;
@@ -110,7 +110,7 @@ ad_status ad_progress_reduced(const ad_run *run, size_t p, int32_t m, size_t *ou
   if (back < 0 || (m >= 0 && m != back))
     return ad_fail(AD_INVALID,
                    "the schedule has the REDUCE of phase `%s` before the backward of this phase in the same "
-                   "microbatch; the backward must come first",
+                   "microbatch; put the backward first",
                    ad_program_phase(run->program, p)->name);
   *out = (size_t)back;
   return AD_OK;
@@ -134,7 +134,7 @@ ad_status ad_progress_flush(ad_run *run, size_t p, int32_t m) {
   if (*deferred != m)
     return ad_fail(AD_INVALID,
                    "the schedule computes the weight gradients (W) of phase `%s` in microbatch %d a second time, or "
-                   "before the input gradients (I); each W must come once, after its I",
+                   "before the input gradients (I); put each W once, after its I",
                    ad_program_phase(run->program, p)->name, m);
   *deferred = -1;
   return AD_OK;

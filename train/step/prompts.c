@@ -45,8 +45,9 @@ static ad_status check_window(const ad_recipe *recipe, const ad_prompt *prompt) 
   int64_t tokens = prompt->count + recipe->evaluate.prompt_tokens;
   if (!recipe->window || tokens <= recipe->window) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "the prompt has %lld tokens and evaluate.prompt_tokens is %lld, but together they may be at most "
-                 "%lld, the sliding window of the model, which addend does not compute",
+                 "the prompt has %lld tokens and evaluate.prompt_tokens is %lld, but addend does not compute the "
+                 "model's sliding window of %lld tokens, the most that both may have together; shorten the prompt, or "
+                 "set a smaller evaluate.prompt_tokens",
                  (long long)prompt->count, (long long)recipe->evaluate.prompt_tokens, (long long)recipe->window);
 }
 

@@ -58,7 +58,7 @@ static ad_status fail_number(ad_run *run, const ad_step_state *state, double sum
                    (long long)state->step, sum);
   }
   return ad_fail(AD_NUMBER,
-                 "step %lld: the loss on rank %d is not a finite number, so nothing was updated; a smaller train.lr or "
+                 "step %lld: the loss on rank %d is NaN or infinite, so nothing was updated; a smaller train.lr or "
                  "train.clip may help",
                  (long long)state->step, (int)run->sums[0]);
 }

@@ -273,7 +273,7 @@ static ad_status find_resumption(training *t, ad_resumption *out) {
 
 static void report_it_begins(const training *t) {
   if (ad_run_is_first(t->run))
-    ad_log(AD_LOG_INFO, "%s: there is no checkpoint to continue from, so the run begins with its first step",
+    ad_log(AD_LOG_INFO, "%s: there is no checkpoint to continue from (--resume), so the run begins with its first step",
            t->checkpoints);
 }
 
@@ -281,8 +281,8 @@ static void report_it_begins(const training *t) {
 static void report_what_is_repeated(const training *t, const ad_resumption *found) {
   if (found->finished > t->first_step && ad_run_is_first(t->run))
     ad_log(AD_LOG_INFO,
-           "%s: the run was finished after %lld step%s, but its newest checkpoint is of step %lld, so the steps since "
-           "then are taken again",
+           "%s: the run was finished after %lld step%s, but its newest checkpoint is of step %lld, so training repeats "
+           "the steps after the checkpoint",
            t->checkpoints, (long long)found->finished, ad_plural(found->finished), (long long)t->first_step);
 }
 

@@ -14,10 +14,10 @@ ad_status ad_check_dim(const ad_tensor *out, int i, int dim) {
   const ad_shape *shape = &out->operand[i]->array.shape;
   char text[96];
   if (dim >= 0 && dim < shape->ndim) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "%s: `%s` was given dimension %d, which operand %d of shape %s does not have; dimensions are numbered from 0",
-      out->site, out->op->name, dim, i + 1, ad_shape_print(shape, text, sizeof text));
+  return ad_fail(AD_INVALID,
+                 "%s: `%s` was given dimension %d, which operand %d of shape %s does not have; give a dimension of the "
+                 "operand, numbered from 0",
+                 out->site, out->op->name, dim, i + 1, ad_shape_print(shape, text, sizeof text));
 }
 
 char *ad_put_letters(char *to, int ndim, int without) {

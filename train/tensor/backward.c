@@ -380,14 +380,14 @@ static ad_status check_arriving(const ad_tape *tape, const start *from, size_t i
                    site, i);
   ad_dtype dtype = from->outputs[i]->grad_dtype;
   if (grad->dtype != dtype)
-    return ad_fail(
-        AD_INVALID,
-        "%s: `backward` got a gradient of output %zu (from 0) with dtype %s, but the gradient must have dtype %s", site,
-        i, ad_dtype_name(grad->dtype), ad_dtype_name(dtype));
+    return ad_fail(AD_INVALID,
+                   "%s: `backward` got a gradient of output %zu (from 0) with dtype %s, but the gradient must have "
+                   "dtype %s; convert the gradient first",
+                   site, i, ad_dtype_name(grad->dtype), ad_dtype_name(dtype));
   if (!ad_shape_equal(&grad->shape, &output->shape))
     return ad_fail(AD_INVALID,
                    "%s: `backward` got a gradient of output %zu (from 0) with shape %s, but the output has shape %s; "
-                   "the two must be equal",
+                   "give a gradient of the output's shape",
                    site, i, ad_shape_print(&grad->shape, a, sizeof a), ad_shape_print(&output->shape, b, sizeof b));
   if (grad->scale)
     return ad_fail(AD_TYPE,
@@ -402,10 +402,11 @@ static ad_status check_output(const ad_tape *tape, const start *from, size_t i) 
   const ad_tensor *output = from->outputs[i];
   int is_loss = !arriving(from, i);
   if (!ad_tape_owns(tape, output) && is_loss)
-    return ad_fail(AD_INVALID, "%s: the loss that `backward` got is %s", from->site, ad_tape_foreigner(output));
-  if (!ad_tape_owns(tape, output))
-    return ad_fail(AD_INVALID, "%s: output %zu (from 0) that `backward` got is %s", from->site, i,
+    return ad_fail(AD_INVALID, "%s: the loss that `backward` got is %s; give a result of this tape", from->site,
                    ad_tape_foreigner(output));
+  if (!ad_tape_owns(tape, output))
+    return ad_fail(AD_INVALID, "%s: output %zu (from 0) that `backward` got is %s; give a result of this tape",
+                   from->site, i, ad_tape_foreigner(output));
   return is_loss ? ad_check_loss(output, from->site) : check_arriving(tape, from, i);
 }
 
@@ -431,8 +432,9 @@ static ad_status check_start(const ad_tape *tape, const start *from) {
     reaches |= from->outputs[i]->carries;
   }
   if (reaches) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: `backward` reaches no parameter and no input from %s", from->site,
-                 from->count ? "the outputs, which depend on constants only" : "a call without outputs");
+  return ad_fail(AD_INVALID,
+                 "%s: `backward` finds no parameter and no input that needs a gradient, because it begins with %s",
+                 from->site, from->count ? "the outputs, which depend on constants only" : "a call without outputs");
 }
 
 /* Records a failure on the tape and reports it to the other ranks. */

@@ -27,8 +27,8 @@ ad_status ad_routing_number(ad_tape *tape, const ad_array *batch, size_t first, 
   size_t row = 0;
   if (sample_spans > SPANS || position_spans > SPANS)
     return ad_fail(AD_INVALID,
-                   "%s: `limit` supports at most %d separate pieces of the batch on a rank, but this rank has more; "
-                   "shard the batch over fewer axes",
+                   "%s: on this rank the batch of `limit` has more than %d separate pieces, the most that are "
+                   "supported; shard the batch over fewer axes",
                    site, SPANS);
   for (int i = 0; i < sample_spans; i++)
     for (int64_t s = 0; s < samples[i].count; s++)
@@ -37,10 +37,10 @@ ad_status ad_routing_number(ad_tape *tape, const ad_array *batch, size_t first, 
           if (row >= first && row < first + routing->tokens)
             routing->number[row - first] = (samples[i].first + s) * batch->shape.dim[1] + positions[j].first + p;
   if (row >= first + routing->tokens) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "%s: `limit` got a routing of %zu tokens from row %zu on, but this rank has only %zu rows of the batch", site,
-      routing->tokens, first, row);
+  return ad_fail(AD_INVALID,
+                 "%s: `limit` got a routing of %zu tokens from row %zu on, but this rank has only %zu rows of the "
+                 "batch; give `limit` the batch that was routed",
+                 site, routing->tokens, first, row);
 }
 
 /* ---- counting the choices of all ranks ---- */
@@ -163,9 +163,11 @@ static ad_status limit(ad_tape *tape, ad_routing *routing, double capacity, cons
   search s = {0};
   int overflows = 0;
   if (!(capacity > 0))
-    return ad_fail(AD_INVALID, "%s: the capacity of `limit` is %g, but must be above 0", site, capacity);
+    return ad_fail(AD_INVALID, "%s: the capacity of `limit` is %g, but must be above 0; set a larger capacity", site,
+                   capacity);
   if (batch->shape.ndim < 2)
-    return ad_fail(AD_INVALID, "%s: the batch of `limit` must have the shape [samples, seq, ...]", site);
+    return ad_fail(AD_INVALID, "%s: the batch of `limit` must have at least the two dimensions [samples, seq, ...]",
+                   site);
   AD_TRY(take_memory(tape, routing, &s));
   AD_TRY(ad_routing_number(tape, batch, first, routing, site));
   AD_TRY(find_capacity(tape, routing, capacity, &s, &overflows, site));
@@ -182,7 +184,8 @@ void ad_limit_at(ad_tape *tape, ad_routing *routing, double capacity, const ad_t
   if (!tape || ad_tape_failed(tape)) return;
   ad_status status = ad_tape_owns(tape, batch)
                          ? limit(tape, routing, capacity, &batch->array, first, site)
-                         : ad_fail(AD_INVALID, "%s: the batch of `limit` is %s", site, ad_tape_foreigner(batch));
+                         : ad_fail(AD_INVALID, "%s: the batch of `limit` is %s; give a tensor of this tape", site,
+                                   ad_tape_foreigner(batch));
   if (!status) return;
   ad_tape_fail(tape, status);
   ad_tape_report_error(tape);  // other ranks may wait in the all-reduces of the limit

@@ -58,7 +58,7 @@ static ad_status stated_gradient(const ad_layout *value, const char *text, const
                                  ad_layout *gradient) {
   ad_layout stated, dual = ad_layout_dual(value);
   ad_status status = ad_layout_parse(value->mesh, text, &stated);
-  if (status) return ad_fail_in(status, "%s: `%s` got a layout of the gradient that is wrong", site, name);
+  if (status) return ad_fail_in(status, "%s: `%s` got a wrong layout for the gradient", site, name);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if (!(ad_mesh_named(value->mesh) & AD_AXES(axis))) stated.type[axis] = dual.type[axis];
   *gradient = stated;
@@ -90,7 +90,8 @@ ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradient, con
   if (!tape) return ad_tape_missing(site, "to_local");
   if (ad_tape_failed(tape)) return ad_tape_fail(tape, AD_OK);
   if (!ad_tape_owns(tape, x))
-    return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: the operand of `to_local` is %s", site, ad_tape_foreigner(x)));
+    return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: the operand of `to_local` is %s; give a tensor of this tape",
+                                      site, ad_tape_foreigner(x)));
   ad_layout stated;
   ad_status status = gradient_of_leaving(x, gradient, site, &stated);
   if (status) return ad_tape_fail(tape, status);
@@ -105,12 +106,11 @@ ad_tensor *ad_to_local_at(ad_tape *tape, ad_tensor *x, const char *gradient, con
 static ad_status check_whole(const ad_tensor *x, const ad_array *value, const char *site) {
   char is[96], wanted[96];
   if (ad_shape_equal(&x->array.shape, &value->shape)) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: `from_local` got a layout of the gradient with which the parts of the ranks are a full value of "
-                 "shape %s, but the value has shape %s, since its parts are not of equal size; state a gradient that "
-                 "is sharded as the value is",
-                 site, ad_shape_print(&x->array.shape, is, sizeof is),
-                 ad_shape_print(&value->shape, wanted, sizeof wanted));
+  return ad_fail(
+      AD_INVALID,
+      "%s: `from_local` got a layout of the gradient with which the full gradient would have shape %s, but the value "
+      "has shape %s, since the parts of the ranks are not of equal size; give the gradient the sharding of the value",
+      site, ad_shape_print(&x->array.shape, is, sizeof is), ad_shape_print(&value->shape, wanted, sizeof wanted));
 }
 
 /* Describes the value with the dual of the stated gradient's type. On an axis where that dual is V and the value is
@@ -133,12 +133,10 @@ ad_tensor *ad_from_local_at(ad_tape *tape, const ad_array *value, const char *gr
   if (leaf) *leaf = &tape->dead;
   if (ad_tape_failed(tape)) return ad_tape_fail(tape, AD_OK);
   if (!value || !value->layout.mesh || !gradient)
-    return ad_tape_fail(
-        tape,
-        ad_fail(
-            AD_INVALID,
-            "%s: `from_local` needs an array with a layout and the layout of its gradient, but one of the two is NULL",
-            site));
+    return ad_tape_fail(tape, ad_fail(AD_INVALID,
+                                      "%s: `from_local` needs an array with a layout and the layout of its gradient, "
+                                      "but one of the two is NULL; give both",
+                                      site));
   ad_layout stated;
   ad_status status = stated_gradient(&value->layout, gradient, "from_local", site, &stated);
   if (status) return ad_tape_fail(tape, status);

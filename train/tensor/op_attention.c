@@ -43,19 +43,20 @@ static ad_status check_shapes(const ad_tape *tape, const ad_tensor *out) {
              tape->position + q->dim[1] == k->dim[1];
   if (!fits)
     return ad_fail(AD_INVALID,
-                   "%s: `attention` got q of shape %s, k of %s and v of %s; each must be [batch, seq, heads * "
-                   "head_dim], with equal batch and seq, and k and v of equal shape",
+                   "%s: `attention` got q of shape %s, k of %s and v of %s; give each the shape [batch, seq, heads * "
+                   "head_dim], with the same batch and seq, and k and v the same shape",
                    out->site, ad_shape_print(q, texts[0], sizeof texts[0]),
                    ad_shape_print(k, texts[1], sizeof texts[1]), ad_shape_print(v, texts[2], sizeof texts[2]));
   if (head_dim < 1 || q->dim[2] % head_dim || k->dim[2] % head_dim)
     return ad_fail(AD_INVALID,
                    "%s: `attention` got head_dim %" PRId64
-                   ", which must divide the last dimensions of q and k, %" PRId64 " and %" PRId64,
+                   ", which does not divide the last dimensions of q and k, %" PRId64 " and %" PRId64
+                   "; give a divisor of both",
                    out->site, head_dim, q->dim[2], k->dim[2]);
   if (!k->dim[2] || q->dim[2] % k->dim[2])
     return ad_fail(AD_INVALID,
                    "%s: `attention` got %" PRId64 " heads of keys and values for %" PRId64
-                   " heads of queries, but the number of query heads must be a multiple of the other number",
+                   " heads of queries, give q a multiple of the heads of k and v",
                    out->site, k->dim[2] / head_dim, q->dim[2] / head_dim);
   return AD_OK;
 }
@@ -63,8 +64,10 @@ static ad_status check_shapes(const ad_tape *tape, const ad_tensor *out) {
 static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
   for (int i = Q; i <= V; i++)
     if (array_of(out, i)->dtype != tape->options.dtype)
-      return ad_fail(AD_INVALID, "%s: operand %d of `attention` is %s, but must be %s", out->site, i + 1,
-                     ad_dtype_name(array_of(out, i)->dtype), ad_dtype_name(tape->options.dtype));
+      return ad_fail(
+          AD_INVALID,
+          "%s: operand %d of `attention` is %s, but must be %s, the dtype of the tape; convert the operand first",
+          out->site, i + 1, ad_dtype_name(array_of(out, i)->dtype), ad_dtype_name(tape->options.dtype));
   return AD_OK;
 }
 

@@ -17,7 +17,7 @@ static ad_status bridge_describe(ad_tape *tape, ad_tensor *out) {
   if (ad_bridge_is_disjoint(bridge))
     return ad_fail(AD_INVALID,
                    "%s: the two meshes of the bridge have no rank in common, but `bridge` on a tape needs two meshes "
-                   "of the same ranks",
+                   "of the same ranks; transfer the value between phases instead",
                    out->site);
   AD_TRY(ad_bridge_describe_at(bridge, x->dtype, &x->shape, AD_FORWARD, &source, &out->array, out->site));
   return ad_bridge_check_source(bridge, x, out->site);

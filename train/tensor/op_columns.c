@@ -70,11 +70,12 @@ static ad_status check_part(const ad_tensor *out, int i) {
   char a[96], b[96], name[40];
   int dim = dim_of_parts(out);
   if (part->dtype != first->dtype)
-    return ad_fail(AD_INVALID, "%s: operand %d of `concat` is %s, but must be %s as operand 1", out->site, i + 1,
-                   ad_dtype_name(part->dtype), ad_dtype_name(first->dtype));
+    return ad_fail(AD_INVALID, "%s: operand %d of `concat` is %s, but operand 1 is %s; convert one of the two",
+                   out->site, i + 1, ad_dtype_name(part->dtype), ad_dtype_name(first->dtype));
   if (same_but_for(&first->shape, &part->shape, dim)) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: operand %d of `concat` has shape %s, but operand 1 has %s; the shapes must be equal except in %s",
+                 "%s: operand %d of `concat` has shape %s, but operand 1 has %s; give operands whose shapes are equal "
+                 "except in %s",
                  out->site, i + 1, ad_shape_print(&part->shape, b, sizeof b),
                  ad_shape_print(&first->shape, a, sizeof a), print_dim(first, dim, name, sizeof name));
 }
@@ -180,12 +181,18 @@ static ad_status check_stretch(const ad_tensor *out, int dim, int64_t size) {
   if (own->dim == LAST)
     return ad_fail(AD_INVALID,
                    "%s: `slice` was asked for %" PRId64 " columns from column %" PRId64
-                   " on, but the operand has only %" PRId64 " columns",
-                   out->site, own->count, own->first, size);
+                   " on, but the operand has only %" PRId64
+                   " columns; give a range inside these"
+                   ",
+                   out->site,
+                   own->count, own->first, size);
   return ad_fail(AD_INVALID,
                  "%s: `slice` was asked for %" PRId64 " elements from element %" PRId64
-                 " on of %s, which has only %" PRId64 " elements",
-                 out->site, own->count, own->first, print_dim(&out->operand[0]->array, dim, name, sizeof name), size);
+                 " on of %s, which has only %" PRId64
+                 " elements; give a range inside these"
+                 ",
+                 out->site,
+                 own->count, own->first, print_dim(&out->operand[0]->array, dim, name, sizeof name), size);
 }
 
 static ad_status slice_describe(ad_tape *tape, ad_tensor *out) {

@@ -45,7 +45,7 @@ ad_tensor *ad_to_dtype_at(ad_tape *tape, ad_tensor *x, ad_dtype dtype, const cha
   if (!ad_tape_has_dtype(tape, dtype))
     return ad_tape_fail(
         tape,
-        ad_fail(AD_INVALID, "%s: `to_dtype` was given %s, a dtype that a tape that computes in %s does not support",
+        ad_fail(AD_INVALID, "%s: `to_dtype` cannot convert to %s on a tape that computes in %s; give another dtype",
                 site, ad_dtype_name(dtype), ad_dtype_name(ad_tape_dtype(tape))));
   if (ad_tape_owns(tape, x) && x->array.dtype == dtype) return x;
   return ad_tape_apply(tape, &to_dtype, &x, 1, &(dtype_numbers){dtype}, site);
@@ -189,8 +189,9 @@ ad_tensor *ad_scale_at(ad_tape *tape, ad_tensor *a, double factor, const char *s
 static ad_status scale_by_check(const ad_tape *tape, const ad_tensor *out) {
   const ad_shape *shape = &out->operand[1]->array.shape;
   if (shape->dim[0] == 1) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: the factor of `scale_by` has %lld elements, but must have 1", out->site,
-                 (long long)shape->dim[0]);
+  return ad_fail(AD_INVALID,
+                 "%s: the factor of `scale_by` has %lld elements, but must have 1; give a factor of shape [1]",
+                 out->site, (long long)shape->dim[0]);
 }
 
 static ad_status scale_by_forward(ad_tape *tape, ad_tensor *out) {

@@ -219,7 +219,8 @@ ad_tensor *ad_dispatch_at(ad_tape *tape, ad_tensor *x, ad_routing *routing, cons
   ad_axes over;
   ad_status status = ad_axes_parse(axes, &over);
   if (!status && !ad_tape_owns(tape, x))
-    status = ad_fail(AD_INVALID, "%s: the operand of `dispatch` is %s", site, ad_tape_foreigner(x));
+    status = ad_fail(AD_INVALID, "%s: the operand of `dispatch` is %s; give a tensor of this tape", site,
+                     ad_tape_foreigner(x));
   if (status) return ad_tape_fail(tape, status);
   ad_group group = ad_array_group(tape->comm, &x->array, over);
   status = prepare(tape, routing, &group, site);
@@ -234,7 +235,8 @@ ad_tensor *ad_return_at(ad_tape *tape, ad_tensor *x, const ad_routing *routing, 
   ad_axes over;
   ad_status status = ad_axes_parse(axes, &over);
   if (!status && !ad_tape_owns(tape, x))
-    status = ad_fail(AD_INVALID, "%s: the operand of `return` is %s", site, ad_tape_foreigner(x));
+    status = ad_fail(AD_INVALID, "%s: the operand of `return` is %s; give a tensor of this tape", site,
+                     ad_tape_foreigner(x));
   if (!status && !routing->send_rows)
     status = ad_fail(
         AD_INVALID,

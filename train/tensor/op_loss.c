@@ -58,8 +58,8 @@ static ad_status describe_gathered(const ad_tape *tape, const ad_tensor *out, ad
   if (!ad_layout_sharded_axes(&gathered->layout)) return AD_OK;
   char axes[96];
   return ad_fail(AD_TYPE,
-                 "%s: the vocabulary of `cross_entropy` is sharded over %s, but the statistics of the rows were not "
-                 "gathered over these axes",
+                 "%s: the vocabulary of `cross_entropy` is sharded over %s, so the maxima and sums of its rows must be "
+                 "gathered over these axes, but were not",
                  out->site, ad_axes_print(ad_layout_sharded_axes(&gathered->layout), axes, sizeof axes));
 }
 
@@ -101,10 +101,11 @@ static ad_status check_target(const ad_tensor *out, size_t position) {
   const ad_array *logits = &out->operand[0]->array;
   int64_t vocabulary = logits->shape.dim[last_dim(logits)];
   if (targets_of(out)[position] < vocabulary) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: `cross_entropy` got target %d at position %zu (from 0), outside the vocabulary of %" PRId64
-                 " logits",
-                 out->site, targets_of(out)[position], position, vocabulary);
+  return ad_fail(
+      AD_INVALID,
+      "%s: `cross_entropy` got target %d at position %zu (from 0), which is outside the vocabulary of %" PRId64
+      " logits",
+      out->site, targets_of(out)[position], position, vocabulary);
 }
 
 /* ---- sizes of saved and scratch memory ---- */

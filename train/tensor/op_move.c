@@ -55,7 +55,7 @@ static ad_status check_leaf(const ad_tape *tape, const ad_tensor *out) {
   ad_axes_print(axes, names, sizeof names);
   return ad_fail(AD_TYPE,
                  "%s: `%s` is over %s, but with train.leaves each leaf of the batch is computed on the ranks of one "
-                 "data-parallel position, which has no value of others" AD_MAY_REPAIR
+                 "data-parallel position, so no value may depend on others" AD_MAY_REPAIR
                  "leave this move out, so that the leaf is computed by itself, or leave train.leaves out",
                  out->site, ad_move_name(numbers_of(out)->move), names);
 }

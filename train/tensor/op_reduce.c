@@ -120,8 +120,10 @@ ad_tensor *ad_mean_over_at(ad_tape *tape, ad_tensor *x, int dim, const char *sit
 static ad_status max_describe(ad_tape *tape, ad_tensor *out) {
   AD_TRY(describe_reduced(tape, out, 1));
   if (operand_of(out)->shape.dim[numbers_of(out)->dim]) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: `max_over` got dimension %d, which has no elements and so no maximum", out->site,
-                 numbers_of(out)->dim);
+  return ad_fail(
+      AD_INVALID,
+      "%s: `max_over` got dimension %d, which has no elements and so no maximum; give a dimension with elements",
+      out->site, numbers_of(out)->dim);
 }
 
 /* Returns the bytes that forward saves: for each element of the result the index of the largest element. */

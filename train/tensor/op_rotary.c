@@ -18,7 +18,7 @@ static ad_status check_scaling(const ad_rotary_scaling *scaling, const char *sit
   if (scaling->factor == 0 || (scaling->factor > 0 && low > 0 && high > low && original > 0)) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s: the scaling of `rotary` has factor %g, low_turns %g, high_turns %g and original_positions %g, "
-                 "but all must be above 0, and high_turns above low_turns",
+                 "but all four must be above 0, and high_turns above low_turns",
                  site, scaling->factor, low, high, original);
 }
 
@@ -26,7 +26,8 @@ static ad_status rotary_check(const ad_tape *tape, const ad_tensor *out) {
   const rotary_numbers *numbers = numbers_of(out);
   AD_TRY(ad_check_heads(tape, out, numbers->head_dim));
   if (numbers->head_dim % 2)
-    return ad_fail(AD_INVALID, "%s: rotary: head_dim is %" PRId64 ", but must be even", out->site, numbers->head_dim);
+    return ad_fail(AD_INVALID, "%s: head_dim of `rotary` is %" PRId64 ", but must be even", out->site,
+                   numbers->head_dim);
   if (!(numbers->base > 0))
     return ad_fail(AD_INVALID, "%s: the base of `rotary` is %g, but must be above 0", out->site, numbers->base);
   return check_scaling(&numbers->scaling, out->site);

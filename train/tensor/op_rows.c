@@ -73,7 +73,7 @@ static ad_status check_row_type(const ad_tensor *out, const ad_layout *wanted, a
   char has[16], should[16];
   if (was_sharded ? is == AD_V : ad_type_dim(is) != 0) return AD_OK;
   return ad_fail(
-      AD_TYPE, "%s: the rows of `from_rows` are %s on `%s`, %s, so the rows must be %s", out->site,
+      AD_TYPE, "%s: the rows of `from_rows` are %s on `%s`, %s; convert the rows to %s", out->site,
       ad_type_print(is, has, sizeof has), ad_axis_name(axis),
       was_sharded ? "but in `to_rows` each rank took its own rows" : "but in `to_rows` all ranks took the same rows",
       ad_type_print(wanted->type[axis], should, sizeof should));
@@ -84,13 +84,16 @@ static ad_status check_row_type(const ad_tensor *out, const ad_layout *wanted, a
 static ad_status from_rows_describe(ad_tape *tape, ad_tensor *out) {
   const ad_tensor *origin = ((const rows_numbers *)out->own)->like;
   if (!ad_tape_owns(tape, origin))
-    return ad_fail(AD_INVALID, "%s: the argument `like` of `from_rows` is %s", out->site, ad_tape_foreigner(origin));
+    return ad_fail(AD_INVALID, "%s: the argument `like` of `from_rows` is %s; give the tensor that `to_rows` got",
+                   out->site, ad_tape_foreigner(origin));
   const ad_array *x = &out->operand[0]->array, *like = &origin->array;
   ad_layout wanted = layout_of_rows(like), layout = like->layout;
   int last = like->shape.ndim - 1;
   if (x->shape.ndim != 2 || x->local.dim[0] != (int64_t)ad_rows_of(origin))
-    return ad_fail(AD_INVALID, "%s: the operand of `from_rows` has %" PRId64 " rows, but `like` has %zu", out->site,
-                   x->shape.ndim ? x->local.dim[0] : 0, ad_rows_of(origin));
+    return ad_fail(AD_INVALID,
+                   "%s: the operand of `from_rows` has %" PRId64
+                   " rows, but `like` has %zu; give as many rows as `to_rows` made",
+                   out->site, x->shape.ndim ? x->local.dim[0] : 0, ad_rows_of(origin));
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     int dim = ad_type_dim(like->layout.type[axis]), was_sharded = dim >= 0 && dim < last;
     AD_TRY(check_row_type(out, &wanted, (ad_axis)axis, was_sharded));
@@ -135,8 +138,10 @@ static ad_status check_rows(const ad_tensor *out, size_t rows) {
   const ad_array *x = &out->operand[0]->array;
   char text[16];
   if (!x->shape.ndim || (size_t)x->local.dim[0] != rows)
-    return ad_fail(AD_INVALID, "%s: the operand of `%s` has %" PRId64 " rows, but the routing has %zu", out->site,
-                   out->op->name, x->shape.ndim ? x->local.dim[0] : 0, rows);
+    return ad_fail(AD_INVALID,
+                   "%s: the operand of `%s` has %" PRId64
+                   " rows, but the routing has %zu; give the rows that were routed",
+                   out->site, out->op->name, x->shape.ndim ? x->local.dim[0] : 0, rows);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if (ad_type_dim(x->layout.type[axis]) == 0)
       return ad_fail(AD_TYPE,
@@ -251,7 +256,7 @@ static ad_status weights_describe(ad_tape *tape, ad_tensor *out) {
   const slot_numbers *numbers = slots_of(out);
   if (ad_numel(out->operand[0]) != numbers->tokens)
     return ad_fail(AD_INVALID,
-                   "%s: `slot_weights` got %zu scores, but the routing has %zu choices; the two numbers must be equal",
+                   "%s: `slot_weights` got %zu scores, but the routing has %zu choices; give one score for each choice",
                    out->site, ad_numel(out->operand[0]), numbers->tokens);
   ad_shape shape = {1, {(int64_t)numbers->slots}};
   out->array = ad_array_describe(tape->comm, x->dtype, &shape, &x->layout);

@@ -153,17 +153,18 @@ static ad_status choice_describe(ad_tape *tape, ad_tensor *out) {
   const choice_numbers *numbers = numbers_of(out);
   char shape[96];
   if (scores->shape.ndim != 2 || numbers->k < 1 || numbers->k > scores->shape.dim[1])
-    return ad_fail(AD_INVALID,
-                   "%s: k of `top_k` is %" PRId64
-                   ", and the scores have shape %s, but the scores must be [tokens, experts], and k must be from 1 to "
-                   "the number of experts",
-                   out->site, numbers->k, ad_shape_print(&scores->shape, shape, sizeof shape));
+    return ad_fail(
+        AD_INVALID,
+        "%s: k of `top_k` is %" PRId64
+        ", and the scores have shape %s; give scores of shape [tokens, experts], and k from 1 to the number of experts",
+        out->site, numbers->k, ad_shape_print(&scores->shape, shape, sizeof shape));
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if (ad_type_is_sharded(scores->layout.type[axis]) || scores->layout.type[axis] == AD_P)
-      return ad_fail(
-          AD_TYPE,
-          "%s: the scores of `top_k` are %s on `%s`, but must be R, I or V, because experts are chosen from full rows",
-          out->site, ad_type_print(scores->layout.type[axis], shape, sizeof shape), ad_axis_name((ad_axis)axis));
+      return ad_fail(AD_TYPE,
+                     "%s: the scores of `top_k` are %s on `%s`, but must be R, I or V, because experts are chosen from "
+                     "full rows; gather or reduce the scores first",
+                     out->site, ad_type_print(scores->layout.type[axis], shape, sizeof shape),
+                     ad_axis_name((ad_axis)axis));
   AD_TRY(check_bias(tape, numbers->bias, scores->shape.dim[1], out->site));
   ad_shape chosen = {2, {scores->shape.dim[0], numbers->k}};
   out->array = ad_array_describe(tape->comm, scores->dtype, &chosen, &scores->layout);
@@ -221,7 +222,7 @@ static ad_status take_given(const ad_tensor *out, size_t token, int32_t *chosen)
     if ((size_t)chosen[j] >= experts || is_chosen(chosen, j, (size_t)chosen[j]))
       return ad_fail(AD_INVALID,
                      "%s: choice %zu (from 0) of token %zu in `top_k` is expert %d, but must be one of the %zu "
-                     "experts, numbered from 0, and not an earlier choice of this token",
+                     "experts, numbered from 0, and differ from the earlier choices of this token",
                      out->site, j, token, (int)chosen[j], experts);
   return AD_OK;
 }

@@ -190,7 +190,7 @@ static ad_status check_numel(const ad_tensor *out) {
   if (ad_shape_numel(from) == ad_shape_numel(to)) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s: `reshape` got an operand of shape %s with %" PRId64 " elements and the new shape %s with %" PRId64
-                 "; the two numbers must be equal",
+                 "; give a shape with the same number",
                  out->site, ad_shape_print(from, a, sizeof a), ad_shape_numel(from), ad_shape_print(to, b, sizeof b),
                  ad_shape_numel(to));
 }

@@ -55,8 +55,8 @@ static ad_status check_dims(const attempt *of) {
 static ad_status check_record(const attempt *of, const void *own) {
   const ad_operation *op = of->op;
   if (!op->name) return ad_fail(AD_INVALID, "%s: the ad_operation has no name; set `name`", of->site);
-  if (!op->forward) return fail_missing(of, "`forward`");
-  if (!op->backward) return fail_missing(of, "`backward`");
+  if (!op->forward) return fail_missing(of, "`forward`; set the function");
+  if (!op->backward) return fail_missing(of, "`backward`; set the function");
   if (!op->dims && !op->describe) return fail_missing(of, "`dims` and no `describe`; set one of the two");
   if (op->own_size && !own) return fail_missing(of, "struct `own`, although own_size is not 0; give the struct");
   if (!of->count || of->count > AD_OPERANDS_MAX)

@@ -59,9 +59,11 @@ static void expand(const char *dims, const char *leading, char *out) {
 
 static ad_status wrong_ndim(const ad_tensor *out, int i, const char *term, const char *dims) {
   char shape[96];
-  return ad_fail(AD_INVALID, "%s: operand %d of `%s` has shape %s, but must have %d dimension%s (%.*s of \"%s\")",
-                 out->site, i + 1, out->op->name, ad_shape_print(&out->operand[i]->array.shape, shape, sizeof shape),
-                 count_letters(term), ad_plural(count_letters(term)), (int)strcspn(term, ",-"), term, dims);
+  return ad_fail(
+      AD_INVALID,
+      "%s: operand %d of `%s` has shape %s, but must have %d dimension%s, the letters '%.*s' of the rule \"%s\"",
+      out->site, i + 1, out->op->name, ad_shape_print(&out->operand[i]->array.shape, shape, sizeof shape),
+      count_letters(term), ad_plural(count_letters(term)), (int)strcspn(term, ",-"), term, dims);
 }
 
 /* The size that each letter means. */
@@ -84,7 +86,8 @@ static ad_status bind_operand(const ad_tensor *out, int i, const char *term, bin
     char text[96];
     return ad_fail(AD_INVALID,
                    "%s: dimension %d of operand %d (shape %s) of `%s` has size %" PRId64
-                   ", but the corresponding dimension of operand %d has size %" PRId64 "; the sizes must be equal",
+                   ", but the corresponding dimension of operand %d has size %" PRId64
+                   "; give operands whose sizes are equal there",
                    out->site, d, i + 1, ad_shape_print(shape, text, sizeof text), out->op->name, shape->dim[d],
                    bound->operand[letter], bound->size[letter]);
   }
@@ -103,8 +106,10 @@ static ad_status shape_by_letters(const ad_tensor *out, const char *letters, con
   term = strchr(letters, '>') + 1;
   int ndim = count_letters(term);
   if (ndim > AD_DIMS_MAX)
-    return ad_fail(AD_INVALID, "%s: the result of `%s` would have %d dimensions, but at most %d are allowed", out->site,
-                   out->op->name, ndim, AD_DIMS_MAX);
+    return ad_fail(AD_INVALID,
+                   "%s: the result of `%s` would have %d dimensions, but at most %d are allowed; give operands with "
+                   "fewer dimensions",
+                   out->site, out->op->name, ndim, AD_DIMS_MAX);
   memset(shape, 0, sizeof *shape);
   shape->ndim = ndim;
   for (int d = 0; d < ndim; d++) shape->dim[d] = bound.size[(unsigned char)term[d]];
@@ -148,8 +153,8 @@ static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
   for (int i = 0; i < out->operand_count; i++) {
     ad_dtype wanted = wanted_dtype(tape, out, i), is = out->operand[i]->array.dtype;
     if (is == wanted) continue;
-    return ad_fail(AD_INVALID, "%s: operand %d of `%s` is %s, but must be %s", out->site, i + 1, out->op->name,
-                   ad_dtype_name(is), ad_dtype_name(wanted));
+    return ad_fail(AD_INVALID, "%s: operand %d of `%s` is %s, but must be %s; convert the operand first", out->site,
+                   i + 1, out->op->name, ad_dtype_name(is), ad_dtype_name(wanted));
   }
   return AD_OK;
 }

@@ -48,13 +48,14 @@ static ad_status complete_options(const ad_tape_options *options, ad_tape_option
   AD_TRY(ad_options_take(&filled, sizeof filled, options, "ad_tape_options"));
   if (!filled.dtype) filled.dtype = AD_F32;
   if (filled.dtype != AD_F32 && filled.dtype != AD_F64 && filled.dtype != AD_BF16)
-    return ad_fail(AD_INVALID, "tape: the dtype to compute in is %s, but must be f32, f64 or bf16",
+    return ad_fail(AD_INVALID,
+                   "tape: the dtype to compute in (`dtype` of ad_tape_options) is %s, but must be f32, f64 or bf16",
                    ad_dtype_name(filled.dtype));
   if (!filled.residual) filled.residual = ad_dtype_wide(filled.dtype);
   if (filled.residual != filled.dtype && filled.residual != ad_dtype_wide(filled.dtype))
     return ad_fail(AD_INVALID,
-                   "tape: the dtype of the residual stream is %s, but the tape computes in %s; set `residual` to that "
-                   "dtype or to %s",
+                   "tape: the dtype of the residual stream (`residual` of ad_tape_options) is %s, but the tape "
+                   "computes in %s; set `residual` to that dtype or to %s",
                    ad_dtype_name(filled.residual), ad_dtype_name(filled.dtype),
                    ad_dtype_name(ad_dtype_wide(filled.dtype)));
   *out = filled;
@@ -66,8 +67,9 @@ ad_status ad_tape_create(ad_comm *comm, const ad_mesh *mesh, const ad_tape_optio
   ad_tape_options filled;
   AD_TRY(complete_options(options, &filled));
   if (!ad_mesh_has_rank(mesh, ad_comm_rank(comm)))
-    return ad_fail(AD_INVALID, "tape: rank %" PRId64 " is not in the mesh \"%s\"", ad_comm_rank(comm),
-                   ad_mesh_text(mesh));
+    return ad_fail(AD_INVALID,
+                   "tape: rank %" PRId64 " is not in the mesh \"%s\"; create the tape only on ranks of the mesh",
+                   ad_comm_rank(comm), ad_mesh_text(mesh));
   if (!ad_comm_is_dry(comm)) AD_TRY(ad_gemm_prepare());
   ad_tape *tape;
   AD_TRY(ad_new(1, &tape));
@@ -196,15 +198,17 @@ static ad_status no_memory(const char *site) {
  * too. comes_later 1: the array has memory only while it is acquired. */
 static ad_status check_leaf(const ad_tape *tape, const ad_array *value, const ad_mesh *mesh, int may_index,
                             int comes_later, const char *site) {
-  if (!value) return ad_fail(AD_INVALID, "%s: the array of this leaf is NULL; give an array", site);
+  if (!value) return ad_fail(AD_INVALID, "%s: the array for the new tensor is NULL; give an array", site);
   if (!ad_tape_has_dtype(tape, value->dtype) && !(may_index && value->dtype == AD_I32))
     return ad_fail(AD_INVALID,
                    "%s: the dtype of the array is %s, but the tape computes in %s%s; convert the array first", site,
                    ad_dtype_name(value->dtype), ad_dtype_name(tape->options.dtype),
                    may_index ? " (and takes indices in i32)" : "");
   if (!value->layout.mesh || !ad_mesh_same_ranks(value->layout.mesh, mesh))
-    return ad_fail(AD_TYPE, "%s: the mesh of the array must have the same ranks as the mesh of the tape, \"%s\"", site,
-                   ad_mesh_text(mesh));
+    return ad_fail(AD_TYPE,
+                   "%s: the array is on a mesh of other ranks than the mesh of the tape, \"%s\"; give an array on the "
+                   "ranks of the tape",
+                   site, ad_mesh_text(mesh));
   if (value->scale)
     return ad_fail(AD_TYPE, "%s: the array is scaled by 2^-%d, but its scale must be 0; undo the scale first", site,
                    value->scale);
@@ -328,8 +332,8 @@ void ad_tape_release(ad_tensor *out, uint64_t unread) { release_first(out, out->
 static ad_status set_operands(ad_tape *tape, ad_tensor *out, ad_tensor *const *operands, int count) {
   for (int i = 0; i < count; i++) {
     if (!ad_tape_owns(tape, operands[i]))
-      return ad_fail(AD_INVALID, "%s: operand %d of `%s` is %s", out->site, i + 1, out->op->name,
-                     ad_tape_foreigner(operands[i]));
+      return ad_fail(AD_INVALID, "%s: operand %d of `%s` is %s; give a tensor of this tape", out->site, i + 1,
+                     out->op->name, ad_tape_foreigner(operands[i]));
     out->operand[i] = operands[i];
     out->carries |= operands[i]->carries;
     if (operands[i]->reached) out->reached = 1;
@@ -382,7 +386,7 @@ static ad_status check_fills(const ad_tensor *out) {
     if (!out->operand[i]->carries || fills >> i & 1) continue;
     return ad_fail(AD_INVALID,
                    "%s: operand %d of `%s` needs a gradient, but the operation computes no gradient for this operand; "
-                   "give a constant",
+                   "give a constant there",
                    out->site, i + 1, out->op->name);
   }
   return AD_OK;

@@ -53,8 +53,8 @@ static ad_status check_array(const ad_comm *comm, const ad_array *array, const c
   if (!apart) return AD_OK;
   ad_axis axis = (ad_axis)__builtin_ctz(apart);
   return ad_fail(AD_TYPE,
-                 "%s: the array `%s` for uniform values is %s on `%s`, but each rank must hold a replica (R, I) or a "
-                 "part (S) of one full value",
+                 "%s: the array `%s` for uniform values is %s on `%s`, but must be R, I or S there, so that each rank "
+                 "has a replica or a part of one full value",
                  site, name, ad_type_print(array->layout.type[axis], type, sizeof type), ad_axis_name(axis));
 }
 

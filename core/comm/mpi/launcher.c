@@ -85,7 +85,11 @@ static void find_places(const char *module, places *out) {
 static ad_status load_file(const char *path, const ad_mpi_transport **out) {
   // RTLD_GLOBAL, since Open MPI loads parts of itself that expect its symbols to be visible to all.
   void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
-  if (!library) return ad_fail(AD_SYSTEM, "the MPI module %s could not be loaded: %s", path, dlerror());
+  if (!library)
+    return ad_fail(AD_SYSTEM,
+                   "the MPI module %s could not be loaded (%s); name another file in ADDEND_MPI_MODULE, or install "
+                   "what is missing",
+                   path, dlerror());
   const ad_mpi_transport *table = dlsym(library, AD_MPI_TRANSPORT_SYMBOL);
   if (table && table->version == AD_MPI_TRANSPORT_VERSION) {
     *out = table;

@@ -59,11 +59,10 @@ static ad_status check_place(const shm_world *world, const ad_call *call) {
   if (!call->results || ad_call_is_even(call)) return AD_OK;
   int in_file = input_in_file(world, call) != 0;
   if (in_file && place_output(world, call)) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "%s: in `%s`, `%s` is not memory of ad_comm_alloc, but it must be where members hand in several sums of "
-      "leaves, or get several",
-      call->site, call->operation->name, in_file ? "out" : "in");
+  return ad_fail(AD_INVALID,
+                 "%s: in `%s`, `%s` is not memory of ad_comm_alloc, but must be if a member has several sums of "
+                 "leaves, or none; allocate the buffer with ad_comm_alloc",
+                 call->site, call->operation->name, in_file ? "out" : "in");
 }
 
 // Returns into how many pieces the readers of an input divide it. A member reads a piece with one system call.

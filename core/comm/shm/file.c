@@ -55,7 +55,7 @@ static ad_status map_file(int fd, uint64_t bytes, shm_control **out) {
   if (base == MAP_FAILED)
     return ad_fail(errno == ENOMEM ? AD_MEMORY : AD_SYSTEM,
                    "%" PRIu64
-                   " GiB of address space could not be mapped for the ranks' shared memory: %s; raise ulimit -v, or "
+                   " GiB of address space could not be mapped for the ranks' shared memory (%s); raise ulimit -v, or "
                    "set ADDEND_ADDRESSES=1 to need only 1 GiB",
                    bytes >> 30, strerror(errno));
   *out = base;
@@ -64,11 +64,11 @@ static ad_status map_file(int fd, uint64_t bytes, shm_control **out) {
 
 static ad_status make_file(uint64_t bytes, int inherited, int *out) {
   int fd = memfd_create("addend", inherited ? 0 : MFD_CLOEXEC);
-  if (fd < 0) return ad_fail(AD_SYSTEM, "the ranks' shared memory file could not be made: %s", strerror(errno));
+  if (fd < 0) return ad_fail(AD_SYSTEM, "the file of the ranks' shared memory could not be made (%s)", strerror(errno));
   if (ftruncate(fd, (off_t)bytes)) {
-    ad_status status =
-        ad_fail(AD_SYSTEM, "the ranks' shared memory file could not grow to %" PRIu64 " GiB: %s; raise ulimit -f",
-                bytes >> 30, strerror(errno));
+    ad_status status = ad_fail(
+        AD_SYSTEM, "the file of the ranks' shared memory could not grow to %" PRIu64 " GiB (%s); raise ulimit -f",
+        bytes >> 30, strerror(errno));
     close(fd);
     return status;
   }

@@ -175,7 +175,9 @@ static ad_status map_inherited(int *fd, uint32_t *rank, shm_control **out) {
   AD_TRY(read_number("ADDEND_RANK", &number));
   ad_status status = ad_shm_map(inherited > INT32_MAX ? -1 : (int)inherited, &control);
   if (status)
-    return ad_fail_in(status, "ADDEND_SHM_FD in the environment is %" PRId64 " (unset ADDEND_SHM_FD to run alone)",
+    return ad_fail_in(status,
+                      "ADDEND_SHM_FD in the environment is %" PRId64
+                      ", but this rank cannot join by it (unset ADDEND_SHM_FD to run one rank alone)",
                       inherited);
   if ((uint64_t)number >= control->ranks) {
     status = ad_fail(AD_INVALID,

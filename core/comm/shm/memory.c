@@ -51,7 +51,7 @@ static ad_status first_block(shm_world *world) {
 /* ---- making pages of this rank's region ---- */
 
 static ad_status no_room(size_t bytes, const char *why) {
-  return ad_fail(AD_MEMORY, "no memory for %zu bytes that ranks share, because %s", bytes, why);
+  return ad_fail(AD_MEMORY, "the %zu bytes of memory that ranks share cannot be allocated, because %s", bytes, why);
 }
 
 // The kernel promises more memory than it has, and kills some process when memory runs out. So a large request is first

@@ -108,9 +108,9 @@ static void raise_unreadable(shm_world *world, const shm_call *c, uint32_t rank,
   add_call(&text, c);
   ad_status status =
       ad_fail(AD_SYSTEM,
-              "%zu bytes of the input of rank %u (process %d) could not be read by rank %u in %s: %s. Keep each buffer "
-              "until its call is complete, or set ADDEND_STAGING=1 in the environment, with which ranks do not read "
-              "each other's memory",
+              "%zu bytes of the input of rank %u (process %d) could not be read by rank %u in %s (%s). Keep each "
+              "buffer until its call is complete, or set ADDEND_STAGING=1 in the environment, with which ranks do not "
+              "read each other's memory",
               bytes, rank, (int)atomic_load(&world->records[rank].pid), world->rank, words, strerror(error));
   ad_shm_raise_own(world, status);
 }

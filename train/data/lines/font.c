@@ -58,7 +58,7 @@ static ad_status read_bytes(FT_Library library, const char *bytes, int64_t size,
   FT_Face face;
   FT_Error error = FT_New_Memory_Face(library, (const FT_Byte *)bytes, (FT_Long)size, 0, &face);
   if (error)
-    return ad_fail(AD_IO, "FreeType cannot read this file as a font (FreeType error %d); name a .ttf or .otf file",
+    return ad_fail(AD_IO, "FreeType cannot read this file as a font (error %d of FreeType); name a .ttf or .otf file",
                    error);
   ad_status status = read_face(library, face, font);
   FT_Done_Face(face);

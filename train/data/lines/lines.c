@@ -48,7 +48,7 @@ static const range SIZES = {1, LARGEST_SIDE}, WEIGHTS = {-0.1, 0.2};
 /* Sets *out to two numbers, which must be in ascending order and inside the limits. */
 static ad_status take_range(const char *name, const double *given, size_t count, const range *limits, range *out) {
   if (count != 2 || !(given[0] >= limits->least && given[0] <= given[1] && given[1] <= limits->most))
-    return ad_fail(AD_INVALID, "%s must be two numbers, the least and then the most, from %g to %g", name,
+    return ad_fail(AD_INVALID, "%s must be two numbers from %g to %g, of which the first is not above the second", name,
                    limits->least, limits->most);
   *out = (range){given[0], given[1]};
   return AD_OK;
@@ -170,7 +170,7 @@ static ad_status check_room(const ad_line_data *lines, const char *what, int64_t
   if (needed <= room) return AD_OK;
   return ad_fail(AD_INVALID,
                  "at size %g the characters of the font need a %s of %lld pixels, but the picture has only %lld; set "
-                 "`sizes` to at most %g, or a larger picture",
+                 "`sizes` to at most %g, or make the picture larger",
                  size, what, (long long)(pixels + (needed - room + PIXEL - 1) / PIXEL), (long long)pixels,
                  room > 0 ? fitting(size, needed, room) : 0);
 }
@@ -208,7 +208,7 @@ static ad_status take_fonts(const ad_line_options *options, ad_line_data *lines)
 
 static ad_status start_library(ad_line_data *lines) {
   FT_Error error = FT_Init_FreeType(&lines->library);
-  return error ? ad_fail(AD_MEMORY, "FreeType cannot be started (FreeType error %d)", error) : AD_OK;
+  return error ? ad_fail(AD_MEMORY, "FreeType cannot be started (error %d of FreeType)", error) : AD_OK;
 }
 
 static ad_status make_set(ad_line_data *lines) {

@@ -98,7 +98,10 @@ ad_status ad_typeset_draw(const ad_typeset *set, FT_Library library, int64_t hei
                                .user = &to,
                                .clip_box = {0, 0, (FT_Pos)width, (FT_Pos)height}};
     FT_Error error = FT_Outline_Render(library, &set->outlines[i], &params);
-    if (error) return ad_fail(AD_INVALID, "FreeType cannot draw this outline (FreeType error %d)", error);
+    if (error)
+      return ad_fail(AD_INVALID,
+                     "FreeType cannot draw the outline of a character (error %d of FreeType); name another font",
+                     error);
   }
   return AD_OK;
 }
