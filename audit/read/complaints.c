@@ -17,5 +17,6 @@ ad_status ad_complaints_add(ad_complaints *complaints, ad_status status) {
 ad_status ad_complaints_end(const ad_complaints *complaints) {
   if (!complaints->count) return AD_OK;
   if (complaints->count <= AD_COMPLAINTS_SHOWN) return ad_fail(complaints->worst, "%s", complaints->words);
-  return ad_fail(complaints->worst, "%s\nand %zu more", complaints->words, complaints->count - AD_COMPLAINTS_SHOWN);
+  return ad_fail(complaints->worst, "%s\nand %zu more errors like these", complaints->words,
+                 complaints->count - AD_COMPLAINTS_SHOWN);
 }

@@ -163,9 +163,10 @@ static ad_status check_file(const ad_dump *dump, const ad_dump_file *file, const
   if (file->step != first->step) return differs(file, "step", first);
   if (file->sample != first->sample) return differs(file, "sample", first);
   if (file->rank < dump->mesh.world) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: addend.rank is %lld, but the mesh \"%.80s\" has only %lld rank%s, numbered from 0",
-                 file->path, (long long)file->rank, file->mesh, (long long)dump->mesh.world,
-                 ad_plural(dump->mesh.world));
+  return ad_fail(
+      AD_INVALID,
+      "%s: addend.rank is %lld, but the mesh \"%.80s\" has only %lld rank%s, numbered from 0; correct one of the two",
+      file->path, (long long)file->rank, file->mesh, (long long)dump->mesh.world, ad_plural(dump->mesh.world));
 }
 
 /* Sets mesh, step, sample and number of microbatches of the dump, and checks every file against the first file. */

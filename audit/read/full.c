@@ -16,11 +16,11 @@ static ad_status find_plain(const ad_dump *reference, ad_full *full) {
   char own[160], other[160];
   if (!tensor) return AD_OK;
   if (!ad_shape_equal(&tensor->shape, &param->shape) || !ad_dtype_is_float(tensor->dtype))
-    return ad_fail(
-        AD_INVALID,
-        "the reference %s has \"%.80s\" as %s %s, but the tensor must have a float dtype and the shape of the dump, %s",
-        reference->reference->path, param->name, ad_dtype_name(tensor->dtype),
-        ad_shape_print(&tensor->shape, own, sizeof own), ad_shape_print(&param->shape, other, sizeof other));
+    return ad_fail(AD_INVALID,
+                   "the reference %s has \"%.80s\" as %s %s, but a reference must have a float dtype and the dump's "
+                   "shape, %s; write the reference again",
+                   reference->reference->path, param->name, ad_dtype_name(tensor->dtype),
+                   ad_shape_print(&tensor->shape, own, sizeof own), ad_shape_print(&param->shape, other, sizeof other));
   AD_TRY(ad_new(1, &full->pieces));
   full->pieces[0] = (ad_piece){.tensor = tensor, .box = ad_box_full(&param->shape)};
   full->count = 1;
@@ -35,7 +35,8 @@ static ad_status find_sums(const ad_dump *reference, ad_full *full) {
       (param->is_sampled && param->sample != own->sample))
     return ad_fail(AD_INVALID,
                    "the reference has \"%.80s\" in another shape, with other sampled elements, or as a partial sum "
-                   "(addend.partial); make the reference with the same addend.shapes and addend.sample",
+                   "(addend.partial), so it cannot be compared with the dump; make the reference with the same "
+                   "addend.shapes and addend.sample",
                    own->name);
   full->param = param;
   AD_TRY(ad_new((size_t)reference->mesh.world, &full->pieces));

@@ -50,17 +50,18 @@ static int64_t parse_number(const char *text, size_t length) {
 static ad_status add_axis(ad_dump_mesh *mesh, const char *word, size_t name, const char *value, size_t length) {
   int64_t size = parse_number(value, length);
   if (mesh->count == AD_DUMP_AXES)
-    return ad_fail(AD_INVALID, "the mesh has more than %d axes, the most that are allowed", AD_DUMP_AXES);
+    return ad_fail(AD_INVALID, "the mesh has more than %d axes, the most that are allowed; name fewer axes",
+                   AD_DUMP_AXES);
   if (!is_name(word, name))
     return ad_fail(AD_INVALID, "'%.60s' is not an axis of a mesh; write each axis as NAME=SIZE, as in \"dp=2 tp=4\"",
                    word);
   if (find_axis(mesh, word, name) >= 0)
     return ad_fail(AD_INVALID, "axis `%.*s` is named twice; name each axis once", (int)name, word);
   if (size < 1)
-    return ad_fail(AD_INVALID, "axis `%.*s` has size '%.*s'; it must be 1 or more", (int)name, word, (int)length,
-                   value);
+    return ad_fail(AD_INVALID, "axis `%.*s` has size '%.*s'; write 1 or more", (int)name, word, (int)length, value);
   if (mesh->world * size > AD_DUMP_RANKS)
-    return ad_fail(AD_INVALID, "the mesh has more than %d ranks, the most that are allowed", AD_DUMP_RANKS);
+    return ad_fail(AD_INVALID, "the mesh has more than %d ranks, the most that are allowed; write smaller sizes",
+                   AD_DUMP_RANKS);
   memcpy(mesh->name[mesh->count], word, name);
   mesh->size[mesh->count++] = size;
   mesh->world *= size;
@@ -107,8 +108,8 @@ ad_status ad_dump_mesh_coord(const ad_dump_mesh *mesh, const char *text, int32_t
     if (axis < 0) return AD_OK;
     int64_t at = parse_number(value, length);
     if (at < 0 || at >= mesh->size[axis])
-      return ad_fail(AD_INVALID, "the position on axis `%s` is '%.*s', but must be from 0 to %lld", mesh->name[axis],
-                     (int)length, value, (long long)mesh->size[axis] - 1);
+      return ad_fail(AD_INVALID, "the position on axis `%s` is '%.*s', but must be from 0 to %lld; write such an index",
+                     mesh->name[axis], (int)length, value, (long long)mesh->size[axis] - 1);
     position[axis] = (int32_t)at;
   }
 }

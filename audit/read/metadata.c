@@ -73,7 +73,9 @@ static ad_status read_json(const ad_saying *saying, const char *key, json_t **ou
   *out = json_incref(shared(saying, key, out));
   if (*out) return AD_OK;
   *out = json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &error);
-  return *out ? AD_OK : ad_fail(AD_INVALID, "%s: %s is not valid JSON: %s", file->path, key, error.text);
+  return *out ? AD_OK
+              : ad_fail(AD_INVALID, "%s: the value of %s is not valid JSON (%s); write JSON", file->path, key,
+                        error.text);
 }
 
 /* Parses a key that must be a JSON object. */

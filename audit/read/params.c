@@ -82,7 +82,7 @@ const ad_dump_param *ad_dump_find(const ad_dump *dump, const char *name) {
 /* ---- what one file says of a parameter ---- */
 
 static ad_status wrong(const ad_dump_file *file, const char *key, const char *name, const char *what) {
-  return ad_fail(AD_INVALID, "%s: the entry of \"%.80s\" in %s %s", file->path, name, key, what);
+  return ad_fail(AD_INVALID, "%s: in the metadata, the entry of \"%.80s\" in %s %s", file->path, name, key, what);
 }
 
 /* Reads `count` integers, each of which must be 0 or more. */
@@ -120,8 +120,10 @@ static ad_status read_type(const char *text, size_t length, int ndim, ad_type *o
     return ad_fail(AD_INVALID, "'%.*s' is not a type; write R, I, or S with a dimension, such as S0", (int)length,
                    text);
   if (dim >= ndim)
-    return ad_fail(AD_INVALID, "S%d shards dimension %d, but the parameter has only %d dimension%s, numbered from 0",
-                   dim, dim, ndim, ad_plural(ndim));
+    return ad_fail(
+        AD_INVALID,
+        "S%d shards dimension %d, but the parameter has only %d dimension%s, numbered from 0; correct this type", dim,
+        dim, ndim, ad_plural(ndim));
   return *out = AD_S(dim), AD_OK;
 }
 
@@ -237,7 +239,9 @@ static ad_status read_axes(const ad_dump *dump, const char *text, uint32_t *out)
     snprintf(axis, sizeof axis, "%.*s", (int)length, text);
     for (int a = 0; a < dump->mesh.count; a++)
       if (!strcmp(dump->mesh.name[a], axis)) found = a;
-    if (found < 0) return ad_fail(AD_INVALID, "'%s' is not an axis of the mesh; name axes as the mesh does", axis);
+    if (found < 0)
+      return ad_fail(AD_INVALID, "'%s' is not an axis of the dump's mesh (addend.mesh); name one of the mesh's axes",
+                     axis);
     *out |= 1u << found;
     text += length;
     text += strspn(text, ", ");
@@ -295,7 +299,8 @@ static ad_status read_param(const ad_dump *dump, ad_dump_param *param) {
 static ad_status box_wrong(const ad_dump_file *file, const ad_dump_param *param, const char *key) {
   char shape[160];
   return ad_fail(AD_INVALID,
-                 "%s: %s of \"%.80s\" is not a box (start and size of each dimension) within the parameter's shape %s",
+                 "%s: %s of \"%.80s\" gives the start and size of a part that is not inside the parameter, whose shape "
+                 "is %s; correct this entry",
                  file->path, key, param->name, ad_shape_print(&param->shape, shape, sizeof shape));
 }
 
@@ -372,8 +377,10 @@ static ad_status check_tensor(const ad_dump_param *param, const ad_dump_file *fi
                               const ad_safetensor *tensor) {
   char own[160], should[160], floats[AD_DTYPES_TEXT];
   if (!ad_dtype_is_float(tensor->dtype))
-    return ad_fail(AD_INVALID, "%s: \"%.80s\" has dtype %s, but a gradient must be %s", file->path, param->name,
-                   ad_dtype_name(tensor->dtype), ad_dtypes_print(ad_dtype_is_float, "safetensors", "or", floats));
+    return ad_fail(AD_INVALID,
+                   "%s: \"%.80s\" has dtype %s, but a gradient must be %s; convert the gradient before it is dumped",
+                   file->path, param->name, ad_dtype_name(tensor->dtype),
+                   ad_dtypes_print(ad_dtype_is_float, "safetensors", "or", floats));
   ad_shape part = {.ndim = param->shape.ndim};
   if (!param->is_sampled) {
     memcpy(part.dim, box->count, sizeof part.dim);
@@ -382,8 +389,9 @@ static ad_status check_tensor(const ad_dump_param *param, const ad_dump_file *fi
     part = (ad_shape){.ndim = 1, .dim = {ad_sample_count(param->name, &param->shape, param->sample, box)}};
     if (tensor->shape.ndim == 1 && tensor->shape.dim[0] == part.dim[0]) return AD_OK;
   }
-  return ad_fail(AD_INVALID, "%s: \"%.80s\" has shape %s, but must have shape %s%s", file->path, param->name,
-                 ad_shape_print(&tensor->shape, own, sizeof own), ad_shape_print(&part, should, sizeof should),
+  return ad_fail(AD_INVALID, "%s: \"%.80s\" has shape %s, but by the metadata must have shape %s%s", file->path,
+                 param->name, ad_shape_print(&tensor->shape, own, sizeof own),
+                 ad_shape_print(&part, should, sizeof should),
                  param->is_sampled ? ", the sampled elements that it holds" : "");
 }
 

@@ -170,10 +170,11 @@ static ad_status find_terms(ad_parts *parts, int64_t rank, ad_piece *terms, size
     if (!there) continue;
     AD_TRY(ad_sampled_find(&parts->sampled, parts->param, &term->box, &term->sampled));
     if (*count && !ad_box_equal(&parts->param->shape, &term->box, &terms[0].box))
-      return ad_fail(AD_INVALID,
-                     "addend.partial of \"%.80s\" declares that the values of ranks %lld and %lld are to be added up, "
-                     "but the two ranks hold different parts of the parameter; correct addend.partial or the parts",
-                     parts->param->name, (long long)rank, (long long)other);
+      return ad_fail(
+          AD_INVALID,
+          "addend.partial of \"%.80s\" declares that the values of ranks %lld and %lld are addends of one sum, but the "
+          "two ranks hold different parts of the parameter; correct addend.partial or the parts",
+          parts->param->name, (long long)rank, (long long)other);
     ++*count;
   }
   return AD_OK;

@@ -11,7 +11,7 @@ static ad_status load(const char *json, json_t **document) {
   json_error_t where;
   *document = json_loads(json, 0, &where);
   return *document ? AD_OK
-                   : ad_fail(AD_INVALID, "the document for the page of a dump is not valid JSON: %s", where.text);
+                   : ad_fail(AD_INVALID, "the document for the page of a dump is not valid JSON (%s)", where.text);
 }
 
 ad_status ad_diff_page(const char *json, const char *path) {

@@ -185,10 +185,10 @@ static ad_status to_one_diagonal(ad_eigen_work *work) {
       continue;
     }
     if (!left--)
-      return ad_fail(
-          AD_NUMBER,
-          "eigenvalue %zu of %zu was not found within %d steps per eigenvalue, so the addend counts cannot be fitted",
-          low + 1, n, SWEEPS_A_VALUE);
+      return ad_fail(AD_NUMBER,
+                     "eigenvalue %zu of %zu was not found within %d steps per eigenvalue, so the addend counts cannot "
+                     "be fitted and the dump cannot be judged",
+                     low + 1, n, SWEEPS_A_VALUE);
     sweep(work, low, high);
   }
   rotate_rows(work);

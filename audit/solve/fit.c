@@ -164,8 +164,9 @@ static ad_status eigen_create(const ad_products *products, ad_eigen *eigen) {
     for (size_t i = 0; i < n; i++)
       eigen->vectors[i + j * n] = products->gram[i + j * n] / (eigen->lengths[i] * eigen->lengths[j]);
   ad_status status = ad_eigen_solve(eigen->vectors, n, eigen->values);
-  return status == AD_NUMBER ? ad_fail_in(status, "addend cannot find how often each of %zu addends was counted", n)
-                             : status;
+  return status == AD_NUMBER
+             ? ad_fail_in(status, "addend cannot find how often each of the dump's %zu addends was counted", n)
+             : status;
 }
 
 /* A smaller eigenvalue counts as 0. The eigenvalues of orthogonal unit addends are 1, and rounding errors are far

@@ -55,7 +55,9 @@ ad_status ad_unfinished_path(const char *path, char **out) {
 ad_status ad_unfinished_end(const char *unfinished, const char *path, ad_status written) {
   ad_status status = written;
   if (!status && rename(unfinished, path))
-    status = ad_fail(AD_IO, "%s: the finished file cannot be renamed to this name (%s)", path, strerror(errno));
+    status =
+        ad_fail(AD_IO, "%s: the finished file cannot be renamed to this name (%s); check the permissions of its folder",
+                path, strerror(errno));
   if (status) unlink(unfinished);
   return status;
 }
@@ -69,7 +71,8 @@ typedef struct filling {
 } filling;
 
 static ad_status cannot_write(const filling *f, int reason) {
-  return ad_fail(AD_IO, "%s cannot be written (%s)", f->path, strerror(reason));
+  return ad_fail(AD_IO, "%s cannot be written (%s); check the path and the space on the disk", f->path,
+                 strerror(reason));
 }
 
 static ad_status write_content(const filling *f, FILE *file) {
@@ -117,10 +120,12 @@ ad_status ad_unfinished_remove(const char *path, const char *const *names, size_
   // the path is a link or no folder: nothing is removed through a link
   if (file < 0 && (errno == ELOOP || errno == ENOTDIR)) return AD_OK;
   DIR *folder = file < 0 ? NULL : fdopendir(file);
-  if (!folder) return ad_fail(AD_IO, "%s cannot be read (%s)", path, strerror(errno));
+  if (!folder)
+    return ad_fail(AD_IO, "%s cannot be read (%s); check the path and its permissions", path, strerror(errno));
   for (const struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) {
     if (is_one_of(entry->d_name, names, count) && unlinkat(dirfd(folder), entry->d_name, 0) && errno != ENOENT)
-      status = ad_fail(AD_IO, "%s/%s cannot be removed (%s)", path, entry->d_name, strerror(errno));
+      status = ad_fail(AD_IO, "%s/%s cannot be removed (%s); check the permissions of the folder", path, entry->d_name,
+                       strerror(errno));
   }
   closedir(folder);
   return status;

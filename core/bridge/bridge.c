@@ -26,7 +26,7 @@ static ad_status check_ranks(const ad_mesh *from, const ad_mesh *to, int *disjoi
       AD_INVALID,
       "a bridge joins meshes with the same ranks or with no rank in common, but the source's mesh \"%s\" has %" PRId64
       " rank%s (%" PRId64 " to %" PRId64 ") and the destination's mesh \"%s\" has %" PRId64 " (%" PRId64 " to %" PRId64
-      ")",
+      "); change one of the meshes",
       ad_mesh_text(from), ad_mesh_size(from), ad_plural(ad_mesh_size(from)), ad_mesh_first_rank(from),
       ad_mesh_last_rank(from), ad_mesh_text(to), ad_mesh_size(to), ad_mesh_first_rank(to), ad_mesh_last_rank(to));
 }
@@ -60,7 +60,8 @@ static ad_status check_source(const ad_layout *from) {
     ad_type is = from->type[axis];
     if (!counts(from, axis)) continue;
     if (is_dp(axis) && is != AD_S(0))
-      return refuse_side("source", (ad_axis)axis, is, "on a dp axis the value must be sharded by batch: S(0)");
+      return refuse_side("source", (ad_axis)axis, is,
+                         "on a dp axis the value must be sharded by batch, S(0); set this type");
     if (is_dp(axis) || is == AD_I) continue;
     if (is == AD_R)
       return refuse_side("source", (ad_axis)axis, is,
@@ -79,10 +80,11 @@ static ad_status check_destination(const ad_layout *to) {
     ad_type is = to->type[axis];
     if (!counts(to, axis)) continue;
     if (is_dp(axis) && is != AD_S(0))
-      return refuse_side("destination", (ad_axis)axis, is, "on a dp axis the value must be sharded by batch: S(0)");
+      return refuse_side("destination", (ad_axis)axis, is,
+                         "on a dp axis the value must be sharded by batch, S(0); set this type");
     if (axis == AD_CP && is != AD_R)
       return refuse_side("destination", (ad_axis)axis, is,
-                         "on cp the value must be R, because each rank uses a part of the sequence");
+                         "on cp the value must be R, because each rank uses a part of the sequence; set R");
     if (is_dp(axis) || is == AD_R || is == AD_I) continue;
     return refuse_side("destination", (ad_axis)axis, is,
                        "the destination must be the full value (I or R) there; shard the value after the bridge");
@@ -95,7 +97,8 @@ static ad_status check_full_source(const ad_layout *from) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (!counts(from, axis) || from->type[axis] == AD_I || from->type[axis] == AD_R) continue;
     return refuse_side("source", (ad_axis)axis, from->type[axis],
-                       "a value that is not sharded by batch must be the same on all ranks (I or R)");
+                       "a value that is not sharded by batch must be the same on all ranks (I or R); reduce or gather "
+                       "the value before the bridge");
   }
   return AD_OK;
 }
@@ -103,7 +106,8 @@ static ad_status check_full_source(const ad_layout *from) {
 static ad_status check_full_destination(const ad_layout *to) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     if (!counts(to, axis) || to->type[axis] == AD_I || to->type[axis] == AD_R) continue;
-    return refuse_side("destination", (ad_axis)axis, to->type[axis], "every rank must get the full value (I or R)");
+    return refuse_side("destination", (ad_axis)axis, to->type[axis],
+                       "every rank must get the full value (I or R); set one of these");
   }
   return AD_OK;
 }

@@ -138,7 +138,10 @@ ad_status ad_index_match(const json_t *index, const ad_checkpoint_state *state) 
   if (!state->some) name_extra(index, state, &text);
   name_other_shapes(index, state, &text);
   if (!text.used) return AD_OK;
-  return ad_fail(AD_INVALID, "the checkpoint is of another model than this run%s", words);
+  return ad_fail(AD_INVALID,
+                 "the checkpoint is of another model than this run%s; continue with the recipe of the checkpoint, or "
+                 "begin a new run",
+                 words);
 }
 
 static size_t list_facts(const json_t *object, ad_checkpoint_fact *facts) {

@@ -73,7 +73,8 @@ static ad_status take_group(const ad_collective *collective, int64_t rank, int64
   }
   if (!mesh) return REFUSE(call, "%s", "`group` has no mesh; make the group with ad_mesh_group");
   if (ad_mesh_last_rank(mesh) >= size)
-    return REFUSE(call, "the mesh \"%s\" needs ranks %" PRId64 " to %" PRId64 ", but the world has size %" PRId64,
+    return REFUSE(call,
+                  "the mesh \"%s\" needs ranks %" PRId64 " to %" PRId64 ", but the world has only %" PRId64 " ranks",
                   ad_mesh_text(mesh), ad_mesh_first_rank(mesh), ad_mesh_last_rank(mesh), size);
   call->axes = collective->group.axes;
   call->shape = ad_group_canonical(&collective->group);
@@ -112,18 +113,21 @@ static ad_status take_outputs(const ad_collective *collective, ad_call *call) {
       (how->out_dtype != call->dtype && !(ad_dtype_is_float(call->dtype) && ad_dtype_is_float(how->out_dtype))))
     return REFUSE(call,
                   "sums of %s cannot be written as %s (`out_dtype`); a sum of floats can be written in any float "
-                  "dtype, a sum of integers or bool only in its own dtype",
+                  "dtype, a sum of integers or bool only in its own dtype; set another `out_dtype`",
                   ad_dtype_name(call->dtype), ad_dtype_name(how->out_dtype));
   if (abs(call->in_scale) > SCALE_MAX || abs(call->out_scale) > SCALE_MAX)
-    return REFUSE(call, "`in_scale` and `out_scale` must be from -%d to %d, but are %d and %d", SCALE_MAX, SCALE_MAX,
-                  call->in_scale, call->out_scale);
+    return REFUSE(call,
+                  "`in_scale` and `out_scale` must be from -%d to %d, but are %d and %d; set numbers in this range",
+                  SCALE_MAX, SCALE_MAX, call->in_scale, call->out_scale);
   if ((scaled || how->adds) && (!ad_dtype_is_float(call->dtype) || how->reduction != AD_SUM))
-    return REFUSE(call, "`in_scale`, `out_scale` and `adds` are only for sums of floats, not for the %s of %s",
-                  ad_reduction_name(how->reduction), ad_dtype_name(call->dtype));
+    return REFUSE(
+        call,
+        "`in_scale`, `out_scale` and `adds` are only for sums of floats, not for the %s of %s; set all three to 0",
+        ad_reduction_name(how->reduction), ad_dtype_name(call->dtype));
   if (how->adds && (!ad_may_add(call->operation) || how->out_dtype != how->accumulate))
     return REFUSE(call,
-                  "`adds` is set and the output is %s, but only a reduce_scatter can add to its output, and only in "
-                  "the dtype of its sums, %s",
+                  "`adds` is set and the output is %s, but only a reduce_scatter can add to its output, and only if "
+                  "the output has the dtype of the sums, %s; set `adds` to 0",
                   ad_dtype_name(how->out_dtype), ad_dtype_name(how->accumulate));
   return AD_OK;
 }
@@ -144,17 +148,15 @@ static ad_status take_reduction(const ad_collective *collective, ad_call *call) 
                     : accumulate != call->dtype)
     return REFUSE(call,
                   "%s cannot be summed in %s (`accumulate`); floats are summed in f32 or f64, and in no narrower dtype "
-                  "than their own, integers and bool in their own dtype",
+                  "than their own, integers and bool in their own dtype; set another `accumulate`",
                   ad_dtype_name(call->dtype), ad_dtype_name(accumulate));
   if ((unsigned)reduction > AD_BIT_XOR)
-    return REFUSE(
-        call,
-        "`reduction` is %d, which is no reduction; the reductions are sum, max, min, product, bit_and, bit_or "
-        "and bit_xor",
-        (int)reduction);
+    return REFUSE(call,
+                  "`reduction` is %d, which is no reduction; use sum, max, min, product, bit_and, bit_or or bit_xor",
+                  (int)reduction);
   if (is_float && reduction >= AD_BIT_AND)
-    return REFUSE(call, "%s cannot be reduced with %s, which is only for integers and bool", ad_dtype_name(call->dtype),
-                  ad_reduction_name(reduction));
+    return REFUSE(call, "%s cannot be reduced with %s, which is only for integers and bool; use another reduction",
+                  ad_dtype_name(call->dtype), ad_reduction_name(reduction));
   call->reducing = (ad_reducing){.dtype = call->dtype, .accumulate = accumulate, .reduction = reduction};
   return AD_OK;
 }
@@ -166,7 +168,9 @@ static ad_status take_types(const ad_collective *collective, ad_call *call) {
   call->out_element = call->element;
   if (!call->operation->reduces) {
     if (!says_outputs(collective)) return AD_OK;
-    return REFUSE(call, "%s", "`out_dtype`, `in_scale`, `out_scale` and `adds` are for operations that reduce");
+    return REFUSE(
+        call, "%s",
+        "`out_dtype`, `in_scale`, `out_scale` and `adds` are only for operations that reduce; set all four to 0");
   }
   AD_TRY(take_reduction(collective, call));
   return take_outputs(collective, call);
@@ -201,7 +205,7 @@ static ad_status take_counts(const ad_collective *collective, ad_call *call) {
   if (!ad_takes_counts(call->operation) && collective->counts)
     return REFUSE(call, "%s", "`counts` is set, but this operation has no blocks; set `counts` to NULL");
   if (!collective->counts != !collective->receive_counts && pairs)
-    return REFUSE(call, "%s", "only one of `counts` and `receive_counts` is set; set the two or neither");
+    return REFUSE(call, "%s", "only one of `counts` and `receive_counts` is set; set both or neither");
   if (!pairs && collective->receive_counts)
     return REFUSE(call, "%s", "`receive_counts` is set, but only all_to_all takes `receive_counts`; set it to NULL");
   if (!collective->counts) return AD_OK;
@@ -220,7 +224,8 @@ static ad_status take_counts(const ad_collective *collective, ad_call *call) {
 static ad_status cut_segment(const ad_call *call, size_t s, const ad_segment *segment) {
   size_t count;
   if (segment->rows < 0)
-    return REFUSE(call, "segment %zu has %" PRId64 " rows, but must have 0 or more", s, segment->rows);
+    return REFUSE(call, "segment %zu has %" PRId64 " rows, but must have 0 or more; set such a number", s,
+                  segment->rows);
   if (__builtin_mul_overflow((size_t)segment->rows, segment->row, &count) ||
       __builtin_add_overflow(call->segment_starts[s], count, &call->segment_starts[s + 1]))
     return too_large(call);
@@ -372,7 +377,8 @@ static void sort_messages(ad_call *call, const ad_message *messages, size_t *pla
 static ad_status take_messages(const ad_collective *collective, ad_call *call) {
   if (!ad_is_of_messages(call->operation)) return AD_OK;
   size_t count = collective->message_count, places = (2 * (size_t)call->members + 1) * sizeof(size_t);
-  if (count && !collective->messages) return REFUSE(call, "`message_count` is %zu, but `messages` is NULL", count);
+  if (count && !collective->messages)
+    return REFUSE(call, "`message_count` is %zu, but `messages` is NULL; pass the messages, or a count of 0", count);
   if (count > SIZE_MAX / 2 / sizeof(ad_message)) return too_large(call);
   for (size_t i = 0; i < count; i++) AD_TRY(check_message(call, &collective->messages[i], i));
   AD_TRY(check_apart(call, collective->messages, count));
@@ -532,7 +538,7 @@ static ad_status take_peer(const ad_transfer *transfer, int64_t rank, int64_t si
   }
   int is_any = transfer->peer == AD_ANY_SOURCE;
   if (is_any && (int)call->op == AD_OP_SEND)
-    return REFUSE(call, "%s", "`peer` of a send is AD_ANY_SOURCE, but must be one rank");
+    return REFUSE(call, "%s", "`peer` of a send is AD_ANY_SOURCE, but must be one rank; set its index");
   if (!is_any && (transfer->peer < 0 || transfer->peer >= call->members))
     return REFUSE(call, "`peer` is %" PRId64 ", which is not an index in %s of %u rank%s", transfer->peer,
                   transfer->ranks ? "a list" : "a world", call->members, ad_plural(call->members));

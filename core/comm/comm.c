@@ -149,7 +149,7 @@ static void dump_flight_recorder(const ad_comm *comm) {
   flight_recorder record = {comm->broken_message, text};
   if (!status) status = ad_unfinished_write(path, print_flight_recorder, &record, NULL);
   if (status) {
-    ad_log(AD_LOG_WARNING, "the flight recorder was not written: %s", ad_last_error());
+    ad_log(AD_LOG_WARNING, "the flight recorder was not written, because of this error: %s", ad_last_error());
     ad_fail(comm->broken, "%s", kept);
   }
   free(text);

@@ -361,7 +361,10 @@ static ad_status take_signals(launcher *l) {
   struct sigaction standard = {.sa_handler = SIG_DFL};
   choose_signals(&mask);
   l->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (l->signals < 0) return ad_fail(AD_SYSTEM, "the launcher of the ranks cannot watch signals (%s)", strerror(errno));
+  if (l->signals < 0)
+    return ad_fail(AD_SYSTEM,
+                   "the launcher of the ranks cannot watch signals (%s); if too many files are open, raise ulimit -n",
+                   strerror(errno));
   sigaction(SIGCHLD, &standard, &l->old_child_action);  // if SIGCHLD were ignored, waitpid could not see children end
   sigprocmask(SIG_BLOCK, &mask, &l->old_mask);
   return AD_OK;

@@ -18,12 +18,11 @@ static ad_status check_summed(const ad_call *call) {
                           "`ranges` is set, but only sums of floats take leaf ranges; set `ranges` to NULL");
   if (how->accumulate == call->dtype && how->out_dtype == call->dtype && !call->in_scale && !call->out_scale)
     return AD_OK;
-  return AD_REFUSE_CALL(
-      call,
-      "sums of leaves must have one dtype and no scale, so that nothing is rounded on the way, but `dtype` is "
-      "%s, sums are formed in %s and written as %s, with scales %d and %d",
-      ad_dtype_name(call->dtype), ad_dtype_name(how->accumulate), ad_dtype_name(how->out_dtype), call->in_scale,
-      call->out_scale);
+  return AD_REFUSE_CALL(call,
+                        "sums of leaves must have one dtype and no scale, because nothing may be rounded on the way, "
+                        "but `dtype` is %s, sums are formed in %s and written as %s, with scales %d and %d",
+                        ad_dtype_name(call->dtype), ad_dtype_name(how->accumulate), ad_dtype_name(how->out_dtype),
+                        call->in_scale, call->out_scale);
 }
 
 static ad_status check_ranges(const ad_call *call, const ad_leaf_ranges *ranges) {
@@ -53,9 +52,10 @@ static ad_status list_nodes(ad_call *call, const ad_leaf_ranges *ranges, ad_node
     int64_t first = ranges->starts[i];
     size_t count = ad_nodes_of(first, ranges->starts[i + 1] - first, ranges->leaves, own);
     if (node_starts[i] + count > AD_CALL_NODES_MAX)
-      return AD_REFUSE_CALL(
-          call, "the members hand in more than %d sums of leaves; divide the leaves so that there are fewer",
-          AD_CALL_NODES_MAX);
+      return AD_REFUSE_CALL(call,
+                            "the members have more than %d sums of leaves together, the most that are supported; "
+                            "divide the leaves so that there are fewer",
+                            AD_CALL_NODES_MAX);
     memcpy(nodes + node_starts[i], own, count * sizeof *own);
     node_starts[i + 1] = node_starts[i] + (uint32_t)count;
   }
@@ -102,7 +102,7 @@ ad_status ad_call_take_ranges(const ad_leaf_ranges *ranges, ad_call *call) {
   AD_TRY(check_ranges(call, ranges));
   if (ad_nodes_follow_members(ranges->starts, call->members, ranges->leaves)) return AD_OK;
   if (call->members > AD_CALL_NODES_MAX)
-    return AD_REFUSE_CALL(call, "a group of %u ranks cannot sum leaves; at most %d can", call->members,
+    return AD_REFUSE_CALL(call, "a group of %u ranks cannot sum leaves; use a group of at most %d ranks", call->members,
                           AD_CALL_NODES_MAX);
   AD_TRY(list_nodes(call, ranges, nodes, node_starts));
   AD_TRY(keep_nodes(call, ranges, nodes, node_starts));
@@ -111,8 +111,7 @@ ad_status ad_call_take_ranges(const ad_leaf_ranges *ranges, ad_call *call) {
   if (call->result_count == 1 || !call->reducing.adds) return AD_OK;
   return AD_REFUSE_CALL(
       call,
-      "`adds` is set, but the members' leaves make up %u sums, and only one can be added to the output; take "
-      "the sums into memory of their own",
+      "`adds` is set, but the call has %u sums of leaves, and only one sum can be added to the output; set `adds` to 0",
       call->result_count);
 }
 

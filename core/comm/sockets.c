@@ -182,7 +182,10 @@ static ad_status connect_to_first(ad_socket_meeting *m, const char *world, int64
   socklen_t size = name_of(world, &name);
   hello own = {hello_magic, m->meeting.rank, m->meeting.ranks};
   m->peers[0] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (m->peers[0] < 0) return ad_fail(AD_SYSTEM, "no socket could be made to join the world (%s)", strerror(errno));
+  if (m->peers[0] < 0)
+    return ad_fail(AD_SYSTEM,
+                   "no socket could be made to join the world (%s); if too many files are open, raise ulimit -n",
+                   strerror(errno));
   while (connect(m->peers[0], (const struct sockaddr *)&name, size)) {
     if (ad_now() > m->deadline)
       return ad_fail(AD_SYSTEM,

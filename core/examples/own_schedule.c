@@ -77,7 +77,8 @@ static ad_status write_table(const ad_table *table, const char *picture) {
   AD_TRY(status);
   FILE *file = picture ? fopen(picture, "w") : NULL;
   if (file) fputs(svg, file);
-  if (picture && (!file || fclose(file))) status = ad_fail(AD_IO, "%s cannot be written", picture);
+  if (picture && (!file || fclose(file)))
+    status = ad_fail(AD_IO, "the file %s cannot be written; name another file", picture);
   free(svg);
   return status;
 }

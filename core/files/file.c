@@ -14,7 +14,7 @@
 #include "base/memory.h"
 
 static ad_status cannot_read(const char *path, int reason) {
-  return ad_fail(AD_IO, "%s cannot be read (%s)", path, strerror(reason));
+  return ad_fail(AD_IO, "%s cannot be read (%s); check the path and its permissions", path, strerror(reason));
 }
 
 /* Reads `size` bytes. AD_IO if the file ends before. */
@@ -172,7 +172,8 @@ static ad_status make_one(const char *path) {
   if (!mkdir(path, 0777)) return AD_OK;
   int reason = errno;
   if (reason == EEXIST && !stat(path, &found) && S_ISDIR(found.st_mode)) return AD_OK;
-  return ad_fail(AD_IO, "%s: the folder cannot be made (%s)", path, strerror(reason));
+  return ad_fail(AD_IO, "%s: the folder cannot be made (%s); check the path and its permissions", path,
+                 strerror(reason));
 }
 
 ad_status ad_folder_make(const char *folder) {
@@ -211,7 +212,7 @@ static void remove_files(DIR *folder, int (*is_known)(const char *name)) {
 }
 
 static ad_status cannot_remove(const char *path, int reason) {
-  return ad_fail(AD_IO, "%s: the folder cannot be removed (%s)", path, strerror(reason));
+  return ad_fail(AD_IO, "%s: the folder cannot be removed (%s); check its permissions", path, strerror(reason));
 }
 
 ad_status ad_folder_remove_known(const char *path, int (*is_known)(const char *name), int *left) {
@@ -258,6 +259,6 @@ ad_status ad_folder_sync(const char *path) {
   if (folder >= 0) close(folder);
   // Some file systems cannot sync a folder; on these, syncing the files themselves must be enough.
   if (failed && reason != EINVAL && reason != ENOTSUP)
-    return ad_fail(AD_IO, "%s: the folder cannot be synchronized to disk (%s)", path, strerror(reason));
+    return ad_fail(AD_IO, "%s: the folder cannot be synchronized to disk (%s); check the disk", path, strerror(reason));
   return AD_OK;
 }

@@ -27,7 +27,9 @@ static ad_status parse_object(const char *path, const char *text, int64_t size, 
   json_error_t error;
   json_t *document;
   AD_TRY(ad_json_parse(text, (size_t)size, 0, &document, &error));
-  if (!document) return ad_fail(AD_IO, "%s: the file is not valid JSON at line %d (%s)", path, error.line, error.text);
+  if (!document)
+    return ad_fail(AD_IO, "%s: the file is not valid JSON at line %d (%s); correct the file", path, error.line,
+                   error.text);
   if (!json_is_object(document)) {
     json_decref(document);
     return ad_fail(AD_IO, "%s: the file is JSON, but not a JSON object, which begins with {; name another file", path);

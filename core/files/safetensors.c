@@ -50,7 +50,8 @@ ad_dtype ad_safetensors_dtype(const char *name) {
 /* ---- reading one tensor's entry in the header ---- */
 
 static ad_status wrong(const ad_safetensors *file, const char *name, const char *what) {
-  return ad_fail(AD_INVALID, "%s is not a safetensors file, because tensor \"%.80s\" %s", file->path, name, what);
+  return ad_fail(AD_INVALID, "%s is not a safetensors file, because tensor \"%.80s\" %s; write the file again",
+                 file->path, name, what);
 }
 
 static ad_status read_dtype(const ad_safetensors *file, const json_t *entry, ad_safetensor *tensor) {
@@ -97,13 +98,13 @@ static ad_status read_offsets(const ad_safetensors *file, const json_t *entry, a
   if (begin < 0 || end < begin || (uint64_t)end > file->data_bytes)
     return ad_fail(AD_INVALID,
                    "%s is not a safetensors file, because tensor \"%.80s\" is at bytes %lld to %lld of the %zu bytes "
-                   "of data, which is impossible: %s",
+                   "of data, but %s; write the file again",
                    file->path, tensor->name, (long long)begin, (long long)end, file->data_bytes,
                    (uint64_t)end > file->data_bytes ? "the file is cut short" : "the end is before the start");
   if ((size_t)(end - begin) != tensor->bytes)
     return ad_fail(AD_INVALID,
                    "%s is not a safetensors file, because tensor \"%.80s\" has %lld bytes, but needs %zu bytes by its "
-                   "shape and dtype",
+                   "shape and dtype; write the file again",
                    file->path, tensor->name, (long long)(end - begin), tensor->bytes);
   tensor->data = file->data + begin;
   return AD_OK;
@@ -140,20 +141,24 @@ static ad_status check_places(const ad_safetensors *file) {
     next = begin + tensor->bytes;
   }
   if (next == file->data + file->data_bytes) return AD_OK;
-  return ad_fail(AD_INVALID, "%s is not a safetensors file, because %zu bytes follow the last tensor", file->path,
-                 (size_t)(file->data + file->data_bytes - next));
+  return ad_fail(AD_INVALID,
+                 "%s is not a safetensors file, because %zu bytes follow the last tensor; write the file again",
+                 file->path, (size_t)(file->data + file->data_bytes - next));
 }
 
 static ad_status check_metadata(const ad_safetensors *file, const json_t *metadata) {
   const char *key;
   json_t *value;
   if (!json_is_object(metadata))
-    return ad_fail(AD_INVALID, "%s is not a safetensors file, because __metadata__ in its header is not a JSON object",
-                   file->path);
+    return ad_fail(
+        AD_INVALID,
+        "%s is not a safetensors file, because __metadata__ in its header is not a JSON object; write the file again",
+        file->path);
   json_object_foreach((json_t *)metadata, key, value) {
     if (!json_is_string(value))
       return ad_fail(AD_INVALID,
-                     "%s is not a safetensors file, because the value of \"%.80s\" in its __metadata__ is not a string",
+                     "%s is not a safetensors file, because the value of \"%.80s\" in its __metadata__ is not a "
+                     "string; write only strings there",
                      file->path, key);
   }
   return AD_OK;
@@ -185,18 +190,20 @@ static ad_status read_tensors(ad_safetensors *file) {
 static ad_status header_length(const unsigned char *bytes, size_t size, const char *path, size_t *out) {
   uint64_t length = 0;
   if (size < LENGTH_BYTES)
-    return ad_fail(AD_INVALID, "%s is not a safetensors file, because it has only %zu bytes, too few for a header",
-                   path, size);
+    return ad_fail(
+        AD_INVALID,
+        "%s is not a safetensors file, because it has only %zu bytes, too few for a header; write the file again", path,
+        size);
   for (int i = LENGTH_BYTES - 1; i >= 0; i--) length = length << 8 | bytes[i];
   if (length > AD_SAFETENSORS_HEADER_MAX)
     return ad_fail(AD_INVALID,
                    "%s is not a safetensors file, because its first 8 bytes announce a header of %llu bytes, but at "
-                   "most %d are allowed",
+                   "most %d bytes are allowed; name another file",
                    path, (unsigned long long)length, AD_SAFETENSORS_HEADER_MAX);
   if (length > size - LENGTH_BYTES)
     return ad_fail(AD_INVALID,
                    "%s is not a safetensors file or is incomplete, because its header needs %llu bytes, but the whole "
-                   "file has %zu bytes",
+                   "file has %zu bytes; copy the file again",
                    path, (unsigned long long)length, size);
   *out = (size_t)length;
   return AD_OK;
@@ -227,10 +234,13 @@ static ad_status read_header(ad_safetensors *file, const ad_safetensors *like, c
     return take_tensors(like, file);
   AD_TRY(ad_json_parse(bytes + LENGTH_BYTES, length, JSON_REJECT_DUPLICATES, &file->names, &error));
   if (!file->names)
-    return ad_fail(AD_INVALID, "%s is not a safetensors file, because its header is not JSON (%s at byte %d)",
+    return ad_fail(AD_INVALID,
+                   "%s is not a safetensors file, because its header is not JSON (%s at byte %d); write the file again",
                    file->path, error.text, error.position);
   if (!json_is_object(file->names))
-    return ad_fail(AD_INVALID, "%s is not a safetensors file, because its header is not a JSON object", file->path);
+    return ad_fail(AD_INVALID,
+                   "%s is not a safetensors file, because its header is not a JSON object; write the file again",
+                   file->path);
   AD_TRY(read_tensors(file));
   ad_header_text_split(bytes + LENGTH_BYTES, length, &file->text);
   return AD_OK;
@@ -264,7 +274,7 @@ ad_status ad_safetensors_parse(const void *bytes, size_t size, const char *path,
 }
 
 static ad_status cannot_read(const char *path) {
-  return ad_fail(AD_IO, "%s cannot be read (%s)", path, strerror(errno));
+  return ad_fail(AD_IO, "%s cannot be read (%s); check the path and its permissions", path, strerror(errno));
 }
 
 static ad_status map_open_file(ad_safetensors *file, const ad_safetensors *like, int opened) {
@@ -272,7 +282,8 @@ static ad_status map_open_file(ad_safetensors *file, const ad_safetensors *like,
   if (fstat(opened, &found)) return cannot_read(file->path);
   if (!S_ISREG(found.st_mode))
     return ad_fail(AD_IO, "%s: the path is not a regular file; name a safetensors file", file->path);
-  if (!found.st_size) return ad_fail(AD_INVALID, "%s is not a safetensors file, because it is empty", file->path);
+  if (!found.st_size)
+    return ad_fail(AD_INVALID, "%s is not a safetensors file, because it is empty; write the file again", file->path);
   file->mapped = (size_t)found.st_size;
   void *mapping = mmap(NULL, file->mapped, PROT_READ, MAP_PRIVATE, opened, 0);
   if (mapping == MAP_FAILED) return cannot_read(file->path);

@@ -49,7 +49,9 @@ static ad_status check_tensor(const ad_safetensor *tensor, const char *path) {
   char text[AD_SHAPE_FAULT_MAX];
   const char *fault = ad_shape_fault(&tensor->shape, text, sizeof text);
   if (fault)
-    return ad_fail(AD_INVALID, "%s cannot be written, because the tensor \"%s\" %s", path, tensor->name, fault);
+    return ad_fail(AD_INVALID,
+                   "%s cannot be written, because the tensor \"%s\" %s; give the tensor a shape that is possible", path,
+                   tensor->name, fault);
   if (!ad_dtype_size(tensor->dtype))
     return ad_fail(
         AD_INVALID,

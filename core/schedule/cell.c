@@ -73,7 +73,8 @@ static ad_status take_hop(ad_table_cell cell, ad_table_cell *rest, ad_action *ac
   rest->length--;
   take_number(rest, &peer, is_large);
   if (!ad_action_is_transfer(action->kind) || peer < 0 || peer >= AD_TABLE_STAGES_MAX || peer == action->stage)
-    return refuse_cell(cell, "has a '>', but is not a transfer to another stage");
+    return refuse_cell(cell,
+                       "has a '>', which only transfers to another stage may have; leave '>' and what follows out");
   action->hop = peer - action->stage;
   return AD_OK;
 }
@@ -83,13 +84,15 @@ static ad_status take_hop(ad_table_cell cell, ad_table_cell *rest, ad_action *ac
 static ad_status check_names(ad_table_cell cell, ad_action *action) {
   ad_action_names names = ad_action_record_of(action->kind)->names;
   int wants_stage = names != AD_NAMES_NOTHING;
-  if (wants_stage && action->stage < 0) return refuse_cell(cell, "has no stage number before its kind");
+  if (wants_stage && action->stage < 0)
+    return refuse_cell(cell, "has no number of a stage before its kind; write, for example, 2F0");
   if (!wants_stage && action->stage >= 0)
-    return refuse_cell(cell, "names a stage, but its kind is an action of all ranks");
+    return refuse_cell(cell, "names a stage, but its kind is an action without a stage; leave the number out");
   if (names == AD_NAMES_MICROBATCH && action->microbatch < 0)
-    return refuse_cell(cell, "has no microbatch number after its kind");
+    return refuse_cell(cell, "has no number of a microbatch after its kind; write, for example, 2F0");
   if ((names == AD_NAMES_NOTHING || names == AD_NAMES_STAGE) && action->microbatch >= 0)
-    return refuse_cell(cell, "names a microbatch, but its kind is an action of a whole step");
+    return refuse_cell(cell,
+                       "names a microbatch, but its kind is an action without a microbatch; leave the number out");
   if (!wants_stage) action->stage = 0;
   if (names == AD_NAMES_NOTHING || names == AD_NAMES_STAGE) action->microbatch = 0;
   return AD_OK;
@@ -104,7 +107,7 @@ ad_status ad_table_cell_read(ad_table_cell cell, ad_action *out) {
     return refuse_cell(cell, "is not an action; write stage, kind and microbatch, as in 2F0, 1SEND_F3, 0UNSHARD");
   take_number(&rest, &action.microbatch, &is_large);
   if (rest.length && *rest.text == '>') AD_TRY(take_hop(cell, &rest, &action, &is_large));
-  if (is_large) return refuse_cell(cell, "has a number that is too large for a table");
+  if (is_large) return refuse_cell(cell, "has a number that is too large for a table; write a smaller number");
   if (rest.length)
     return refuse_cell(cell, "has more text after its action; write stage, kind and microbatch, as in 2F0, 1SEND_F3");
   AD_TRY(check_names(cell, &action));
@@ -125,7 +128,7 @@ static ad_status add_overlapped(ad_table *table, int32_t rank, ad_table_cell cel
   static const char end[] = ")OVERLAP_F_B";
   size_t tail = sizeof end - 1;
   if (cell.length < tail + 1 || memcmp(cell.text + cell.length - tail, end, tail) != 0)
-    return refuse_cell(cell, "begins with '(' but does not end with ')OVERLAP_F_B'");
+    return refuse_cell(cell, "begins with '(', so it must end with ')OVERLAP_F_B'; write both or neither");
   const char *at = cell.text + 1, *last = cell.text + cell.length - tail;
   while (at < last) {
     const char *stop = memchr(at, ';', (size_t)(last - at));

@@ -96,8 +96,8 @@ ad_status ad_table_json_parse(const char *text, size_t size, const char *name, a
   AD_TRY(ad_json_parse(text, size, JSON_REJECT_DUPLICATES, &document, &error));
   char reason[2 * JSON_ERROR_TEXT_LENGTH];
   if (!document)
-    return ad_fail(AD_INVALID, "%s is not valid JSON at line %d, column %d (%s)", name, error.line, error.column,
-                   ad_printable(error.text, reason, sizeof reason));
+    return ad_fail(AD_INVALID, "%s is not valid JSON at line %d, column %d (%s); correct the file", name, error.line,
+                   error.column, ad_printable(error.text, reason, sizeof reason));
   ad_status status = make_table(document, name, out, overlapped);
   json_decref(document);
   return status;

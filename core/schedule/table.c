@@ -48,8 +48,8 @@ static ad_status check_microbatch(const ad_action *action, const char *name) {
   switch (ad_action_record_of(action->kind)->names) {
     case AD_NAMES_MICROBATCH:
       if (action->microbatch >= 0 && action->microbatch < AD_TABLE_CELLS_MAX) return AD_OK;
-      return ad_fail(AD_INVALID, "%s of stage %d needs a `microbatch` from 0 to %d, but has %d", name, action->stage,
-                     AD_TABLE_CELLS_MAX - 1, action->microbatch);
+      return ad_fail(AD_INVALID, "%s of stage %d needs a `microbatch` from 0 to %d, but has %d; set such a microbatch",
+                     name, action->stage, AD_TABLE_CELLS_MAX - 1, action->microbatch);
     case AD_NAMES_MAYBE:
       if (action->microbatch >= -1 && action->microbatch < AD_TABLE_CELLS_MAX) return AD_OK;
       return ad_fail(AD_INVALID,
@@ -99,7 +99,7 @@ static ad_status check_cells(int32_t stages, int32_t microbatches, size_t edges)
   int64_t most = larger(stages, (int32_t)edges);
   if (most * microbatches <= AD_TABLE_CELLS_MAX) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "a table of %d stages and %d microbatches is too large: choose numbers whose product is at most %d",
+                 "a table of %d stages and %d microbatches is too large; choose numbers whose product is at most %d",
                  stages, microbatches, AD_TABLE_CELLS_MAX);
 }
 

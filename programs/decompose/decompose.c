@@ -290,7 +290,8 @@ static ad_status add_phases(ad_decomposition *d, ad_program *to) {
 static ad_status check_sizes(const ad_decomposition *d) {
   if (d->site_count > AD_SITES_MAX)
     return ad_fail(AD_INVALID,
-                   "`sites` matches %zu matrices of the target, but at most %d can be decomposed; match fewer",
+                   "`sites` matches %zu matrices of the target, but at most %d can be decomposed; make the pattern in "
+                   "`sites` narrower",
                    d->site_count, AD_SITES_MAX);
   if (d->block_count > AD_BLOCKS_MAX)
     return ad_fail(AD_INVALID,

@@ -101,7 +101,7 @@ static ad_status check_summed(const ad_array *all) {
   ad_axes partial = ad_layout_axes_of(&all->layout, AD_P);
   if (!partial) return AD_OK;
   return ad_fail(AD_TYPE,
-                 "the counts of tokens of each expert are P on `%s`, since each rank has counted only its own tokens; "
+                 "the counts of each expert's tokens are P on `%s`, since each rank has counted only its own tokens; "
                  "possible repair: all_reduce P->R",
                  ad_axes_print(partial, axes, sizeof axes));
 }

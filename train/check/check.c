@@ -147,7 +147,8 @@ static ad_status check_options(const ad_check_options *options) {
                    "ADDEND_DUMP is set, but a check takes each step several times; unset ADDEND_DUMP. To dump "
                    "gradients, use `addend check --dump FOLDER`, or `addend train --dump-step N`");
   if (options->steps < 0)
-    return ad_fail(AD_INVALID, "a check needs at least 1 step, but --steps is %lld", (long long)options->steps);
+    return ad_fail(AD_INVALID, "a check needs at least 1 step, but --steps is %lld; set --steps to 1 or more",
+                   (long long)options->steps);
   if (options->mutant_count < 0)
     return ad_fail(AD_INVALID,
                    "--mutate=N is the number of mutants to draw and must be at least 0 (0: all), but is %lld",

@@ -14,7 +14,9 @@ static ad_status wrong(const char *path, const char *what) {
 static ad_status check_entry(const char *path, const char *tensor, const json_t *file) {
   const char *name = json_string_value(file);
   if (!name)
-    return ad_fail(AD_INVALID, "%s: the value of \"%.80s\" in weight_map is not the name of a file", path, tensor);
+    return ad_fail(AD_INVALID,
+                   "%s: the value of \"%.80s\" in weight_map is not the name of a file; write the name of a file there",
+                   path, tensor);
   if (ad_name_is_plain(name)) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s: the tensor \"%.80s\" is in \"%.80s\", but only files in the folder of the index are read; move "

@@ -44,8 +44,9 @@ int main(int argc, char **argv) {
   int64_t count = 0;
   if (argc != 3) return fprintf(stderr, "usage: example_perplexity RUN TEXT\n"), 2;
   FILE *text = fopen(argv[2], "r");
-  ad_status status = text ? ad_sampler_open(argv[1], &options, &sampler)
-                          : ad_fail(AD_IO, "the text file %s cannot be opened", argv[2]);
+  ad_status status =
+      text ? ad_sampler_open(argv[1], &options, &sampler)
+           : ad_fail(AD_IO, "the text file %s cannot be opened; name a text file that can be read", argv[2]);
   if (!status && ad_sampler_vocabulary(sampler) != 256)
     status = ad_fail(AD_INVALID,
                      "%s: the model of this run reads tokens of a tokenizer, but this example can only count bytes; "

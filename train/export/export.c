@@ -121,7 +121,7 @@ static ad_status find_source(const exporting *e, size_t param, ad_tensor_source 
   if (ad_tensor_source_find(e->architecture, spec->name, &spec->shape, out)) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s: the model cannot be exported, because the architecture %s of Transformers has no tensor for the "
-                 "parameter `%s`",
+                 "parameter `%s`; only models without this parameter can be exported",
                  e->run, e->architecture->name, spec->name);
 }
 

@@ -29,9 +29,13 @@ static ad_status check_spec(const ad_comm *comm, const ad_module_spec *spec) {
 
 static ad_status check_param(const ad_param_spec *param, size_t index, const ad_mesh *mesh) {
   if (!param->name || !param->layout.mesh || !param->storage.mesh)
-    return ad_fail(AD_INVALID, "parameter %zu (from 0) needs a name and two layouts, `compute` and `storage`", index);
+    return ad_fail(AD_INVALID,
+                   "parameter %zu (from 0) needs a name and two layouts, `compute` and `storage`; set all three",
+                   index);
   if (ad_mesh_same_ranks(param->layout.mesh, mesh)) return AD_OK;
-  return ad_fail(AD_INVALID, "parameter `%s` has a layout on \"%s\", which is not a view of the module's mesh \"%s\"",
+  return ad_fail(AD_INVALID,
+                 "parameter `%s` has a layout on \"%s\", which is not a view of the module's mesh \"%s\"; use a layout "
+                 "on a view of this mesh",
                  param->name, ad_mesh_text(param->layout.mesh), ad_mesh_text(mesh));
 }
 
@@ -68,13 +72,15 @@ static int is_taken(const ad_module *module, const char *name) {
 /* Refuses a state that is P or V on some axis: its ranks have no common value to write to a file and read again. */
 static ad_status check_state(const ad_module *module, const ad_state_spec *state) {
   if (!state->name || !state->layout.mesh)
-    return ad_fail(AD_INVALID, "state %zu (from 0) needs a name and a layout", module->state_count);
+    return ad_fail(AD_INVALID, "state %zu (from 0) needs a name and a layout; set both", module->state_count);
   if (is_taken(module, state->name))
     return ad_fail(AD_INVALID,
                    "the state `%s` has the name of a parameter or of another state of the module; choose another name",
                    state->name);
   if (!ad_mesh_same_ranks(state->layout.mesh, module->mesh))
-    return ad_fail(AD_INVALID, "state `%s` has a layout on \"%s\", which is not a view of the module's mesh \"%s\"",
+    return ad_fail(AD_INVALID,
+                   "state `%s` has a layout on \"%s\", which is not a view of the module's mesh \"%s\"; use a layout "
+                   "on a view of this mesh",
                    state->name, ad_mesh_text(state->layout.mesh), ad_mesh_text(module->mesh));
   ad_axes none = ad_layout_axes_of(&state->layout, AD_P) | ad_layout_axes_of(&state->layout, AD_V);
   char axes[96];

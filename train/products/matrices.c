@@ -10,7 +10,8 @@ static const char call[] = "ad_multiply_matrices";
 /* Checks that a matrix has [rows, columns]. If it is transposed, [columns, rows] are in memory. */
 static ad_status check_matrix(const char *name, const ad_matrix *matrix, int64_t rows, int64_t columns) {
   int64_t width = matrix->transposed ? rows : columns;
-  if (rows && columns && !matrix->data) return ad_fail(AD_INVALID, "%s: the memory of `%s` is NULL", call, name);
+  if (rows && columns && !matrix->data)
+    return ad_fail(AD_INVALID, "%s: the memory of the matrix `%s` is NULL; pass its first element", call, name);
   if (matrix->stride < width)
     return ad_fail(AD_INVALID,
                    "%s: the rows of `%s` have %lld elements, but its stride is only %lld; set `stride` to at least the "

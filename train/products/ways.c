@@ -113,7 +113,10 @@ static ad_status read_ways(const char *path, const json_t *document, ad_units un
   const char *format = json_string_value(json_object_get(document, "format"));
   uint32_t ways = 0;
   if (!format || strcmp(format, FORMAT) != 0)
-    return ad_fail(AD_INVALID, "%s: this is not a table of products, since `format` is not \"" FORMAT "\"", path);
+    return ad_fail(AD_INVALID,
+                   "%s: this is not a table of products, since `format` is not \"; name a file that `addend bench --op "
+                   "products --write FILE` made" FORMAT "\"",
+                   path);
   AD_TRY(read_units(path, document, units));
   for (size_t d = 0; d < DTYPES; d++)
     for (int shape = 0; shape < SHAPES; shape++) AD_TRY(read_way(path, document, &dtypes[d], shape, &ways));

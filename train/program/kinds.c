@@ -135,10 +135,10 @@ ad_status ad_program_register(const ad_program_kind *kind) {
     return ad_fail(AD_INVALID, "a program named `%s` is already registered; give this program another name",
                    kind->name);
   if (kind_count == KINDS_MAX)
-    return ad_fail(
-        AD_INVALID,
-        "program `%s` cannot be registered, because %d programs, the most that are allowed, are registered already",
-        kind->name, KINDS_MAX);
+    return ad_fail(AD_INVALID,
+                   "program `%s` cannot be registered, because %d programs, the most that are allowed, are registered "
+                   "already; register fewer",
+                   kind->name, KINDS_MAX);
   kinds[kind_count++] = kind;
   return AD_OK;
 }

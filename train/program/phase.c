@@ -124,8 +124,10 @@ static ad_status check_gift(const ad_phase_run *at, size_t found, const char *na
                    "phase `%s` gives the value `%s`, which its `gives` does not list; add the value to `gives`", phase,
                    name);
   if (!ad_tape_owns(at->tape, value))
-    return ad_fail(AD_INVALID, "phase `%s` gives, as the value `%s`, a tensor that is not of this tape, but %s", phase,
-                   name, ad_tape_foreigner(value));
+    return ad_fail(AD_INVALID,
+                   "phase `%s` gives, as the value `%s`, a tensor that this tape did not make: it is %s; give a result "
+                   "of this tape",
+                   phase, name, ad_tape_foreigner(value));
   if (at->values[found].output)
     return ad_fail(AD_INVALID, "phase `%s` gives the value `%s` a second time in this microbatch; give it once", phase,
                    name);
@@ -157,8 +159,10 @@ static ad_status check_submitted(const ad_phase_run *at, size_t loss, const ad_t
                    program->loss_count,
                    loss < program->loss_count ? "a second time in this microbatch" : "which does not exist");
   if (!ad_tape_owns(at->tape, numerator))
-    return ad_fail(AD_INVALID, "phase `%s` submits, as the loss `%s`, a tensor that is not of this tape, but %s", phase,
-                   program->losses[loss].name, ad_tape_foreigner(numerator));
+    return ad_fail(AD_INVALID,
+                   "phase `%s` submits, as the loss `%s`, a tensor that this tape did not make: it is %s; submit a "
+                   "result of this tape",
+                   phase, program->losses[loss].name, ad_tape_foreigner(numerator));
   return ad_check_loss(numerator, program->losses[loss].name);
 }
 

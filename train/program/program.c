@@ -447,7 +447,7 @@ static ad_status check_modules(const ad_program *program) {
 static ad_status check_whole(const ad_program *program) {
   AD_TRY(check_modules(program));
   if (program->phase_count && program->loss_count) return AD_OK;
-  return ad_fail(AD_INVALID, "program `%s` has %zu phases and %zu losses, but needs at least one phase and one loss",
+  return ad_fail(AD_INVALID, "program `%s` has %zu phases and %zu losses, but needs at least one of each; add these",
                  program->kind->name, program->phase_count, program->loss_count);
 }
 

@@ -129,7 +129,8 @@ static ad_status check_weights(const ad_param_spec *params, size_t count, const 
   ad_release(j.wanted);
   ad_release(j.sorted);
   if (status || !j.text.used) return status;
-  return ad_fail(AD_INVALID, "%s: these weights do not fit the model of the recipe%s", ad_weights_path(weights), words);
+  return ad_fail(AD_INVALID, "%s: these weights do not fit the model of the recipe, which needs other tensors%s",
+                 ad_weights_path(weights), words);
 }
 
 static ad_status check_named(const ad_param_spec *params, size_t count, const ad_weights *weights) {

@@ -45,10 +45,10 @@ ad_status ad_prompt_check(const ad_recipe *recipe, const ad_prompt *prompt) {
                    (long long)prompt->count, AD_PROMPT_TOKENS_MAX);
   for (int64_t i = 0; i < prompt->count; i++)
     if (prompt->tokens[i] < 0 || prompt->tokens[i] >= vocabulary)
-      return ad_fail(
-          AD_INVALID,
-          "token %lld (from 0) of the prompt is %d, but the model's vocabulary is %lld, so tokens are 0 to %lld",
-          (long long)i, prompt->tokens[i], (long long)vocabulary, (long long)vocabulary - 1);
+      return ad_fail(AD_INVALID,
+                     "token %lld (from 0) of the prompt is %d, but the model's vocabulary is %lld, so use tokens from "
+                     "0 to %lld; change the prompt",
+                     (long long)i, prompt->tokens[i], (long long)vocabulary, (long long)vocabulary - 1);
   return AD_OK;
 }
 

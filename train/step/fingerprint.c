@@ -252,7 +252,9 @@ ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, co
   else
     report_other_products(here, there, count);
   if (bound.used)
-    ad_log(AD_LOG_WARNING, "the run continues from the checkpoint of another run, whose recipe differs in %s",
+    ad_log(AD_LOG_WARNING,
+           "the run continues from the checkpoint of another run, whose recipe differs in %s; this is so because of "
+           "--force",
            bound_words);
   if (unbound.used)
     ad_log(AD_LOG_INFO, "these keys of the recipe have changed since the checkpoint was written: %s", unbound_words);

@@ -186,7 +186,8 @@ static ad_status check_dumped(const char *folder, const char *name) {
 static ad_status check_all_dumped(const char *path) {
   ad_status status = AD_OK;
   DIR *folder = opendir(path);
-  if (!folder) return ad_fail(AD_IO, "%s cannot be read (%s)", path, strerror(errno));
+  if (!folder)
+    return ad_fail(AD_IO, "%s cannot be read (%s); check the path and its permissions", path, strerror(errno));
   for (const struct dirent *entry = readdir(folder); entry && !status; entry = readdir(folder))
     if (is_dumped(entry->d_name)) status = check_dumped(path, entry->d_name);
   closedir(folder);
@@ -263,7 +264,8 @@ static ad_status remove_file(const char *folder, const char *name) {
   char *path;
   AD_TRY(ad_path_in(folder, name, &path));
   ad_status status = AD_OK;
-  if (unlink(path) && errno != ENOENT) status = ad_fail(AD_IO, "%s cannot be removed (%s)", path, strerror(errno));
+  if (unlink(path) && errno != ENOENT)
+    status = ad_fail(AD_IO, "%s cannot be removed (%s); check the permissions of the folder", path, strerror(errno));
   ad_release(path);
   return status;
 }
@@ -296,7 +298,8 @@ static ad_status remove_dump(const char *folder, const char *name) {
 static ad_status remove_dumps(const char *path) {
   ad_status status = AD_OK;
   DIR *folder = opendir(path);
-  if (!folder) return ad_fail(AD_IO, "%s cannot be read (%s)", path, strerror(errno));
+  if (!folder)
+    return ad_fail(AD_IO, "%s cannot be read (%s); check the path and its permissions", path, strerror(errno));
   for (const struct dirent *entry = readdir(folder); entry && !status; entry = readdir(folder))
     if (is_dump(entry->d_name)) status = remove_dump(path, entry->d_name);
   closedir(folder);

@@ -143,7 +143,8 @@ static ad_status sum_losses(ad_run *run, const ad_step_state *state, ad_step_rep
 static void warn_without_tokens(ad_run *run, const ad_step_report *report) {
   if (report->count || ad_comm_is_dry(run->comm)) return;  // on backend dry the other ranks' counts are not known
   if (run->uncounted++ || !ad_run_warns(run)) return;
-  ad_log(AD_LOG_WARNING, "step %lld: no token of the batch counts in the loss, so the gradient is 0",
+  ad_log(AD_LOG_WARNING,
+         "step %lld: no token of the batch counts in the loss, so the gradient is 0; check the masks of the data",
          (long long)report->step);
 }
 

@@ -152,8 +152,8 @@ static ad_status train_steps(training *t) {
     AD_TRY(save_when_due(t, step + 1));
     if (t->run->interrupted) {
       ad_interrupt_clear();
-      return ad_fail(AD_INTERRUPTED, "the training stopped on request after step %lld of %lld", (long long)step,
-                     (long long)t->run->recipe->train.steps);
+      return ad_fail(AD_INTERRUPTED, "the training stopped on request (by a signal) after step %lld of %lld",
+                     (long long)step, (long long)t->run->recipe->train.steps);
     }
   }
   return AD_OK;
@@ -243,7 +243,8 @@ static ad_status write_results(training *t, ad_timeline *timeline, int finished)
 static void report_uncounted(const ad_run *run) {
   if (run->uncounted > 1 && ad_run_warns(run))
     ad_log(AD_LOG_WARNING,
-           "in %lld steps no token of the batch counted in the loss, so all gradients of these steps were 0",
+           "in %lld steps no token of the batch counted in the loss, so all gradients of these steps were 0; check the "
+           "masks of the data",
            (long long)run->uncounted);
 }
 

@@ -56,7 +56,7 @@ static ad_status check_shapes(const ad_tape *tape, const ad_tensor *out) {
   if (!k->dim[2] || q->dim[2] % k->dim[2])
     return ad_fail(AD_INVALID,
                    "%s: `attention` got %" PRId64 " heads of keys and values for %" PRId64
-                   " heads of queries, give q a multiple of the heads of k and v",
+                   " heads of queries; give q a multiple of the heads of k and v",
                    out->site, k->dim[2] / head_dim, q->dim[2] / head_dim);
   return AD_OK;
 }

@@ -159,7 +159,8 @@ ad_tensor *ad_concat_at(ad_tape *tape, ad_tensor *const *parts, size_t n, int di
   if (!tape) return ad_tape_missing(site, concat.name);
   if (!parts || !n || n > PARTS_MAX)
     return ad_tape_fail(
-        tape, ad_fail(AD_INVALID, "%s: `concat` got %zu operands, but takes 1 to %d", site, parts ? n : 0, PARTS_MAX));
+        tape, ad_fail(AD_INVALID, "%s: `concat` got %zu operands, but takes 1 to %d; give fewer, or at least one", site,
+                      parts ? n : 0, PARTS_MAX));
   if (n > AD_OPERANDS_MAX) return concat_groups(tape, parts, n, dim, site);
   return ad_tape_apply(tape, &concat, parts, (int)n, &(concat_numbers){dim}, site);
 }

@@ -103,9 +103,10 @@ ad_tensor *ad_share_at(ad_tape *tape, ad_tensor *a, const ad_count *count, size_
   int64_t total = 0, own = 0;
   ad_status status = tape->status ? AD_OK : take_total(tape, count, share.name, site, &total);
   if (!status && !tape->status && (own = ad_count_of(count, m)) < 0)
-    status =
-        ad_fail(AD_INVALID, "%s: `share` got microbatch %zu, but there are %" PRId64 " microbatches, numbered from 0",
-                site, m, ad_count_array(count)->shape.dim[0]);
+    status = ad_fail(AD_INVALID,
+                     "%s: `share` got microbatch %zu, but there are %" PRId64
+                     " microbatches, numbered from 0; give one of these",
+                     site, m, ad_count_array(count)->shape.dim[0]);
   if (status) return ad_tape_fail(tape, status);
   double part = total ? (double)own / (double)total : 0;
   return ad_tape_apply(tape, &share, &a, 1, &(count_numbers){part, 0}, site);

@@ -60,8 +60,9 @@ static ad_status check_record(const attempt *of, const void *own) {
   if (!op->dims && !op->describe) return fail_missing(of, "`dims` and no `describe`; set one of the two");
   if (op->own_size && !own) return fail_missing(of, "struct `own`, although own_size is not 0; give the struct");
   if (!of->count || of->count > AD_OPERANDS_MAX)
-    return ad_fail(AD_INVALID, "%s: `%s` got %zu operands, but takes 1 to %d", of->site, op->name, of->count,
-                   AD_OPERANDS_MAX);
+    return ad_fail(AD_INVALID,
+                   "%s: `%s` got %zu operands, but an operation can have 1 to %d; give fewer, or at least one",
+                   of->site, op->name, of->count, AD_OPERANDS_MAX);
   return op->dims ? check_dims(of) : AD_OK;
 }
 
@@ -83,7 +84,7 @@ ad_tensor *ad_operation_apply_at(ad_tape *tape, const ad_operation *operation, a
   if (!tape) return ad_tape_missing(site, "operation");
   if (ad_tape_failed(tape)) return &tape->dead;
   if (!operation || !operands)
-    return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: the %s of the operation is NULL", site,
+    return ad_tape_fail(tape, ad_fail(AD_INVALID, "%s: an operation needs a %s, but got NULL", site,
                                       operation ? "list of operands" : "record (ad_operation)"));
   ad_status status = complete(tape, operation, &operation, site);
   if (!status) status = check_record(&(attempt){operation, count, site}, own);

@@ -154,7 +154,7 @@ ad_tensor *ad_tape_fail(ad_tape *tape, ad_status status) {
 
 ad_tensor *ad_tape_missing(const char *site, const char *what) {
   if (!site) site = AD_NO_SITE;
-  ad_fail(AD_INVALID, "%s: the tape of `%s` is NULL", site, what);
+  ad_fail(AD_INVALID, "%s: the tape that `%s` got is NULL; pass a tape that ad_tape_create made", site, what);
   return NULL;
 }
 
@@ -268,8 +268,10 @@ static ad_status check_parameter(const ad_parameters *from, size_t param, const 
                    "%s: the field `size` of `from` is %zu; set `size` to sizeof(ad_parameters), which is %zu", site,
                    from->size, sizeof *from);
   if (param < from->count) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: parameter %zu does not exist, since there are %zu parameters, numbered from 0", site,
-                 param, from->count);
+  return ad_fail(
+      AD_INVALID,
+      "%s: parameter %zu does not exist, since there are only %zu parameters, numbered from 0; pass a smaller number",
+      site, param, from->count);
 }
 
 ad_tensor *ad_parameter_at(ad_tape *tape, const ad_parameters *from, size_t param, const char *site) {

@@ -353,7 +353,7 @@ static ad_status set_alone(const scene *s, uint64_t set) {
   if (child < 0) return ad_fail(AD_SYSTEM, "ad_check_operation: a child process cannot be started; raise ulimit -u");
   if (!child) set_in_child(s, set, slot);
   if (waitpid(child, &end, 0) != child)
-    return ad_fail(AD_SYSTEM, "ad_check_operation: waiting for the child process failed");
+    return ad_fail(AD_SYSTEM, "ad_check_operation: waiting for the child process failed; run the check again");
   return judge_end(s, set, end);
 }
 

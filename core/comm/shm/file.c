@@ -64,7 +64,11 @@ static ad_status map_file(int fd, uint64_t bytes, shm_control **out) {
 
 static ad_status make_file(uint64_t bytes, int inherited, int *out) {
   int fd = memfd_create("addend", inherited ? 0 : MFD_CLOEXEC);
-  if (fd < 0) return ad_fail(AD_SYSTEM, "the file of the ranks' shared memory could not be made (%s)", strerror(errno));
+  if (fd < 0)
+    return ad_fail(
+        AD_SYSTEM,
+        "the file of the ranks' shared memory could not be made (%s); if too many files are open, raise ulimit -n",
+        strerror(errno));
   if (ftruncate(fd, (off_t)bytes)) {
     ad_status status = ad_fail(
         AD_SYSTEM, "the file of the ranks' shared memory could not grow to %" PRIu64 " GiB (%s); raise ulimit -f",

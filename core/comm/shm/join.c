@@ -177,7 +177,7 @@ static ad_status map_inherited(int *fd, uint32_t *rank, shm_control **out) {
   if (status)
     return ad_fail_in(status,
                       "ADDEND_SHM_FD in the environment is %" PRId64
-                      ", but this rank cannot join by it (unset ADDEND_SHM_FD to run one rank alone)",
+                      ", with which this rank cannot join the world (unset ADDEND_SHM_FD to run this rank alone)",
                       inherited);
   if ((uint64_t)number >= control->ranks) {
     status = ad_fail(AD_INVALID,

@@ -208,7 +208,9 @@ static ad_status take_fonts(const ad_line_options *options, ad_line_data *lines)
 
 static ad_status start_library(ad_line_data *lines) {
   FT_Error error = FT_Init_FreeType(&lines->library);
-  return error ? ad_fail(AD_MEMORY, "FreeType cannot be started (error %d of FreeType)", error) : AD_OK;
+  return error ? ad_fail(AD_MEMORY,
+                         "FreeType cannot be started (error %d of FreeType); check the installation of FreeType", error)
+               : AD_OK;
 }
 
 static ad_status make_set(ad_line_data *lines) {
