@@ -60,7 +60,7 @@ def memory_of(array: Any, what: str, written: bool = False) -> Memory:
             "__array_interface__ nor __dlpack__"
         )
     if written and not memory.writable:
-        raise InvalidError(f"`{what}` is read-only, but the result is to be written to it: pass a writable array")
+        raise InvalidError(f"`{what}` is read-only, but the result is written there: pass a writable array")
     return memory
 
 

@@ -151,7 +151,7 @@ class Comm:
 
     def _need(self) -> ctypes.c_void_p:
         if not self._handle:
-            raise InvalidError("this comm is closed")
+            raise InvalidError("this Comm is closed: create a new one")
         return self._handle
 
     @property
@@ -219,7 +219,10 @@ class Comm:
     ) -> None:
         """Runs a collective between a full array, `whole`, and the `part` of its rows that this rank has."""
         if not whole.shape:
-            raise InvalidError("a single number (shape []) has no rows to divide among ranks: pass an array")
+            raise InvalidError(
+                "a single number (shape []) has no rows to divide among ranks: pass an array with at least one "
+                "dimension"
+            )
         group = self._group(axes)
         rows = _cut(whole.shape[0], _group_index(group, self.rank), _group_size(group)).count
         _need_the_same(whole, part, (rows, *whole.shape[1:]))
@@ -262,6 +265,8 @@ def _reduction(op: str) -> int:
 
 def _need_the_same(source: Memory, out: Memory, shape: Any) -> None:
     if out.dtype != source.dtype:
-        raise InvalidError(f"the arrays have different dtypes, {source.dtype.name} and {out.dtype.name}: use one dtype")
+        raise InvalidError(f"the input has dtype {source.dtype.name}, but `out` has {out.dtype.name}: use one dtype")
     if out.shape != tuple(shape):
-        raise InvalidError(f"an array has shape {list(out.shape)}, but must have {list(shape)} on this rank")
+        raise InvalidError(
+            f"`out` has shape {list(out.shape)}, but must have {list(shape)} on this rank: pass an array of this shape"
+        )

@@ -208,7 +208,7 @@ class Mesh:
 
     def _need(self, rank: int) -> None:
         if not 0 <= rank < self.size:
-            raise InvalidError(f"the mesh {str(self)!r} has ranks 0 to {self.size - 1}, not {rank}")
+            raise InvalidError(f"the mesh {str(self)!r} has ranks 0 to {self.size - 1}, but rank {rank} was asked for")
 
 
 def _axis_names(axes: int) -> list[tuple[int, str]]:
@@ -259,7 +259,7 @@ class Layout:
     def local_shape(self, shape: Sequence[int], rank: int) -> tuple[int, ...]:
         """The shape of the part that `rank` holds of a value with the global shape `shape`."""
         if len(shape) > _DIMS:
-            raise InvalidError(f"a shape has at most {_DIMS} dimensions, not {len(shape)}")
+            raise InvalidError(f"a shape can have at most {_DIMS} dimensions, but this one has {len(shape)}")
         self.mesh._need(rank)
         whole = CShape(len(shape), (ctypes.c_int64 * _DIMS)(*shape))
         local = _layout_local_shape(self.c, whole, rank)
@@ -365,7 +365,7 @@ def propagate(
     if linearity not in _LINEARITY:
         raise InvalidError(f"`linearity` takes one of {', '.join(_LINEARITY)}, not {linearity!r}")
     if not operands:
-        raise InvalidError("propagate needs the layout of every operand, and got none")
+        raise InvalidError("propagate got no operand: pass the layout of every operand")
     rule = _CRule(ctypes.sizeof(_CRule), name.encode(), dims.encode(), _LINEARITY[linearity], whole.encode())
     layouts = (_layout_p * len(operands))(*[ctypes.pointer(operand.c) for operand in operands])
     constants = (ctypes.c_int * len(operands))(*[int(i in constant) for i in range(len(operands))])

@@ -19,7 +19,9 @@ def _find(place: dict[str, Any]) -> Callable[..., object]:
     """The test function. Imports the test's file in this process, under the module name that it has in pytest."""
     spec = importlib.util.spec_from_file_location(place["module"], place["file"])
     if spec is None or spec.loader is None:
-        raise ImportError(f"{place['file']} cannot be imported")
+        raise ImportError(
+            f"{place['file']} cannot be imported as a Python file: name a file that exists and ends in .py"
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[place["module"]] = module
     spec.loader.exec_module(module)

@@ -50,7 +50,8 @@ def _copy(store: Any, key: str, to: int, size: int) -> None:
     value = bytes(store.get(key))
     if len(value) != size:
         raise ValueError(
-            f"the store's `{key}` has {len(value)} bytes, not {size}: something else used this store; give it its own"
+            f"the store's `{key}` has {len(value)} bytes, not {size}: something else used this store; give addend a "
+            "store of its own"
         )
     ctypes.memmove(to, value, size)
 
@@ -60,7 +61,7 @@ def join(store: Any, rank: int, size: int, seconds: int, handle: ctypes.c_void_p
     missing: list[str] = [name for name in ("set", "get", "wait") if not hasattr(store, name)]
     if missing:
         raise InvalidError(
-            f"a store must have set, get and wait, as torch.distributed.Store has; this one has no `{missing[0]}`"
+            f"a store must have set, get and wait, as torch.distributed.Store has; this store has no `{missing[0]}`"
         )
 
     def put(_: Any, key: bytes, value: int, length: int) -> int:

@@ -121,7 +121,8 @@ def _megatron_place(numbers: list[int], second: str | None, path: pathlib.Path) 
     """(pp, ep, tp) from the numbers in a file's name, which leaves out the pp or ep number if that axis has size 1."""
     if len(numbers) == 2 and second not in ("pp", "ep"):
         raise ValueError(
-            f"{path}: the second number may be the pipeline stage or the expert-parallel rank: say which with "
+            f"{path}: the second number may be the pipeline stage or the expert-parallel rank: set which of the two "
+            "it is with "
             'second="pp" or second="ep"'
         )
     tp, pp, ep = (*numbers, 0, 0)[:3]
@@ -134,10 +135,15 @@ def _megatron_ranks(folder: pathlib.Path, second: str | None) -> dict[Coord, dic
     for path in sorted(folder.glob("mp_rank_*.pth")):
         numbers = re.fullmatch(r"mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?\.pth", path.name)
         if numbers is None:
-            raise ValueError(f"{path} is not named as Megatron names a model-parallel rank's file")
+            raise ValueError(
+                f"{path} is not named as Megatron names the file of a rank, mp_rank_NN or mp_rank_NN_NNN: leave it "
+                "out of the folder"
+            )
         place = _megatron_place([int(number) for number in numbers.groups() if number], second, path)
         if place in found:
-            raise ValueError(f"{path} is of the same rank as another file: {folder} must be one iteration's folder")
+            raise ValueError(
+                f"{path} is of the same rank as another file of {folder}: name the folder of one iteration"
+            )
         found[place] = _load(path)
         if not isinstance(found[place], dict) or not all(isinstance(chunk, dict) for chunk in found[place].values()):
             raise ValueError(
@@ -228,7 +234,10 @@ class _Dump:
         if missing:
             at = " ".join(f"{axis}={place}" for axis, place in zip(sizes, missing[0]))
             mesh = " ".join(f"{axis}={size}" for axis, size in sizes.items())
-            raise ValueError(f"there is no file of the rank at {at} of the mesh {mesh}")
+            raise ValueError(
+                f"there is no file of the rank at {at} of the mesh {mesh}: put the files of all ranks into the "
+                "folder, or correct the mesh"
+            )
         self.mesh = _meshes.Mesh(tuple(sizes), tuple(sizes.values()), coords)
         self.names = sorted({name for values in tensors.values() for name in values})
         data = {axis: "R" if axis in ("dp", "cp") else "I" for axis in sizes}
@@ -284,14 +293,17 @@ class _Dump:
                 if bool((filled[part] & (whole[part] != values)).any()):
                     raise ValueError(
                         f"{name}: the rank at {self.mesh.coord_text(rank)} has other values than the ranks before it, "
-                        "but by `types` they are replicas: say in `types` how the parameter is sharded, or compare the "
+                        "but by `types` they are replicas: write in `types` how the parameter is sharded, or compare "
+                        "the "
                         "ranks first with addend diff"
                     )
                 whole[part], filled[part] = values, True
         pieces = {}
         for name, (whole, filled) in wholes.items():
             if not bool(filled.all()):
-                raise ValueError(f"{name}: no rank has some of its elements: say in `types` how it is sharded")
+                raise ValueError(
+                    f"{name}: some of its elements are on no rank: write in `types` how the parameter is sharded"
+                )
             box = self._sample.Box((0,) * whole.ndim, tuple(whole.shape))
             pieces[name] = self._sample.Piece(whole.reshape(-1), box, box.count)
         self.out.parent.mkdir(parents=True, exist_ok=True)

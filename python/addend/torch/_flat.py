@@ -101,7 +101,8 @@ def _starts(buffer: Any) -> list[int]:
 def _need_plain(buffer: Any, name: str) -> None:
     if any(extension is not None for extension in buffer._param_extensions):
         raise ValueError(
-            f"{name}: a DTensor in FullyShardedDataParallel cannot be watched; use fully_shard for tensor parallelism"
+            f"{name}: this parameter is a DTensor in FullyShardedDataParallel, which cannot be watched; use "
+            "fully_shard for tensor parallelism"
         )
 
 

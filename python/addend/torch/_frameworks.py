@@ -146,7 +146,7 @@ def megatron(models: nn.Module | Sequence[nn.Module]) -> Reported:
     chunks: Sequence[Any] = [models] if isinstance(models, nn.Module) else list(models)
     config = chunks[0].config
     if getattr(config, "gradient_accumulation_fusion", False):
-        raise ValueError("gradient_accumulation_fusion hides every gradient from hooks: watch a step without it")
+        raise ValueError("with gradient_accumulation_fusion no hook sees a gradient: watch a step without this option")
     model = chunks[0].module if len(chunks) == 1 else nn.ModuleList([chunk.module for chunk in chunks])
     mesh = _megatron_mesh(mpu, next(model.parameters()).device.type)
     whole = 1 if getattr(config, "calculate_per_token_loss", False) else mesh.size(0) * mesh.size(1)

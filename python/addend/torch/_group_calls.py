@@ -219,7 +219,10 @@ class Calls:
 
     def _need(self) -> int:
         if self.handle is None:
-            raise InvalidError("this process group was destroyed or aborted before a posted call was complete")
+            raise InvalidError(
+                "this process group was destroyed or aborted before a posted call was complete: wait for every call "
+                "first"
+            )
         return self.handle
 
     def in_flight(self) -> list[Posted]:

@@ -428,7 +428,7 @@ def _only(tensors: torch.Tensor | Tensors, what: str) -> torch.Tensor:
     if isinstance(tensors, torch.Tensor):
         return tensors
     if len(tensors) != 1:
-        raise InvalidError(f"{what}: each rank must give one tensor, not {len(tensors)}")
+        raise InvalidError(f"{what}: each rank must give one tensor, but this rank gave {len(tensors)}")
     return tensors[0]
 
 
@@ -437,13 +437,15 @@ def _only_list(lists: Any) -> Tensors:
     if lists and isinstance(lists[0], torch.Tensor):
         return lists  # type: ignore[no-any-return]
     if len(lists) != 1:
-        raise InvalidError(f"each rank must give one list of tensors, not {len(lists)}")
+        raise InvalidError(f"each rank must give one list of tensors, but this rank gave {len(lists)}")
     return lists[0]  # type: ignore[no-any-return]
 
 
 def _moved(tensor: torch.Tensor) -> Moved:
     if not tensor.is_cpu:
-        raise InvalidError(f"backend addend moves CPU tensors only; this tensor is on {tensor.device}")
+        raise InvalidError(
+            f"backend addend moves CPU tensors only; this tensor is on {tensor.device}: move it with .cpu() first"
+        )
     if tensor.layout is not torch.strided:
         raise InvalidError(f"backend addend moves dense tensors, not {tensor.layout}: call to_dense() first")
     return moved(tensor.dtype)
@@ -478,7 +480,7 @@ def _check_pair(input: torch.Tensor, output: torch.Tensor, of_input: int, of_out
 
 def _check_blocks(blocks: Tensors, size: int, dtype: torch.dtype) -> None:
     if len(blocks) != size:
-        raise InvalidError(f"a list's number of tensors is {len(blocks)}, but must be {size}, the number of ranks")
+        raise InvalidError(f"a list has {len(blocks)} tensors, but must have {size}, one for each rank")
     for block in blocks:
         _of_dtype(block, dtype)
 

@@ -61,7 +61,7 @@ def moved(dtype: torch.dtype) -> Moved:
     """How tensors of this dtype are moved; raises InvalidError if they cannot be."""
     found = _MOVED.get(dtype)
     if found is None:
-        raise InvalidError(f"backend addend does not move tensors of {dtype}")
+        raise InvalidError(f"backend addend does not move tensors of {dtype}: convert them to another dtype first")
     return found
 
 

@@ -40,9 +40,9 @@ class mutate:
 
     def __init__(self, model: nn.Module, kind: str):
         if kind not in KINDS:
-            raise ValueError(f'mutate takes one of {", ".join(KINDS)}, not "{kind}"')
+            raise ValueError(f'mutate must be one of {", ".join(KINDS)}, but is "{kind}"')
         if not dist.is_initialized() or dist.get_world_size() == 1:
-            raise ValueError("mutate needs a job of several ranks: one rank sums no gradients")
+            raise ValueError("mutate needs a job of several ranks, because one rank alone sums no gradients")
         self._model, self._kind = model, kind
         self._victim: str | None = None
         self._times: dict[str, float] = {}  # by what gradients were multiplied, by the parameter's name

@@ -36,7 +36,7 @@ def write(path: Path, text: str) -> None:
 def check_writable(path: Path) -> None:
     """Raises OSError if no file at `path` can be written; leaves what is there unchanged."""
     if os.path.isdir(path):
-        raise IsADirectoryError(f"{os.fspath(path)} is a folder, not a file")
+        raise IsADirectoryError(f"{os.fspath(path)} is a folder, but a file is written there: name a file")
     part = f"{os.fspath(path)}{_PART}"
     open(part, "ab").close()
     os.unlink(part)

@@ -67,7 +67,10 @@ def _partial_axes(gradient: DTensor, mesh: _meshes.Mesh) -> list[str]:
     for dim, placement in enumerate(gradient.placements):
         if placement.is_partial():
             if cast("Partial", placement).reduce_op != "sum":
-                raise ValueError(f"a gradient has placement {placement}; of Partial ones only sums can be watched")
+                raise ValueError(
+                    f"a gradient has placement {placement}; of Partial placements only sums, Partial('sum'), can be "
+                    "watched"
+                )
             axes += mesh.spanned(_meshes.along(gradient.device_mesh, dim))
     return axes
 

@@ -55,7 +55,7 @@ def _module(name: str, file: str) -> ModuleType:
 def _load(name: str, file: str) -> ModuleType:
     spec: ModuleSpec | None = importlib.util.spec_from_file_location(name, file, loader=_Loader(name, file))
     if spec is None or spec.loader is None:
-        raise ImportError(f"{file} cannot be imported")
+        raise ImportError(f"{file} cannot be imported as a Python file: name a file that exists and ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

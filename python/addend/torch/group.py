@@ -38,7 +38,9 @@ def flight_recorder(group: dist.ProcessGroup | None = None) -> str:
     """
     found = dist.distributed_c10d._get_default_group() if group is None else group
     if not isinstance(found, Group):
-        raise InvalidError('flight_record takes a process group of backend "addend", and this is another backend\'s')
+        raise InvalidError(
+            'flight_recorder needs a process group of backend "addend", but this group is of another backend'
+        )
     return found._calls.flight_recorder()
 
 

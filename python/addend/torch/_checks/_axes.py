@@ -87,5 +87,7 @@ def parse(mesh: object) -> dict[str, int]:
         )
     for name, size in mesh.items():
         if not isinstance(name, str) or not name.isidentifier() or not isinstance(size, int) or size < 1:
-            raise addend.InvalidError(f"mesh: {name!r}: {size!r} must be an axis's name and its number of ranks")
+            raise addend.InvalidError(
+                f"mesh: {name!r}: {size!r} must be the name of an axis and its number of ranks, as 'dp': 2"
+            )
     return dict(mesh)

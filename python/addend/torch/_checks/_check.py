@@ -198,14 +198,18 @@ def write_reference(
 def _need(task: _job.Task) -> None:
     for name in ("make_model", "parallelize", "loss"):
         if not callable(getattr(task, name)):
-            raise addend.InvalidError(f"`{name}` is {type(getattr(task, name)).__name__}, not a function")
+            raise addend.InvalidError(f"`{name}` is {type(getattr(task, name)).__name__}, but must be a function")
     pair = isinstance(task.batches, (tuple, list)) and len(task.batches) == 2 and callable(task.batches[1])
     if not callable(task.batches) and not pair:
-        raise addend.InvalidError("`batches` is neither a function of (rank, mesh) nor a pair (whole, cut)")
+        raise addend.InvalidError(
+            "`batches` must be a function of (rank, mesh), or a pair of two functions (whole, cut)"
+        )
     if task.steps and task.optimizer is None:
-        raise addend.InvalidError(f"steps={task.steps} needs optimizer=, a function that makes one of a model")
+        raise addend.InvalidError(f"steps={task.steps} needs optimizer=, a function that makes an optimizer of a model")
     if not hasattr(os, "fork"):
-        raise addend.SystemRefusedError("check starts its ranks by os.fork, which this system does not have")
+        raise addend.SystemRefusedError(
+            "check starts its ranks by os.fork, which this system does not have: run it on Linux"
+        )
 
 
 def import_once() -> None:

@@ -213,7 +213,10 @@ class Draws:
         found = run(func, args, kwargs)
         before = len(self._now.draws)
         if self._constant and before > _MANY:
-            raise addend.InvalidError(f"more than {_MANY} draws in a step: it may draw until it likes a number")
+            raise addend.InvalidError(
+                f"the model drew more than {_MANY} random numbers in a step: perhaps it draws until a condition "
+                "holds, which the check cannot follow"
+            )
         self._look(sources, name, found)
         if self._constant and len(self._now.draws) > before:
             self._now.is_constant &= _made_constant(name, found, args, kwargs)

@@ -259,7 +259,7 @@ def _need_numbers(loss: float, gradients: Mapping[str, Any], after: Sequence[Map
     """Refuses a loss of one process, its gradients, or parameters that have one after a step, if they are no numbers:
     nothing can be compared with them."""
     if not math.isfinite(loss):
-        raise addend.InvalidError(f"`loss` is {loss:g} for the whole batch: nothing can be compared with it")
+        raise addend.InvalidError(f"`loss` is {loss:g} for the whole batch: nothing can be compared with such a loss")
     for name, gradient in gradients.items():
         if not math.isfinite(_match.largest(gradient)):
             raise addend.InvalidError(
@@ -325,7 +325,10 @@ def _whole_loss(
     if not counts:
         return value, None
     if not sum(counts):
-        raise addend.InvalidError("the counts that `loss` returns for the whole batch add up to 0")
+        raise addend.InvalidError(
+            "the counts that `loss` returns for the whole batch add up to 0: return the number of samples or tokens "
+            "as the count"
+        )
     return value / sum(counts), sum(counts)
 
 

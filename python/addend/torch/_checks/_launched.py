@@ -84,7 +84,8 @@ class Team:
         hosts = self._exchange(socket.gethostname())
         if len(set(hosts)) > 1:
             raise addend.InvalidError(
-                f"the ranks are on {len(set(hosts))} machines ({', '.join(sorted(set(hosts)))}): check needs one"
+                f"the ranks are on {len(set(hosts))} machines ({', '.join(sorted(set(hosts)))}): the check needs all "
+                "on one machine"
             )
 
     def _get(self, key: str, rank: int) -> Any:
@@ -93,7 +94,7 @@ class Team:
             self._store.wait([key], datetime.timedelta(seconds=limit))
         except RuntimeError as error:
             raise addend.RankDiedError(
-                f"rank {rank} did not join the check within {limit:g} s: it does not call check, or it ended"
+                f"rank {rank} did not join the check within {limit:g} s: that rank does not call check, or has ended"
             ) from error
         return pickle.loads(self._store.get(key))
 

@@ -113,7 +113,7 @@ def _collect(folder: str, processes: dict[str, Any], pipes: dict[str, Connection
         if not ready:
             silent = sorted(waiting)
             raise addend.RankDiedError(
-                f"{', '.join(silent)} {HUNG} {limit:g} s (timeout=): they wait for each other, or the job is "
+                f"{', '.join(silent)} {HUNG} {limit:g} s (timeout=): these ranks wait for each other, or the job is "
                 f"too large for it{_stacks(folder, processes, silent)}"
             )
         for name, pipe in list(waiting.items()):

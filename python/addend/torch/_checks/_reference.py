@@ -152,9 +152,15 @@ def read(path: str, seed: int, steps: int) -> Whole:
     except _Damaged as error:
         raise addend.InvalidError(f"{path} is not a reference file: {error}") from error
     if metadata["seed"] != seed:
-        raise addend.InvalidError(f"{path} was written with seed={metadata['seed']}, not {seed}")
+        raise addend.InvalidError(
+            f"{path} was written with seed={metadata['seed']}, but this check has seed={seed}: write the reference "
+            "again, or set the same seed"
+        )
     if metadata["steps"] < steps:
-        raise addend.InvalidError(f"{path} has parameters after {metadata['steps']} optimizer steps, not after {steps}")
+        raise addend.InvalidError(
+            f"{path} has parameters after {metadata['steps']} optimizer steps, but this check has steps={steps}: "
+            "write the reference again"
+        )
     weights = _tensors(found, "weight/")
     state = {name: torch.from_numpy(values) for name, values in {**weights, **_tensors(found, "state/")}.items()}
     after = [_tensors(found, f"after/{step}/") for step in range(steps)]

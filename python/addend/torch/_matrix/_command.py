@@ -32,9 +32,9 @@ def _sizes(text: str) -> dict[str, int]:
     for word in text.replace(",", " ").split():
         axis, _, size = word.partition("=")
         if not axis.isidentifier() or not size.isdecimal() or not int(size):
-            raise argparse.ArgumentTypeError(f"'{text}' is not axes and sizes, as in fsdp=2,ep=2")
+            raise argparse.ArgumentTypeError(f"'{text}' is not a list of axes and sizes, as in fsdp=2,ep=2")
         if axis in found:
-            raise argparse.ArgumentTypeError(f"'{text}' names {axis} twice")
+            raise argparse.ArgumentTypeError(f"'{text}' names the axis {axis} twice: name each axis once")
         found[axis] = int(size)
     return found
 
@@ -43,14 +43,14 @@ def _counts(text: str) -> list[int]:
     """ "2,1" as [2, 1]"""
     words = text.split(",")
     if not all(word.isdecimal() and int(word) for word in words):
-        raise argparse.ArgumentTypeError(f"'{text}' is not numbers of microbatches, as in 1,2,3")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list of numbers of microbatches, as in 1,2,3")
     return [int(word) for word in words]
 
 
 def _number(text: str) -> int:
     """A number from 1 on."""
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 on")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 1")
     return int(text)
 
 
@@ -61,7 +61,7 @@ def _time(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"'{text}' is no time: it is a number above 0")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a time: write a number of seconds above 0")
     return value
 
 

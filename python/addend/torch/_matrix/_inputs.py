@@ -129,7 +129,7 @@ def _need_apart(model: Any, tokens: Tokens) -> None:
         apart = sum(float(token_loss(model, row)[0]) for row in rows)
     if abs(together - apart) > _ROUNDING * abs(apart):
         raise addend.InvalidError(
-            "a row's loss depends on the other rows of a batch, so ranks cannot have batches that differ"
+            "a row's loss depends on the other rows of a batch, so a check with other rows on each rank cannot match"
         )
 
 

@@ -104,7 +104,8 @@ def read(path: str | os.PathLike[str]) -> Known:
         fields = tuple(field.strip() for field in line.split("|", _FIELDS - 1))
         if len(fields) != _FIELDS or fields[3] not in _WORDS:
             raise addend.InvalidError(
-                f"{os.fspath(path)}:{number}: a line is model | layout | microbatches | verdict | of what, and the "
+                f"{os.fspath(path)}:{number}: write each line as model | layout | microbatches | verdict | of what, "
+                "with the "
                 f"verdict one of {', '.join(_WORDS)}"
             )
         found.append(fields)

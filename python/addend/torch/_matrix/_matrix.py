@@ -141,7 +141,7 @@ def _flat(models: Iterable[Any]) -> list[Model]:
         elif isinstance(model, (str, os.PathLike, Mapping)):
             found.append(model)
         else:
-            raise addend.InvalidError(f"{model!r} is no model: a name, a file or a dictionary")
+            raise addend.InvalidError(f"{model!r} is not a model: give a name, a file or a dictionary")
     return found
 
 
@@ -155,12 +155,14 @@ def _listed(layouts: Any) -> list[Wanted] | None:
         return None
     found = [layouts] if isinstance(layouts, (str, Mapping)) else layouts
     if not isinstance(found, (list, tuple)) or not found:
-        raise addend.InvalidError(f'layouts={layouts!r} is no list of layouts, as [{{"fsdp": 2, "ep": 2}}, "no_sync"]')
+        raise addend.InvalidError(
+            f'layouts={layouts!r} must be a list of layouts, as [{{"fsdp": 2, "ep": 2}}, "no_sync"]'
+        )
     for one in found:
         is_sizes = isinstance(one, Mapping) and one and all(map(_is_count, one.values()))
         if not is_sizes and not (isinstance(one, str) and one):
             raise addend.InvalidError(
-                f'{one!r} in layouts is neither sizes of axes, as {{"fsdp": 2, "ep": 2}}, nor the name of a layout'
+                f'{one!r} in layouts must be sizes of axes, as {{"fsdp": 2, "ep": 2}}, or the name of a layout'
             )
     return list(found)
 
@@ -168,16 +170,18 @@ def _listed(layouts: Any) -> list[Wanted] | None:
 def _counts(microbatches: Any) -> list[int]:
     found = list(microbatches) if isinstance(microbatches, (list, tuple, range)) else [microbatches]
     if not found or not all(map(_is_count, found)):
-        raise addend.InvalidError(f"microbatches={microbatches!r} is no list of numbers from 1 on, as [2, 1, 3]")
+        raise addend.InvalidError(
+            f"microbatches={microbatches!r} must be a list of numbers of at least 1, as [2, 1, 3]"
+        )
     return list(dict.fromkeys(found))
 
 
 def _need_numbers(minutes: float | None, timeout: float, jobs: int = 1) -> None:
     for name, value in (("minutes", minutes), ("timeout", timeout)):
         if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
-            raise addend.InvalidError(f"{name}={value!r} is no time: it is a number above 0")
+            raise addend.InvalidError(f"{name}={value!r} must be a number of seconds above 0")
     if not _is_count(jobs):
-        raise addend.InvalidError(f"jobs={jobs!r} is not a number from 1 on")
+        raise addend.InvalidError(f"jobs={jobs!r} must be a whole number of at least 1")
 
 
 class Matrix:

@@ -42,7 +42,7 @@ def read(path: str) -> dict[str, Any]:
     name = f"_addend_matrix_{next(_files)}_{re.sub(r'[^0-9A-Za-z_]', '_', stem)}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not os.path.exists(path):
-        raise addend.InvalidError(f"{path} is no Python file that can be read")
+        raise addend.InvalidError(f"{path} is not a Python file that can be read: name a file that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
