@@ -389,9 +389,8 @@ static ad_status check_tensor(const ad_dump_param *param, const ad_dump_file *fi
     part = (ad_shape){.ndim = 1, .dim = {ad_sample_count(param->name, &param->shape, param->sample, box)}};
     if (tensor->shape.ndim == 1 && tensor->shape.dim[0] == part.dim[0]) return AD_OK;
   }
-  return ad_fail(AD_INVALID, "%s: \"%.80s\" has shape %s, but by the metadata must have shape %s%s", file->path,
-                 param->name, ad_shape_print(&tensor->shape, own, sizeof own),
-                 ad_shape_print(&part, should, sizeof should),
+  return ad_fail(AD_INVALID, "%s: \"%.80s\" has shape %s, but must have shape %s%s", file->path, param->name,
+                 ad_shape_print(&tensor->shape, own, sizeof own), ad_shape_print(&part, should, sizeof should),
                  param->is_sampled ? ", the sampled elements that it holds" : "");
 }
 

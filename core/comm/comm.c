@@ -159,7 +159,7 @@ static void dump_flight_recorder(const ad_comm *comm) {
 // recorder. A rank's own error (such as no memory for this call) leaves the comm usable.
 static ad_status noted(ad_comm *comm, ad_status status) {
   if (!status || ad_status_is_own(status) || comm->broken) return status;
-  ad_fail(status, "%s; this ad_comm can no longer be used, only closed", ad_last_error());
+  ad_fail(status, "%s; the communicator can only be closed", ad_last_error());
   comm->broken = status;
   comm->broken_message = strdup(ad_last_error());
   dump_flight_recorder(comm);

@@ -35,8 +35,8 @@ static ad_status check_ranges(const ad_call *call, const ad_leaf_ranges *ranges)
   for (uint32_t i = 0; i <= call->members; i++) {
     if (starts[i] >= (i ? starts[i - 1] : 0) && starts[i] <= ranges->leaves) continue;
     return AD_REFUSE_CALL(call,
-                          "starts[%u] of `ranges` is %" PRId64 ", but starts must not fall, and must be from 0 to %" PRId64
-                          ", the number of leaves",
+                          "starts[%u] of `ranges` is %" PRId64
+                          ", but starts must not fall, and must be from 0 to %" PRId64 ", the number of leaves",
                           i, starts[i], ranges->leaves);
   }
   if (starts[0] < starts[call->members]) return AD_OK;

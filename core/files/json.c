@@ -32,7 +32,7 @@ static ad_status parse_object(const char *path, const char *text, int64_t size, 
                    error.text);
   if (!json_is_object(document)) {
     json_decref(document);
-    return ad_fail(AD_IO, "%s: the file is JSON, but not a JSON object, which begins with {; name another file", path);
+    return ad_fail(AD_IO, "%s: the file is not a JSON object, which begins with {; name another file", path);
   }
   *out = document;
   return AD_OK;

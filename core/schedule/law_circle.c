@@ -44,10 +44,11 @@ static void add_circle_fault(const ad_execution *run, int32_t first, ad_table_fa
     count++;
   } while (rank != first);
   if (count > WAITS_SHOWN) ad_text_add(&text, "; and %d more", count - WAITS_SHOWN);
-  ad_table_fault_at(faults, AD_TABLE_LAW_CIRCLE, run->index->table, rank_spot(run, first),
-                    "with %s sends, these ranks wait for each other and never continue: %s. On one of them, move the "
-                    "action that another rank waits for before the action that waits",
-                    run->sends == AD_SENDS_BUFFERED ? "buffered" : "blocking", circle);
+  ad_table_fault_at(
+      faults, AD_TABLE_LAW_CIRCLE, run->index->table, rank_spot(run, first),
+      "with %s sends, these ranks wait for each other and never continue: %s. On one of these ranks, move the "
+      "action that another rank waits for before the action that waits",
+      run->sends == AD_SENDS_BUFFERED ? "buffered" : "blocking", circle);
 }
 
 ad_status ad_table_law_circle(const ad_table_index *index, ad_sends sends, ad_table_faults *faults) {

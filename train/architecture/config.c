@@ -239,7 +239,7 @@ static ad_status take_all(const json_t *config, ad_config *to) {
 static ad_status take_document(const json_t *config, const char *path, ad_config *out) {
   ad_config made = {0};
   if (!json_is_object(config))
-    return ad_fail(AD_INVALID, "%s: the file is JSON, but not an object {...}; name the config.json of a model", path);
+    return ad_fail(AD_INVALID, "%s: the file is not a JSON object {...}; name the config.json of a model", path);
   AD_TRY(find_architecture(config, path, &made.architecture));
   ad_status status = take_all(config, &made);
   if (status)
@@ -254,8 +254,8 @@ ad_status ad_config_parse(const char *text, size_t size, const char *path, ad_co
   json_t *config;
   AD_TRY(ad_json_parse(text, size, JSON_REJECT_DUPLICATES, &config, &error));
   if (!config)
-    return ad_fail(AD_INVALID, "%s:%d: this line is not valid JSON (%s); name the config.json of a model", path,
-                   error.line, error.text);
+    return ad_fail(AD_INVALID, "%s:%d: this is not valid JSON (%s); name the config.json of a model", path, error.line,
+                   error.text);
   ad_status status = take_document(config, path, out);
   json_decref(config);
   return status;
