@@ -120,10 +120,10 @@ static ad_status read_type(const char *text, size_t length, int ndim, ad_type *o
     return ad_fail(AD_INVALID, "'%.*s' is not a type; write R, I, or S with a dimension, such as S0", (int)length,
                    text);
   if (dim >= ndim)
-    return ad_fail(
-        AD_INVALID,
-        "S%d shards dimension %d, but the parameter has only %d dimension%s, numbered from 0; correct this type", dim,
-        dim, ndim, ad_plural(ndim));
+    return ad_fail(AD_INVALID,
+                   "the type S%d shards dimension %d, but the parameter has only %d dimension%s, numbered from 0; "
+                   "correct this type",
+                   dim, dim, ndim, ad_plural(ndim));
   return *out = AD_S(dim), AD_OK;
 }
 

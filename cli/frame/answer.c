@@ -22,7 +22,8 @@ static int unwritten(int error) {
   static int is_reported;
   if (reader_is_gone()) return CLI_HOLDS; /* the reader (head -1) wanted no more, which is no error */
   if (!is_reported)
-    fprintf(stderr, "addend: standard output cannot be written%s%s\n", error ? ": " : "", error ? strerror(error) : "");
+    fprintf(stderr, "addend: standard output cannot be written (%s)\n",
+            error ? strerror(error) : "the reason is not known");
   is_reported = 1;
   return CLI_UNFINISHED;
 }

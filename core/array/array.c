@@ -59,23 +59,26 @@ void ad_array_set(const ad_array *array, size_t i, double value) {
 
 static ad_status check_rank(const ad_comm *comm, const ad_mesh *mesh, const char *what, const char *site) {
   if (ad_mesh_has_rank(mesh, ad_comm_rank(comm))) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: the array of `%s` is used on rank %lld, but its mesh \"%s\" has ranks %lld to %lld; use the "
-                 "array on these ranks only",
-                 site, what, (long long)ad_comm_rank(comm), ad_mesh_text(mesh), (long long)ad_mesh_first_rank(mesh),
-                 (long long)ad_mesh_last_rank(mesh));
+  return ad_fail(
+      AD_INVALID,
+      "%s: the array that `%s` got is used on rank %lld, but its mesh \"%s\" has ranks %lld to %lld; use the "
+      "array on these ranks only",
+      site, what, (long long)ad_comm_rank(comm), ad_mesh_text(mesh), (long long)ad_mesh_first_rank(mesh),
+      (long long)ad_mesh_last_rank(mesh));
 }
 
 /* Refuses dtypes that only collectives support. Gradients and tensors consist of arrays, so these cannot have such
  * dtypes either. */
 static ad_status check_dtype(ad_dtype dtype, const char *what, const char *site) {
   if (!ad_dtype_size(dtype))
-    return ad_fail(AD_INVALID, "%s: the array of `%s` has dtype %d, which does not exist; use a dtype of ad_dtype",
-                   site, what, (int)dtype);
+    return ad_fail(AD_INVALID,
+                   "%s: the array that `%s` got has dtype %d, which does not exist; use a dtype of ad_dtype", site,
+                   what, (int)dtype);
   if (ad_dtype_is_of_arrays(dtype)) return AD_OK;
   char dtypes[AD_DTYPES_TEXT];
-  return ad_fail(AD_INVALID, "%s: the array of `%s` has dtype %s, which only collectives take (ad_comm_run); use %s",
-                 site, what, ad_dtype_name(dtype), ad_dtypes_print(ad_dtype_is_of_arrays, NULL, "or", dtypes));
+  return ad_fail(AD_INVALID,
+                 "%s: the array that `%s` got has dtype %s, which only collectives take (ad_comm_run); use %s", site,
+                 what, ad_dtype_name(dtype), ad_dtypes_print(ad_dtype_is_of_arrays, NULL, "or", dtypes));
 }
 
 static ad_status check_shape(ad_dtype dtype, const ad_shape *shape) {
@@ -110,16 +113,19 @@ ad_status ad_array_check(const ad_comm *comm, const ad_array *array, const char 
   ad_shape local = ad_array_local_shape(comm, array);
   char layout[160], have[96], want[96];
   if (!ad_shape_equal(&local, &array->local)) {
-    return ad_fail(AD_INVALID,
-                   "%s: the array of `%s` has a local part of shape %s, but with layout \"%s\" the local part is of "
-                   "shape %s on rank %lld; take the description from ad_array_describe",
-                   site, what, ad_shape_print(&array->local, have, sizeof have),
-                   ad_layout_print(&array->layout, layout, sizeof layout), ad_shape_print(&local, want, sizeof want),
-                   (long long)ad_comm_rank(comm));
+    return ad_fail(
+        AD_INVALID,
+        "%s: the array that `%s` got has a local part of shape %s, but with layout \"%s\" the local part is of "
+        "shape %s on rank %lld; take the description from ad_array_describe",
+        site, what, ad_shape_print(&array->local, have, sizeof have),
+        ad_layout_print(&array->layout, layout, sizeof layout), ad_shape_print(&local, want, sizeof want),
+        (long long)ad_comm_rank(comm));
   }
   if (array->data || ad_comm_is_dry(comm) || !ad_array_numel(array)) return AD_OK;
-  return ad_fail(AD_INVALID, "%s: the array of `%s`, of local shape %s, has no memory for its elements; set its `data`",
-                 site, what, ad_shape_print(&array->local, have, sizeof have));
+  return ad_fail(
+      AD_INVALID,
+      "%s: the array that `%s` got, with a local part of shape %s, has no memory for its elements; set its `data`",
+      site, what, ad_shape_print(&array->local, have, sizeof have));
 }
 
 ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const char *site) {

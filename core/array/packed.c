@@ -86,16 +86,17 @@ ad_status ad_packed_check(const ad_array *array, const char *what, const char *s
   char layout[160], shape[96];
   if (sharded_otherwise)
     return ad_fail(AD_TYPE,
-                   "%s: the array of `%s` packs several values, which can only be sharded by rows, S(0), but its "
+                   "%s: the array that `%s` got packs several values, which can only be sharded by rows, S(0), but its "
                    "layout is \"%s\"; give the array a layout with S(0) on the sharded axes",
                    site, what, ad_layout_print(&array->layout, layout, sizeof layout));
   row_cuts uncut = {0};
   size_t elements = elements_in(array->segments, array->segment_count, &uncut);
   if (array->shape.ndim == 1 && array->shape.dim[0] == (int64_t)elements) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: the array of `%s` has shape %s, but its %zu packed values have %zu elements together; take the "
-                 "description from ad_array_describe_packed",
-                 site, what, ad_shape_print(&array->shape, shape, sizeof shape), array->segment_count, elements);
+  return ad_fail(
+      AD_INVALID,
+      "%s: the array that `%s` got has shape %s, but its %zu packed values have %zu elements together; take the "
+      "description from ad_array_describe_packed",
+      site, what, ad_shape_print(&array->shape, shape, sizeof shape), array->segment_count, elements);
 }
 
 void ad_packed_copy_common(int64_t rank, const ad_array *in, const ad_array *out) {

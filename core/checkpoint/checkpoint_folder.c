@@ -177,7 +177,8 @@ static ad_status move_in(const char *folder, const char *written, const char *co
   AD_TRY(move_folder(written, complete));
   ad_status status = ad_folder_sync(folder);
   if (status && rename(complete, written))
-    return ad_fail_in(status, "the checkpoint %s is written, but its name may be lost if the machine stops now",
+    return ad_fail_in(status,
+                      "the checkpoint %s is written, but its name may be lost if the machine stops now; check the disk",
                       complete);
   return status;
 }

@@ -102,8 +102,8 @@ static ad_status check_tensor(const loading *l, const char *name, const ad_safet
   if (tensor->dtype == array->dtype || (ad_dtype_is_float(tensor->dtype) && ad_dtype_is_float(array->dtype)))
     return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: `%s` is %s in the checkpoint, but %s in this run; only floats can be converted to other floats; "
-                 "make the dtypes equal",
+                 "%s: `%s` is %s in the checkpoint, but %s in this run, and only floats can be converted to other "
+                 "floats; make the two dtypes equal",
                  l->folder, name, ad_dtype_name(tensor->dtype), ad_dtype_name(array->dtype));
 }
 

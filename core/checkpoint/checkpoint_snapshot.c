@@ -36,13 +36,16 @@ static ad_status check_value(const ad_comm *comm, const ad_checkpoint_value *val
   if (ad_mesh_has_rank(layout->mesh, ad_comm_rank(comm)))
     AD_TRY(ad_array_check(comm, value->array, "checkpoint", value->name));
   if (value->array->scale)
-    return ad_fail(AD_TYPE,
-                   "checkpoint: `%s` is stored multiplied by 2^-%d; undo the scale before a checkpoint is written",
-                   value->name, value->array->scale);
+    return ad_fail(
+        AD_TYPE,
+        "the checkpoint cannot be written, because the value `%s` is stored multiplied by 2^-%d; undo its scale first",
+        value->name, value->array->scale);
   if (!(partial | varying)) return AD_OK;
-  return ad_fail(
-      AD_TYPE, "checkpoint: `%s` is %s on %s, so there is no single value to write; reduce or declare `%s` first",
-      value->name, partial ? "P" : "V", ad_axes_print(partial ? partial : varying, axes, sizeof axes), value->name);
+  return ad_fail(AD_TYPE,
+                 "the checkpoint cannot be written, because the value `%s` is %s on %s, so that no rank has all of it; "
+                 "reduce or declare `%s` first",
+                 value->name, partial ? "P" : "V", ad_axes_print(partial ? partial : varying, axes, sizeof axes),
+                 value->name);
 }
 
 static void drop_pieces(ad_snapshot *snapshot) {

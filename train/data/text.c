@@ -9,10 +9,11 @@
 
 static ad_status check_part(const char *what, int64_t size, int64_t seq) {
   if (size > seq) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s has %lld bytes, but a sample of data.seq %lld needs %lld bytes; give more text, or set data.seq "
-                 "to at most %lld",
-                 what, (long long)size, (long long)seq, (long long)seq + 1, (long long)(size > 0 ? size - 1 : 0));
+  return ad_fail(
+      AD_INVALID,
+      "%s has %lld bytes, but a sample of data.seq=%lld tokens needs %lld bytes; give more text, or set data.seq "
+      "to at most %lld",
+      what, (long long)size, (long long)seq, (long long)seq + 1, (long long)(size > 0 ? size - 1 : 0));
 }
 
 /* Returns AD_INVALID or AD_IO if the training part or the validation part is too short for a sample. */

@@ -67,7 +67,8 @@ int ad_key_is_text(const ad_key *key) { return key->kind == AD_KEY_TEXT || key->
 static void check_word(const ad_key *key, int number, const ad_complaints *to) {
   int count = count_words(key);
   if (number < 0 || number >= count)
-    ad_complain(to, key->path, "must be the index of one of its %d words, counted from 0, but is %d", count, number);
+    ad_complain(to, key->path, "must be the index of one of its %d words, counted from 0, but is %d; set such an index",
+                count, number);
 }
 
 static void check_value(const ad_key *key, const void *at, const ad_complaints *to) {

@@ -64,10 +64,10 @@ static ad_status check_shapes(const ad_tape *tape, const ad_tensor *out) {
 static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
   for (int i = Q; i <= V; i++)
     if (array_of(out, i)->dtype != tape->options.dtype)
-      return ad_fail(
-          AD_INVALID,
-          "%s: operand %d of `attention` is %s, but must be %s, the dtype of the tape; convert the operand first",
-          out->site, i + 1, ad_dtype_name(array_of(out, i)->dtype), ad_dtype_name(tape->options.dtype));
+      return ad_fail(AD_INVALID,
+                     "%s: operand %d of `attention` has dtype %s, but must have %s, the dtype of the tape; convert the "
+                     "operand first",
+                     out->site, i + 1, ad_dtype_name(array_of(out, i)->dtype), ad_dtype_name(tape->options.dtype));
   return AD_OK;
 }
 

@@ -70,7 +70,7 @@ static ad_status check_part(const ad_tensor *out, int i) {
   char a[96], b[96], name[40];
   int dim = dim_of_parts(out);
   if (part->dtype != first->dtype)
-    return ad_fail(AD_INVALID, "%s: operand %d of `concat` is %s, but operand 1 is %s; convert one of the two",
+    return ad_fail(AD_INVALID, "%s: operand %d of `concat` has dtype %s, but operand 1 has %s; convert one of the two",
                    out->site, i + 1, ad_dtype_name(part->dtype), ad_dtype_name(first->dtype));
   if (same_but_for(&first->shape, &part->shape, dim)) return AD_OK;
   return ad_fail(AD_INVALID,

@@ -19,8 +19,10 @@ static ad_status dropout_check(const ad_tape *tape, const ad_tensor *out) {
                    own->probability);
   if (!own->name) return ad_fail(AD_INVALID, "%s: the name of `dropout` is NULL; give each dropout a name", out->site);
   if (!out->array.shape.ndim)
-    return ad_fail(AD_INVALID, "%s: the operand of `dropout` is a scalar, but must have a first dimension of samples",
-                   out->site);
+    return ad_fail(
+        AD_INVALID,
+        "%s: the operand of `dropout` is a scalar, which has no samples; give a tensor of shape [samples, ...]",
+        out->site);
   ad_axes own_rows = ad_layout_axes_of(&out->array.layout, AD_V);
   if (!own_rows) return AD_OK;
   return ad_fail(AD_TYPE,

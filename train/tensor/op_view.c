@@ -14,7 +14,7 @@ static const ad_mesh *view_of(const ad_tensor *out) { return ((const view_number
 static ad_status view_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = &out->operand[0]->array;
   if (!view_of(out))
-    return ad_fail(AD_INVALID, "%s: the view of `view` is NULL; give a mesh of the same ranks", out->site);
+    return ad_fail(AD_INVALID, "%s: `view` got no mesh, but NULL; give a mesh of the same ranks", out->site);
   ad_layout seen, back, dual;
   AD_TRY(ad_layout_view_at(&x->layout, view_of(out), &seen, out->site));
   dual = ad_layout_dual(&seen);

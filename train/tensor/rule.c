@@ -153,8 +153,8 @@ static ad_status check_dtypes(const ad_tape *tape, const ad_tensor *out) {
   for (int i = 0; i < out->operand_count; i++) {
     ad_dtype wanted = wanted_dtype(tape, out, i), is = out->operand[i]->array.dtype;
     if (is == wanted) continue;
-    return ad_fail(AD_INVALID, "%s: operand %d of `%s` is %s, but must be %s; convert the operand first", out->site,
-                   i + 1, out->op->name, ad_dtype_name(is), ad_dtype_name(wanted));
+    return ad_fail(AD_INVALID, "%s: operand %d of `%s` has dtype %s, but must have %s; convert the operand first",
+                   out->site, i + 1, out->op->name, ad_dtype_name(is), ad_dtype_name(wanted));
   }
   return AD_OK;
 }
