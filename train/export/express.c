@@ -81,8 +81,10 @@ static ad_status find_architecture(const asking *a, const ad_architecture **out)
     if (!*other) return *out = *at, AD_OK;
     ad_text_add(&text, "%s%s cannot have %s", text.used ? ", " : ": ", (*at)->name, other);
   }
-  return ad_fail(AD_INVALID, "no architecture of Transformers that addend knows computes this model%s",
-                 text.used ? words : ", since none has this model.kind");
+  return ad_fail(
+      AD_INVALID,
+      "no architecture of Transformers that addend knows computes this model%s; change the recipe, and train again",
+      text.used ? words : ", since none has this model.kind");
 }
 
 ad_status ad_express_find(const ad_recipe *recipe, const ad_architecture **out) {

@@ -29,11 +29,12 @@ static ad_status append_rows(ad_kept_rows *rows, const ad_array *array) {
 /* Checks that x is one sequence, full on this rank, and begins where the tokens with kept keys end. */
 static ad_status check_continues(const ad_tape *t, const ad_kept_rows *rows, const ad_array *array) {
   if (array->shape.dim[0] != 1 || !ad_shape_equal(&array->shape, &array->local))
-    return ad_fail(AD_INVALID,
-                   "ad_attention_continue: the input must be one sequence that is full on this rank, but has %lld "
-                   "sequences, of which this rank has %lld of %lld rows and %lld of %lld columns",
-                   (long long)array->shape.dim[0], (long long)array->local.dim[1], (long long)array->shape.dim[1],
-                   (long long)array->local.dim[2], (long long)array->shape.dim[2]);
+    return ad_fail(
+        AD_INVALID,
+        "ad_attention_continue: the input must be one sequence that is full on this rank, but has %lld "
+        "sequences, of which this rank has %lld of %lld rows and %lld of %lld columns; pass one full sequence",
+        (long long)array->shape.dim[0], (long long)array->local.dim[1], (long long)array->shape.dim[1],
+        (long long)array->local.dim[2], (long long)array->shape.dim[2]);
   if (t->position == rows->count) return AD_OK;
   return ad_fail(AD_INVALID,
                  "ad_attention_continue: the tape begins at position %lld, but the keys of %lld tokens are kept; call "

@@ -39,7 +39,7 @@ ad_status ad_blas_prepare(int threads) {
 
 static ad_status cannot_start(int threads, int reason) {
   return ad_fail(AD_SYSTEM,
-                 "the %d threads for matrix products (ADDEND_BLAS_THREADS) cannot be started: %s; set fewer threads, "
+                 "the %d threads for matrix products (ADDEND_BLAS_THREADS) cannot be started (%s); set fewer threads, "
                  "or raise ulimit -u",
                  threads, strerror(reason));
 }

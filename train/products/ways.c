@@ -100,8 +100,10 @@ static ad_status read_units(const char *path, const json_t *document, ad_units u
   int measured = AD_UNITS_PLAIN;
   while (word && measured <= AD_UNITS_AMX && strcmp(word, ad_units_name((ad_units)measured)) != 0) measured++;
   if (!word || measured > AD_UNITS_AMX)
-    return ad_fail(AD_INVALID, "%s: %s%s; measure again with `addend bench --op products --write FILE`", path,
-                   word ? "addend does not know the `instructions` " : "`instructions` is missing", word ? word : "");
+    return ad_fail(AD_INVALID,
+                   "%s: the key `instructions` must name instructions that addend knows, but is %s; measure again with "
+                   "`addend bench --op products --write FILE`",
+                   path, word ? word : "missing");
   if ((ad_units)measured <= units) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s was measured on a processor with %s, but this processor has %s; measure here with `addend bench "
@@ -114,8 +116,8 @@ static ad_status read_ways(const char *path, const json_t *document, ad_units un
   uint32_t ways = 0;
   if (!format || strcmp(format, FORMAT) != 0)
     return ad_fail(AD_INVALID,
-                   "%s: this is not a table of products, since `format` is not \"; name a file that `addend bench --op "
-                   "products --write FILE` made" FORMAT "\"",
+                   "%s: this is not a table of products, since `format` is not \"" FORMAT
+                   "\"; name a file that `addend bench --op products --write FILE` made",
                    path);
   AD_TRY(read_units(path, document, units));
   for (size_t d = 0; d < DTYPES; d++)

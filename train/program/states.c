@@ -20,7 +20,7 @@ static ad_status check_change(ad_phase_run *at, const ad_state_change *change) {
   if (ad_array_numel(change->gradient) == ad_array_numel(state)) return AD_OK;
   return ad_fail(AD_INVALID,
                  "ad_phase_change_states: state number %zu (from 0) has %zu elements on this rank, but its gradient "
-                 "has %zu; the two numbers must be equal",
+                 "has %zu; give a gradient with as many elements as the state",
                  change->state, ad_array_numel(state), ad_array_numel(change->gradient));
 }
 

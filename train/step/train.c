@@ -432,7 +432,8 @@ static ad_train_options options_before(const ad_train_options *own, const ad_pre
 static ad_status report_earlier(const ad_recipe *recipe, ad_status status) {
   const char *name = recipe->program->course.pretraining->name;
   return status == AD_INVALID
-             ? ad_fail_in(status, "the earlier training of the %s (%s.* in this recipe are its keys train.*)", name,
+             ? ad_fail_in(status,
+                          "in the earlier training of the %s, whose keys train.* are called %s.* in this recipe", name,
                           name)
              : status;
 }

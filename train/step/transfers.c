@@ -213,11 +213,11 @@ static ad_status note_posted(const ad_value_transfer *c, size_t m, int backward)
 /* Returns AD_INVALID if microbatch m, which is about to be used, was not received. */
 static ad_status check_posted(const ad_value_transfer *c, size_t m, int backward) {
   if (c->ways[backward].posted[slot_of(&c->ways[backward], m)] == (int64_t)m) return AD_OK;
-  return ad_fail(
-      AD_INVALID,
-      "the schedule uses %s`%s` of microbatch %zu before the action %s receives the value; put this action first",
-      backward ? "the gradient of " : "", c->spec->value, m,
-      ad_action_name(backward ? AD_ACTION_RECV_B : AD_ACTION_RECV_F));
+  return ad_fail(AD_INVALID,
+                 "the schedule uses %s`%s` of microbatch %zu before the action %s receives the value; put the "
+                 "receiving action first",
+                 backward ? "the gradient of " : "", c->spec->value, m,
+                 ad_action_name(backward ? AD_ACTION_RECV_B : AD_ACTION_RECV_F));
 }
 
 /* ---- casting to and from the dtype in which values are sent ---- */

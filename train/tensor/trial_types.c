@@ -190,7 +190,7 @@ static ad_status record_on_all(stage *s) {
     ad_tape_reset(of->tape);
     AD_TRY(ad_trial_record(s->trial, of->tape, s->layout, &of->tried));
     ad_status status = ad_tape_status(of->tape);
-    if (status) return ad_fail_in(status, "%s, on rank %zu of \"%s\"", site, i, ad_mesh_text(s->mesh));
+    if (status) return ad_fail_in(status, "%s, on rank %zu of the mesh \"%s\"", site, i, ad_mesh_text(s->mesh));
   }
   return AD_OK;
 }
