@@ -182,18 +182,12 @@ static ad_status check_stretch(const ad_tensor *out, int dim, int64_t size) {
   if (own->dim == LAST)
     return ad_fail(AD_INVALID,
                    "%s: `slice` was asked for %" PRId64 " columns from column %" PRId64
-                   " on, but the operand has only %" PRId64
-                   " columns; give a range inside these"
-                   ",
-                   out->site,
-                   own->count, own->first, size);
+                   " on, but the operand has only %" PRId64 " columns; give a range inside these",
+                   out->site, own->count, own->first, size);
   return ad_fail(AD_INVALID,
                  "%s: `slice` was asked for %" PRId64 " elements from element %" PRId64
-                 " on of %s, which has only %" PRId64
-                 " elements; give a range inside these"
-                 ",
-                 out->site,
-                 own->count, own->first, print_dim(&out->operand[0]->array, dim, name, sizeof name), size);
+                 " on of %s, which has only %" PRId64 " elements; give a range inside these",
+                 out->site, own->count, own->first, print_dim(&out->operand[0]->array, dim, name, sizeof name), size);
 }
 
 static ad_status slice_describe(ad_tape *tape, ad_tensor *out) {

@@ -30,10 +30,8 @@ static ad_status check_index(const ad_tensor *out, size_t position) {
   if (index >= 0 && index < vocabulary) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s: `embedding` got index %d at position %zu (from 0), which is outside the table of %" PRId64
-                 " rows; give indices from 0 to the number of rows - 1"
-                 ",
-                 out->site,
-                 index, position, vocabulary);
+                 " rows; give indices from 0 to the number of rows - 1",
+                 out->site, index, position, vocabulary);
 }
 
 /* Returns the local row of the table for a position, or -1 if another rank has that row. */
