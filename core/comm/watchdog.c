@@ -304,7 +304,7 @@ static void report_when_due(ad_watchdog *dog, int64_t now) {
   if (works && (dog->reported_at || waited < AGAIN_SECONDS * second)) return;
   if (dog->reported_at && now - dog->reported_at < AGAIN_SECONDS * second) return;
   dog->reported_at = now;
-  ad_log(AD_LOG_WARNING, "some ranks have waited for %d s%s; each rank's state follows", (int)(waited / second),
+  ad_log(AD_LOG_WARNING, "ranks wait for %d s already%s; each rank's state follows:", (int)(waited / second),
          works ? ", for ranks that compute" : "");
   report_all(dog);
 }

@@ -97,8 +97,8 @@ static ad_status read_offsets(const ad_safetensors *file, const json_t *entry, a
   json_int_t begin = json_integer_value(first), end = json_integer_value(last);
   if (begin < 0 || end < begin || (uint64_t)end > file->data_bytes)
     return ad_fail(AD_INVALID,
-                   "%s is not a safetensors file, because tensor \"%.80s\" is at bytes %lld to %lld of the %zu bytes "
-                   "of data, but %s; write the file again",
+                   "%s is not a safetensors file, because tensor \"%.80s\" has the bytes %lld to %lld of %zu bytes of "
+                   "data, but %s; write the file again",
                    file->path, tensor->name, (long long)begin, (long long)end, file->data_bytes,
                    (uint64_t)end > file->data_bytes ? "the file is cut short" : "the end is before the start");
   if ((size_t)(end - begin) != tensor->bytes)

@@ -89,13 +89,13 @@ ad_status ad_table_csv_parse(const char *text, size_t size, const char *name, ad
 static ad_status check_writable(const ad_table *table) {
   if (table->edge_count)
     return ad_fail(AD_INVALID,
-                   "the table cannot be written as CSV, because its stages do not form a chain; write a .json file");
+                   "the table cannot be written as CSV, because its stages do not form a chain; write JSON instead");
   for (int32_t r = 0; r < table->ranks; r++)
     for (size_t i = 0; i < table->rows[r].count; i++)
       if (table->rows[r].actions[i].kind == AD_ACTION_REDUCE && table->rows[r].actions[i].microbatch >= 0)
         return ad_fail(AD_INVALID,
                        "the table cannot be written as CSV, because it has a REDUCE of a single microbatch (first on "
-                       "rank %d, place %zu), for which CSV has no word; write a .json file",
+                       "rank %d, place %zu), for which CSV has no word; write JSON instead",
                        r, i);
   return AD_OK;
 }

@@ -275,7 +275,7 @@ static ad_status make_parts(ad_text_data *text, double validation) {
 static ad_status check_part(const ad_text_data *text, ad_data_part of, const char *what) {
   if (text->parts[of].windows) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s are too few for one sample, because data.seq=%lld needs %lld tokens in a row in one file; give "
+                 "%s are too few for one sample, because data.seq %lld needs %lld tokens in a row in one file; give "
                  "more tokens, or set a smaller data.seq",
                  what, (long long)text->seq, (long long)text->seq + 1);
 }

@@ -180,7 +180,7 @@ const char *ad_gemm_onednn_instructions(void) {
 
 static ad_status fail(const gemm_product *of, dnnl_status_t status, const char *step) {
   return ad_fail(status == dnnl_out_of_memory ? AD_MEMORY : AD_SYSTEM,
-                 "oneDNN %d.%d cannot %s the matrix product %" PRId64 " x %" PRId64 " x %" PRId64 ", %s to %s (%s)",
+                 "oneDNN %d.%d cannot %s the matrix product %" PRId64 " x %" PRId64 " x %" PRId64 ", %s to %s: %s",
                  dnnl_version()->major, dnnl_version()->minor, step, of->m, of->n, of->k, ad_dtype_name(of->values),
                  ad_dtype_name(of->result), dnnl_status2str(status));
 }

@@ -155,7 +155,7 @@ static ad_status check_submitted(const ad_phase_run *at, size_t loss, const ad_t
   const ad_program *program = at->program;
   const char *phase = phase_of(at)->name;
   if (loss >= program->loss_count || at->losses[loss].numerator)
-    return ad_fail(AD_INVALID, "phase `%s` submits the loss with index %zu (from 0) of %zu losses, %s", phase, loss,
+    return ad_fail(AD_INVALID, "phase `%s` submits loss number %zu (from 0) of %zu losses, %s", phase, loss,
                    program->loss_count,
                    loss < program->loss_count ? "a second time in this microbatch" : "which does not exist");
   if (!ad_tape_owns(at->tape, numerator))

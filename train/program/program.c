@@ -185,7 +185,7 @@ ad_status ad_program_add_loss(ad_program *to, const ad_loss_spec *given) {
   AD_NEED(spec->name);
   if (spec->count >= to->count_count) {
     return ad_fail(AD_INVALID,
-                   "loss `%s` is divided by the count with index %zu (from 0), but the program has only %zu counts so "
+                   "loss `%s` is divided by count number %zu (from 0), but the program has only %zu counts so "
                    "far; add the count before the loss",
                    spec->name, spec->count, to->count_count);
   }
@@ -321,8 +321,8 @@ ad_status ad_program_add_phase(ad_program *to, const ad_phase *given) {
   AD_NEED(phase->name);
   if (!phase->run || phase->module >= to->module_count) {
     return ad_fail(AD_INVALID,
-                   "phase `%s` has no function `run`, or its `module` is %zu, which is not one of the %zu modules "
-                   "(from 0) that were added; set `run` and `module`",
+                   "phase `%s` has no function `run`, or names module %zu (from 0), although %zu modules were added; "
+                   "set `run` and `module`",
                    phase->name, phase->module, to->module_count);
   }
   AD_TRY(check_needs(to, phase));
