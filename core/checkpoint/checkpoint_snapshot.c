@@ -17,14 +17,14 @@ ad_status ad_checkpoint_check_state(const char *call, const ad_checkpoint_state 
     if (!value->name || !value->array || !value->array->layout.mesh)
       return ad_fail(
           AD_INVALID,
-          "value %zu (from 0) of the checkpoint's state has no %s; set all three of `name`, `array` and its mesh", i,
+          "checkpoint: value %zu (from 0) of the state has no %s; set all three of `name`, `array` and its mesh", i,
           !value->name    ? "name"
           : !value->array ? "array"
                           : "mesh");
   }
   for (size_t i = 0; i < state->number_count; i++)
     if (!state->numbers[i].name)
-      return ad_fail(AD_INVALID, "number %zu (from 0) of the checkpoint's state has no name; set its `name`", i);
+      return ad_fail(AD_INVALID, "checkpoint: number %zu (from 0) of the state has no name; set its `name`", i);
   return AD_OK;
 }
 

@@ -220,10 +220,8 @@ static ad_status find_architecture(const json_t *config, const char *path, const
                    ad_architectures_known(known, sizeof known), ad_config_print(list, shown, sizeof shown));
   const json_t *type = json_object_get(config, "model_type");
   if (!type || (json_is_string(type) && !strcmp(json_string_value(type), (*out)->model_type))) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: `model_type` must be \"%s\", because `architectures` is [\"%s\"], but is %s; name the "
-                 "config.json of one model",
-                 path, (*out)->model_type, name, ad_config_print(type, shown, sizeof shown));
+  return ad_fail(AD_INVALID, "%s: `model_type` must be \"%s\", because `architectures` is [\"%s\"], but is %s", path,
+                 (*out)->model_type, name, ad_config_print(type, shown, sizeof shown));
 }
 
 static ad_status take_all(const json_t *config, ad_config *to) {
