@@ -34,7 +34,7 @@ ad_status ad_unfinished_check(const char *path) {
   struct stat found;
   if (stat(path, &found) || (S_ISREG(found.st_mode) && !leads_into_proc(path))) return AD_OK;
   if (S_ISDIR(found.st_mode))
-    return ad_fail(AD_IO, "%s cannot be written (%s); name a file, not a folder", path, strerror(EISDIR));
+    return ad_fail(AD_IO, "%s: the path cannot be written (%s); name a file, not a folder", path, strerror(EISDIR));
   return ad_fail(AD_IO,
                  "%s: the path cannot be written, because it is not a regular file and addend replaces only regular "
                  "files; name another file",
@@ -71,7 +71,7 @@ typedef struct filling {
 } filling;
 
 static ad_status cannot_write(const filling *f, int reason) {
-  return ad_fail(AD_IO, "%s cannot be written (%s); check the path and the space on the disk", f->path,
+  return ad_fail(AD_IO, "%s: the path cannot be written (%s); check the path and the space on the disk", f->path,
                  strerror(reason));
 }
 
@@ -121,11 +121,12 @@ ad_status ad_unfinished_remove(const char *path, const char *const *names, size_
   if (file < 0 && (errno == ELOOP || errno == ENOTDIR)) return AD_OK;
   DIR *folder = file < 0 ? NULL : fdopendir(file);
   if (!folder)
-    return ad_fail(AD_IO, "%s cannot be read (%s); check the path and its permissions", path, strerror(errno));
+    return ad_fail(AD_IO, "%s: the path cannot be read (%s); check the path and its permissions", path,
+                   strerror(errno));
   for (const struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) {
     if (is_one_of(entry->d_name, names, count) && unlinkat(dirfd(folder), entry->d_name, 0) && errno != ENOENT)
-      status = ad_fail(AD_IO, "%s/%s cannot be removed (%s); check the permissions of the folder", path, entry->d_name,
-                       strerror(errno));
+      status = ad_fail(AD_IO, "%s/%s: the path cannot be removed (%s); check the permissions of the folder", path,
+                       entry->d_name, strerror(errno));
   }
   closedir(folder);
   return status;

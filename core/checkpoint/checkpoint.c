@@ -160,7 +160,7 @@ static ad_status give_up(ad_checkpointer *c, ad_status status) {
   end_work(c);
   if (ad_agree(c->comm, &c->group, remove_incomplete(c), AD_HERE))
     copy_message(removal, sizeof removal, "its unfinished files could not be removed: ");
-  return ad_fail(status, "the checkpoint of step %lld was not written, because %s; %s. Nothing else in %s was changed",
+  return ad_fail(status, "the checkpoint of step %lld was not written (%s); %s. Nothing else in %s was changed",
                  (long long)c->step, message, removal, c->folder);
 }
 

@@ -88,8 +88,8 @@ static ad_status keep_others(const char *path) {
   snprintf(name, size, "%s.%s.others", path, token);
   ad_status status = AD_OK;
   if (rename(path, name))
-    status = ad_fail(AD_IO, "%s cannot be renamed to %s (%s); check the permissions of the folder", path, name,
-                     strerror(errno));
+    status = ad_fail(AD_IO, "%s: the path cannot be renamed to %s (%s); check the permissions of the folder", path,
+                     name, strerror(errno));
   if (!status)
     ad_log(AD_LOG_INFO,
            "%s: a checkpoint was to be removed, but its folder was kept under this name, because it has files that "
@@ -117,7 +117,8 @@ ad_status ad_checkpoint_clean(const char *path) {
   ad_status status = AD_OK;
   DIR *folder = opendir(path);
   if (!folder)
-    return ad_fail(AD_IO, "%s cannot be read (%s); check the path and its permissions", path, strerror(errno));
+    return ad_fail(AD_IO, "%s: the path cannot be read (%s); check the path and its permissions", path,
+                   strerror(errno));
   for (const struct dirent *entry = readdir(folder); entry && !status; entry = readdir(folder)) {
     if (!fnmatch("step-*.tmp", entry->d_name, 0)) status = remove_named(path, entry->d_name);
   }
@@ -127,7 +128,7 @@ ad_status ad_checkpoint_clean(const char *path) {
 
 static ad_status move_folder(const char *from, const char *to) {
   if (!rename(from, to)) return AD_OK;
-  return ad_fail(AD_IO, "%s cannot be renamed to %s (%s); check the permissions of the folder", from, to,
+  return ad_fail(AD_IO, "%s: the path cannot be renamed to %s (%s); check the permissions of the folder", from, to,
                  strerror(errno));
 }
 
@@ -153,8 +154,8 @@ static ad_status set_aside(const char *folder, int64_t step) {
   if (!status) status = ad_checkpoint_path(folder, step, NULL, &complete);
   if (!status) status = leaving_path(folder, step, &leaving);
   if (!status && rename(complete, leaving) && errno != ENOENT)
-    status =
-        ad_fail(AD_IO, "%s cannot be removed (%s); check the permissions of the folder", complete, strerror(errno));
+    status = ad_fail(AD_IO, "%s: the path cannot be removed (%s); check the permissions of the folder", complete,
+                     strerror(errno));
   ad_release(complete);
   ad_release(leaving);
   return status;

@@ -14,7 +14,7 @@
 #include "base/memory.h"
 
 static ad_status cannot_read(const char *path, int reason) {
-  return ad_fail(AD_IO, "%s cannot be read (%s); check the path and its permissions", path, strerror(reason));
+  return ad_fail(AD_IO, "%s: the path cannot be read (%s); check the path and its permissions", path, strerror(reason));
 }
 
 /* Reads `size` bytes. AD_IO if the file ends before. */

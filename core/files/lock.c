@@ -69,7 +69,7 @@ static ad_status lock_file(int file, const char *folder, int *out) {
 static ad_status report_why_not(const char *path) {
   if (errno == ELOOP)
     return ad_fail(AD_IO, "%s: the path is a symbolic link, which addend does not follow here; remove the link", path);
-  return ad_fail(AD_IO, "%s cannot be opened (%s); check its permissions", path, strerror(errno));
+  return ad_fail(AD_IO, "%s: the path cannot be opened (%s); check its permissions", path, strerror(errno));
 }
 
 ad_status ad_lock_take(const char *folder, int *out) {

@@ -23,7 +23,7 @@ struct ad_output {
 };
 
 static ad_status cannot_write(const ad_output *output) {
-  return ad_fail(AD_IO, "%s cannot be written (%s); check the path and the space on the disk", output->path,
+  return ad_fail(AD_IO, "%s: the path cannot be written (%s); check the path and the space on the disk", output->path,
                  strerror(errno));
 }
 
@@ -101,7 +101,8 @@ static ad_status hash_file(int file, const char *path, XXH64_state_t *hash, char
     ssize_t n = read(file, buffer, READ_AT_ONCE);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0)
-      return ad_fail(AD_IO, "%s cannot be read (%s); check the path and its permissions", path, strerror(errno));
+      return ad_fail(AD_IO, "%s: the path cannot be read (%s); check the path and its permissions", path,
+                     strerror(errno));
     if (n == 0) return AD_OK;
     XXH64_update(hash, buffer, (size_t)n);
   }
@@ -110,7 +111,8 @@ static ad_status hash_file(int file, const char *path, XXH64_state_t *hash, char
 static ad_status check_size(int file, const char *path, int64_t bytes) {
   struct stat found;
   if (fstat(file, &found))
-    return ad_fail(AD_IO, "%s cannot be read (%s); check the path and its permissions", path, strerror(errno));
+    return ad_fail(AD_IO, "%s: the path cannot be read (%s); check the path and its permissions", path,
+                   strerror(errno));
   if (found.st_size == bytes && S_ISREG(found.st_mode)) return AD_OK;
   return ad_fail(AD_IO,
                  "%s: the file has %lld bytes, but was written with %lld bytes, so the file was changed since; use an "
@@ -135,7 +137,8 @@ static ad_status check_hash(int file, const char *path, uint64_t expected, XXH64
 ad_status ad_file_verify(const char *path, const ad_file_sum *expected) {
   int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0)
-    return ad_fail(AD_IO, "%s cannot be read (%s); check the path and its permissions", path, strerror(errno));
+    return ad_fail(AD_IO, "%s: the path cannot be read (%s); check the path and its permissions", path,
+                   strerror(errno));
   XXH64_state_t *hash = XXH64_createState();
   ad_status status = check_size(file, path, expected->bytes);
   if (!status) status = check_hash(file, path, expected->checksum, hash);

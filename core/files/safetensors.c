@@ -274,7 +274,7 @@ ad_status ad_safetensors_parse(const void *bytes, size_t size, const char *path,
 }
 
 static ad_status cannot_read(const char *path) {
-  return ad_fail(AD_IO, "%s cannot be read (%s); check the path and its permissions", path, strerror(errno));
+  return ad_fail(AD_IO, "%s: the path cannot be read (%s); check the path and its permissions", path, strerror(errno));
 }
 
 static ad_status map_open_file(ad_safetensors *file, const ad_safetensors *like, int opened) {

@@ -304,7 +304,7 @@ static int print_end(const sequence *s) {
   int failed = ad_cli_print("\n");
   if (is_mute(s)) return CLI_UNFINISHED;
   if (failed || ferror(stdout)) return failed;
-  fprintf(stderr, "%" PRId64 " new tokens, %.1f tokens per second%s\n", s->count - s->prompt, rate_of(s),
+  fprintf(stderr, "%" PRId64 " tokens, %.1f tokens per second%s\n", s->count - s->prompt, rate_of(s),
           s->ended ? "; the model ended its text" : "");
   return CLI_HOLDS;
 }

@@ -6,6 +6,6 @@
 
 int ad_cli_write(const char *what, const char *text, const char *path) {
   if (!ad_write_text(text, path)) return CLI_HOLDS;
-  fprintf(stderr, "addend: %s was not written, because %s\n", what, ad_last_error());
+  fprintf(stderr, "addend: %s was not written (%s)\n", what, ad_last_error());
   return CLI_UNFINISHED;
 }

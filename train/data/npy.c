@@ -207,7 +207,7 @@ ad_status ad_npy_parse(const void *bytes, size_t size, const char *path, int wid
 }
 
 static ad_status cannot_read(const char *path, const char *why) {
-  return ad_fail(AD_IO, "%s cannot be read (%s); check the path and its permissions", path, why);
+  return ad_fail(AD_IO, "%s: the path cannot be read (%s); check the path and its permissions", path, why);
 }
 
 /* Maps an open file into memory, and reads its header. */

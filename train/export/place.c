@@ -28,7 +28,8 @@ static ad_status find_name(const char *path, int any, char *out, size_t size) {
   DIR *folder = opendir(path);
   *out = 0;
   if (!folder)
-    return ad_fail(AD_IO, "%s cannot be read (%s); check the path and its permissions", path, strerror(errno));
+    return ad_fail(AD_IO, "%s: the path cannot be read (%s); check the path and its permissions", path,
+                   strerror(errno));
   for (const struct dirent *entry = readdir(folder); entry && !*out; entry = readdir(folder))
     if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 && (any || !is_exported(entry->d_name)))
       snprintf(out, size, "%s", entry->d_name);
@@ -99,9 +100,10 @@ ad_status ad_export_begin(const char *folder, int overwrite, ad_export_place *ou
 /* ---- giving the finished folder its name ---- */
 
 static ad_status rename_folder(const char *from, const char *to) {
-  return rename(from, to) ? ad_fail(AD_IO, "%s cannot be renamed to %s (%s); check the permissions of the folder", from,
-                                    to, strerror(errno))
-                          : AD_OK;
+  return rename(from, to)
+             ? ad_fail(AD_IO, "%s: the path cannot be renamed to %s (%s); check the permissions of the folder", from,
+                       to, strerror(errno))
+             : AD_OK;
 }
 
 static ad_status sync_parent(const char *folder) {

@@ -228,7 +228,8 @@ ad_status ad_sampler_open(const char *from, const ad_sampler_options *options, a
   AD_NEED(from, out);
   ad_sampler *sampler = NULL;
   if (access(from, F_OK))
-    return ad_fail(AD_IO, "%s cannot be read (%s); name the folder of a run, or of a model as Transformers saves it",
+    return ad_fail(AD_IO,
+                   "%s: the path cannot be read (%s); name the folder of a run, or of a model as Transformers saves it",
                    from, strerror(errno));
   ad_status status =
       has_file(from, "run.json") ? open_run(from, options, &sampler) : open_folder(from, options, &sampler);

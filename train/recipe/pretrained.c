@@ -91,9 +91,9 @@ static void warn_of_length(const ad_reading *r) {
   long long length = strtoll(seq->text, NULL, 10);
   if (length <= r->config.positions) return;
   ad_log(AD_LOG_WARNING,
-         "%s: data.seq is %lld, but the model was trained on at most %lld positions (max_position_embeddings in %s); "
-         "set a smaller data.seq",
-         seq->place.origin, length, (long long)r->config.positions, r->config_path);
+         "%s: data.seq is %lld, but max_position_embeddings in %s is %lld, the most positions that the model was "
+         "trained on; set a smaller data.seq",
+         seq->place.origin, length, r->config_path, (long long)r->config.positions);
 }
 
 /* Returns data.seq of the recipe, or its default; 0 if it is no number, for which another error is added. */

@@ -63,7 +63,7 @@ static void report_unknown(ad_reading *r, ad_recipe_place place, const set_path 
   else
     near = ad_schema_suggest(&r->schema, section, path->part[known], &text);
   if (ad_reading_may_be_known(r, section, whole, near)) return;
-  ad_recipe_errors_add(&r->errors, place, "", "unknown key; %s", hint);
+  ad_recipe_errors_add(&r->errors, place, "", "is an unknown key; %s", hint);
 }
 
 /* Sets *out to the map at `key`, which is made if the key has no value. Sets *out to NULL if the key has another value;

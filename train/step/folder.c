@@ -187,7 +187,8 @@ static ad_status check_all_dumped(const char *path) {
   ad_status status = AD_OK;
   DIR *folder = opendir(path);
   if (!folder)
-    return ad_fail(AD_IO, "%s cannot be read (%s); check the path and its permissions", path, strerror(errno));
+    return ad_fail(AD_IO, "%s: the path cannot be read (%s); check the path and its permissions", path,
+                   strerror(errno));
   for (const struct dirent *entry = readdir(folder); entry && !status; entry = readdir(folder))
     if (is_dumped(entry->d_name)) status = check_dumped(path, entry->d_name);
   closedir(folder);
@@ -265,7 +266,8 @@ static ad_status remove_file(const char *folder, const char *name) {
   AD_TRY(ad_path_in(folder, name, &path));
   ad_status status = AD_OK;
   if (unlink(path) && errno != ENOENT)
-    status = ad_fail(AD_IO, "%s cannot be removed (%s); check the permissions of the folder", path, strerror(errno));
+    status = ad_fail(AD_IO, "%s: the path cannot be removed (%s); check the permissions of the folder", path,
+                     strerror(errno));
   ad_release(path);
   return status;
 }
@@ -299,7 +301,8 @@ static ad_status remove_dumps(const char *path) {
   ad_status status = AD_OK;
   DIR *folder = opendir(path);
   if (!folder)
-    return ad_fail(AD_IO, "%s cannot be read (%s); check the path and its permissions", path, strerror(errno));
+    return ad_fail(AD_IO, "%s: the path cannot be read (%s); check the path and its permissions", path,
+                   strerror(errno));
   for (const struct dirent *entry = readdir(folder); entry && !status; entry = readdir(folder))
     if (is_dump(entry->d_name)) status = remove_dump(path, entry->d_name);
   closedir(folder);

@@ -13,7 +13,8 @@
 static const size_t probe_bytes = 1 << 16;  // about as much as a run writes in its first minute
 
 ad_status ad_cannot_write(const char *path, int reason) {
-  return ad_fail(AD_IO, "%s cannot be written (%s); check the path and the space on the disk", path, strerror(reason));
+  return ad_fail(AD_IO, "%s: the path cannot be written (%s); check the path and the space on the disk", path,
+                 strerror(reason));
 }
 
 /* ---- reading the lines that an earlier training wrote ---- */
