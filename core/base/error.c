@@ -74,7 +74,7 @@ ad_status ad_fail_in(ad_status status, const char *format, ...) {
 
 int ad_has(size_t index, size_t count, const char *call, const char *what) {
   if (index < count) return 1;
-  ad_fail(AD_INVALID, "%s: %s %lld does not exist, because there are %zu, numbered from 0; pass a smaller number", call,
+  ad_fail(AD_INVALID, "%s: %s %lld does not exist, because there are %zu, numbered from 0; pass one of these", call,
           what, (long long)index, count);
   return 0;
 }

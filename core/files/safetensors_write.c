@@ -50,8 +50,9 @@ static ad_status check_tensor(const ad_safetensor *tensor, const char *path) {
   const char *fault = ad_shape_fault(&tensor->shape, text, sizeof text);
   if (fault)
     return ad_fail(AD_INVALID,
-                   "%s cannot be written, because the tensor \"%s\" %s; give the tensor a shape that is possible", path,
-                   tensor->name, fault);
+                   "%s cannot be written, because the shape of the tensor \"%s\" is not possible (%s); give the tensor "
+                   "another shape",
+                   path, tensor->name, fault);
   if (!ad_dtype_size(tensor->dtype))
     return ad_fail(
         AD_INVALID,
