@@ -8,10 +8,10 @@
 static ad_status check_change(ad_phase_run *at, const ad_state_change *change) {
   const ad_array *state = ad_phase_state(at, change->state);
   if (!state)
-    return ad_fail(
-        AD_INVALID,
-        "ad_phase_change_states: the module of the phase has no state with index %zu (from 0); pass a smaller index",
-        change->state);
+    return ad_fail(AD_INVALID,
+                   "ad_phase_change_states: state number %zu (from 0) does not exist in the module of the phase; pass "
+                   "a smaller number",
+                   change->state);
   if (!change->gradient)
     return ad_fail(AD_INVALID,
                    "ad_phase_change_states: state number %zu (from 0) has no gradient, because the field `gradient` of "
