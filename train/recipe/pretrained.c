@@ -67,7 +67,7 @@ static ad_status compare_value(ad_reading *r, const ad_node *given, const ad_con
   AD_TRY(parse_config_value(r, value->text, &node));
   if (node && !ad_node_is_empty(given) && !are_equal(given, node))
     ad_recipe_errors_add(&r->errors, given->place, value->key,
-                         "is '%.60s', but by %s in %s it must be '%s'; leave the key out, or choose another model",
+                         "is %.60s, but %s in %s makes it %s; leave the key out, or choose another model",
                          given->kind == AD_NODE_SCALAR ? given->text : "another list", value->from, r->config_path,
                          value->text);
   ad_node_destroy(node);
