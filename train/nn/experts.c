@@ -299,8 +299,9 @@ static ad_status check_call(ad_tensor *const *params, const ad_experts_layer *la
   char shape[96];
   AD_NEED_IN("ad_experts_forward", "params, layer", params, layer);
   if (!layer->shape.view)
-    return ad_fail(AD_INVALID,
-                   "ad_experts_forward: `layer` was not made by ad_experts_declare; pass a layer that this function filled");
+    return ad_fail(
+        AD_INVALID,
+        "ad_experts_forward: `layer` was not made by ad_experts_declare; pass a layer that this function filled");
   const ad_array *array = ad_tensor_array(x);
   if (!array || (array->shape.ndim == 3 && array->shape.dim[2] == layer->shape.d_model)) return AD_OK;
   return ad_fail(AD_INVALID,
