@@ -92,7 +92,7 @@ static ad_status from_rows_describe(ad_tape *tape, ad_tensor *out) {
   if (x->shape.ndim != 2 || x->local.dim[0] != (int64_t)ad_rows_of(origin))
     return ad_fail(AD_INVALID,
                    "%s: the operand of `from_rows` has %" PRId64
-                   " rows, but `like` has %zu; give as many rows as `to_rows` made",
+                   " rows, but must have the %zu that `to_rows` made of `like`",
                    out->site, x->shape.ndim ? x->local.dim[0] : 0, ad_rows_of(origin));
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
     int dim = ad_type_dim(like->layout.type[axis]), was_sharded = dim >= 0 && dim < last;
