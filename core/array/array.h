@@ -30,8 +30,8 @@ ad_status ad_array_check_addend(const ad_array *to, const ad_array *from, const 
 AD_INTERNAL ad_status ad_square_sums(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
                                      const char *const *names, size_t count, const char *site, double *sums,
                                      const size_t *places, size_t sum_count) AD_CHECKED;
-/* Like ad_square_sums, with sums that do not depend on how the arrays are sharded along dimension 0: the squares of a row
- * are summed in f64, and these sums exactly. ad_exact_value rounds a sum. */
+/* Like ad_square_sums, with sums that do not depend on how the arrays are sharded along dimension 0: the squares of
+ * each row are summed in f64, and the sums of rows are added without rounding. ad_exact_value rounds a sum. */
 AD_INTERNAL ad_status ad_exact_square_sums(ad_comm *comm, const ad_group *group, const ad_array *const *arrays,
                                            const char *const *names, size_t count, const char *site, ad_exact *sums,
                                            const size_t *places, size_t sum_count) AD_CHECKED;

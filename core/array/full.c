@@ -101,7 +101,8 @@ ad_status ad_array_full_at(ad_comm *comm, const ad_array *in, ad_array *out, con
 
 /* ---- a rank's part of the full value ---- */
 
-/* Refuses a part that no full value has (V, packed), and a full value that is none or another one. */
+/* Refuses `to` if it is V or packed, because it is then no part of a full value. Refuses `full` if it is P, has only a
+ * part of the elements, or has another shape, dtype or scale than `to`. */
 static ad_status check_from_full(const ad_comm *comm, const ad_array *full, const ad_array *to, const char *site) {
   char have[96], need[96];
   AD_TRY(ad_array_check(comm, to, "from_full", site));

@@ -26,9 +26,9 @@ static double local_square_sum(const ad_array *array) {
   return ldexp(sum, 2 * array->scale);
 }
 
-/* Adds the squares of the elements that this rank stores: each row's squares are summed in f64, as its elements follow one
- * another, and rows are added exactly. No shard of dimension 0 cuts a row, so the ranks that share an array by rows add
- * the same numbers, however many they are. */
+/* Adds the squares of the elements that this rank stores: the squares of each row are summed in f64, in the order of
+ * the elements, and the sums of rows are added without rounding. Sharding along dimension 0 divides no row, so the
+ * ranks that share an array add the same numbers, however many ranks there are. */
 static void add_square_rows(ad_exact *sum, const ad_array *array) {
   enum { BLOCK = 512 };
   double row_sum = 0, block[BLOCK];
@@ -48,7 +48,8 @@ static void add_square_rows(ad_exact *sum, const ad_array *array) {
   }
 }
 
-/* A call that sums squares. Its sums are consecutive: each is one f64, or an ad_exact, which is several i64. */
+/* A call that sums squares. Its sums lie one after another in memory; each sum is one f64, or an ad_exact, which is
+ * several i64. */
 typedef struct summing {
   ad_comm *comm;
   const ad_group *group;
@@ -57,7 +58,7 @@ typedef struct summing {
   size_t numbers; /* how many numbers of this dtype make up one sum */
 } summing;
 
-/* One sum of either kind. */
+/* Memory for one sum, which is an f64 or an ad_exact. */
 typedef union any_sum {
   double f64;
   ad_exact exact;

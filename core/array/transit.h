@@ -34,8 +34,8 @@ typedef struct ad_transit {
   /* 1: a reduce_scatter adds to the contents of `out`, which must then have the accumulate dtype, scale 0 and the
    * result's layout (law 6, like adds to like) */
   int adds;
-  /* for moves that sum: which leaves the ranks sum (see ad_collective); the arrays describe one value, and `data` has as
-   * many as the collective takes or gives; NULL: one */
+  /* for sums of leaves: which leaves the ranks sum (see ad_collective). The arrays then describe one value, and their
+   * `data` have one such value for each node of the leaves. NULL: the arrays have one value each */
   const ad_leaf_ranges *ranges;
   int past_caches;                        /* 1: a hint to write past the caches, see comm/hint.h */
   const size_t *send_rows, *receive_rows; /* for all_to_all V->V: rows for and from each member of the group */

@@ -10,7 +10,7 @@
 enum { LEAVES = 8, SAMPLES = 101, FEATURES = 37, STEPS = 5 };
 static const double CLIP = 0.5;
 
-/* Feature k of sample i, and below the value that the model is to learn for the sample. */
+/* feature returns feature k of sample i; wanted returns the value that the model is to learn for sample i. */
 static float feature(int64_t i, int k) { return (float)ad_random_normal(1, (uint64_t)i, (uint64_t)k); }
 static float wanted(int64_t i) { return (float)ad_random_normal(2, (uint64_t)i, 0); }
 
@@ -25,8 +25,8 @@ static void backward(int64_t leaf, const float *w, float *grad) {
   }
 }
 
-/* Runs the rounds of a step: in each, this rank computes one leaf, or none. The reducer offers memory for the gradient,
- * which begins empty for every leaf. */
+/* Runs the rounds of a step. In each round this rank computes the gradient of one leaf, or of none. The gradient is
+ * written directly to the reducer's memory, which need not be added to (`adds` is 0). */
 static ad_status sum_leaves(ad_reducer *reducer, const ad_leaf_options *options, const float *w) {
   for (int64_t round = 0; round < options->rounds; round++) {
     int64_t leaf = ad_reducer_leaf(reducer, round);
@@ -43,7 +43,7 @@ static ad_status sum_leaves(ad_reducer *reducer, const ad_leaf_options *options,
   return ad_reducer_finish(reducer);
 }
 
-/* Updates w by the clipped gradient, which is brought together from all ranks. */
+/* Gathers the gradient from all ranks, and updates w with the clipped gradient. */
 static ad_status update(ad_comm *comm, const ad_array *shard, double norm, float *w, ad_array *grad) {
   float factor = 0.1f * (float)fmin(1, CLIP / norm);
   AD_TRY(ad_array_move(comm, shard, AD_MOVE_ALL_GATHER, AD_AXES(AD_DP_SHARD), AD_R, AD_F32, grad));
@@ -81,7 +81,7 @@ static int on_each_rank(ad_comm *comm, void *context) {
   ad_layout full = ad_layout_all(ad_comm_mesh(comm), AD_R);
   ad_param_spec w = {.size = sizeof w, .name = "w", .shape = {1, {FEATURES}}, .layout = full, .storage = full};
   ad_layout_set(&w.storage, AD_AXES(AD_DP_SHARD), AD_S(0));
-  // As many rounds as one rank has leaves at most. Each round reduce-scatters its leaves.
+  // There are as many rounds as the most leaves that one rank has. Each round reduce-scatters its leaves' gradients.
   ad_sync sync[LEAVES];
   ad_leaf_options leaves = {.leaves = LEAVES, .sync = sync};
   leaves.rounds = (LEAVES + ad_comm_size(comm) - 1) / ad_comm_size(comm);

@@ -12,7 +12,7 @@ static int64_t key_of(int64_t rank, size_t i) { return rank * ROWS + (int64_t)i;
 
 typedef struct rows {
   ad_array kept, received;
-  size_t *send_counts, *receive_counts; /* for each rank, the number of rows */
+  size_t *send_counts, *receive_counts; /* for each rank, the number of rows sent to it or received from it */
 } rows;
 
 static void free_rows(ad_comm *comm, rows *r) {
@@ -42,7 +42,7 @@ static ad_status make_rows(ad_comm *comm, rows *r) {
   return AD_OK;
 }
 
-/* Tells every rank how many rows it gets from this one; returns the number that this rank gets. */
+/* Sends to every rank how many rows it gets from this rank. *count: how many rows this rank gets from all ranks. */
 static ad_status exchange_counts(ad_comm *comm, rows *r, size_t *count) {
   int64_t ranks = ad_comm_size(comm), *numbers = calloc(2 * (size_t)ranks, sizeof *numbers);
   if (!numbers) return ad_fail(AD_MEMORY, "no memory for counts of %d ranks", (int)ranks);
@@ -57,7 +57,7 @@ static ad_status exchange_counts(ad_comm *comm, rows *r, size_t *count) {
   return status;
 }
 
-/* Brings every row to its owner, and checks that no other came. */
+/* Sends every row to the rank that owns it, and checks that this rank received only rows that it owns. */
 static ad_status bring_to_owners(ad_comm *comm, rows *r) {
   int64_t ranks = ad_comm_size(comm), rank = ad_comm_rank(comm);
   size_t count = 0;
@@ -76,7 +76,8 @@ static ad_status bring_to_owners(ad_comm *comm, rows *r) {
   return AD_OK;
 }
 
-/* Passes a number around: each rank adds its own and sends it on. The first rank gets the sum. */
+/* Sends a number around the ring: each rank adds its own number and sends the sum to the next rank. The first rank gets
+ * the total. */
 static ad_status go_around(ad_comm *comm, double *sum) {
   int64_t ranks = ad_comm_size(comm), rank = ad_comm_rank(comm), source = rank;
   ad_transfer from = {
@@ -115,7 +116,7 @@ static ad_status sum_of_even(ad_comm *comm, double *sum) {
 static ad_status run(ad_comm *comm, rows *r) {
   double sum;
   AD_TRY(bring_to_owners(comm, r));
-  AD_TRY(ad_comm_health(comm));  // between calls: whether another rank failed meanwhile
+  AD_TRY(ad_comm_health(comm));  // fails if another rank has failed in the meantime
   AD_TRY(go_around(comm, &sum));
   if (!ad_comm_rank(comm)) printf("around the ring: %g\n", sum);
   AD_TRY(sum_of_even(comm, &sum));

@@ -44,7 +44,7 @@ static void print_actions(const ad_table *table) {
   printf("\n");
 }
 
-/* Prints what the table costs, and when rank 0's first backward begins. */
+/* Prints the table's makespan, bubble and activations in flight, and when rank 0's first backward runs. */
 static ad_status print_costs(const ad_table *table) {
   ad_table_worth worth = {.size = sizeof worth};
   size_t all = 0, first = 0;
@@ -101,7 +101,8 @@ static ad_status try_mistake(ad_table *table) {
   return AD_OK;
 }
 
-/* The same order by its rule instead of by hand: every stage one microbatch ahead of the next. */
+/* Makes the table of a chain of stages with ad_table_add_leads instead of action by action: every stage is one
+ * microbatch ahead of the next. */
 static ad_status print_rule(ad_table *table) {
   ad_table_worth worth = {.size = sizeof worth};
   AD_TRY(ad_table_add_leads(table, (const int32_t[]){0, 1, 2}, STAGES, MICROBATCHES));

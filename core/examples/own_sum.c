@@ -16,7 +16,7 @@ enum { RANKS = 4, SAMPLES = 101, FEATURES = 32 };
 
 typedef struct program {
   int sums_by_hand, divides_by_own_count;
-  /* file for the right gradient, which one rank computes from all samples; NULL: none is written */
+  /* the file to write the right gradient to, which one rank computes from all samples; NULL: it is not written */
   const char *reference;
 } program;
 

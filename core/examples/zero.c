@@ -25,12 +25,12 @@ typedef struct trainer {
   ad_comm *comm;
   ad_mesh *mesh;
   ad_group everyone;
-  ad_layout rows; /* of the batch: sharded over the ranks */
+  ad_layout rows; /* the layout of the batch's rows, which are sharded over the ranks */
   ad_param_spec specs[PARAMS];
   ad_store *store;
   ad_reducer *reducer;
   ad_optimizer *optimizer;
-  ad_count *count; /* of samples that count, in each microbatch */
+  ad_count *count; /* the number of samples that count, for each microbatch */
   ad_checkpointer *checkpointer;
   ad_loss_scale scale;
   int64_t step;
@@ -70,7 +70,7 @@ static void describe_params(trainer *t) {
                                   .name = names[p],
                                   .shape = shapes[p],
                                   .layout = everywhere,
-                                  .storage = t->rows,  // and stores its own rows of it
+                                  .storage = t->rows,  // every rank stores its own rows of the parameter
                                   .policy = {.param = AD_F64},
                                   .unit = p,
                                   .decays = p == W1,
@@ -78,7 +78,8 @@ static void describe_params(trainer *t) {
   }
 }
 
-/* Draws initial values: each depends on the seed, the name and its place in the full parameter. */
+/* Fills in random initial values: each depends on the seed, the parameter's name and the element's index in the full
+ * parameter. */
 static ad_status draw_values(trainer *t) {
   for (size_t p = 0; p < PARAMS; p++)
     AD_TRY(ad_param_initialise(&t->specs[p], SEED, ad_comm_rank(t->comm), ad_store_master(t->store, p)));
@@ -194,7 +195,7 @@ static ad_status take_step(trainer *t) {
 
 enum { STATES = AD_OPTIMIZER_STATES_MAX, VALUES = (1 + STATES) * PARAMS };
 
-/* What a checkpoint has, and the memory of its names. */
+/* The values of a checkpoint, and the memory of their names. */
 typedef struct stored {
   ad_checkpoint_value values[VALUES];
   size_t count;

@@ -5,8 +5,8 @@
 #include "base/text.h"
 #include "files/json.h"
 
-/* The escape sequences of a terminal for these styles; all are "" in plain text. `open` is the style of a question that
- * cannot be answered; `off` ends each of the others. */
+/* The escape sequences of a terminal for these styles; all are "" in plain text. `open` is for a question that could
+ * not be answered; `off` ends every other style. */
 typedef struct ad_paint {
   const char *good, *bad, *open, *dim, *bold, *off;
 } ad_paint;

@@ -46,13 +46,14 @@ typedef struct ad_reducing {
   int shift; /* for sums of floats: the result is the sum times 2^shift */
   int adds;  /* 1: the result is added to the contents of the outputs, which have the accumulate dtype */
   int past;  /* 1: outputs that are not also sources are written past the caches */
-  /* the sources are the addends number `first` and following of the whole tree, and form one part of it */
+  /* The sources are consecutive addends of a larger tree and form one part of it: index of their first addend in that
+   * tree. */
   size_t first;
   /* For each source, the number of addends that it is the result of; NULL: one each. The addends of one source form one
    * part of the tree. A source of several addends is their sum (or other reduction) in the accumulate dtype. */
   const uint32_t *leaves;
-  /* 1: the tree is the aligned one over leaves (nodes.h), of which the sources form one node; `leaves` is then not NULL,
-   * and `first` is 0 */
+  /* 1: the sources are leaves, or sums of leaves, and are summed by the aligned tree over leaves (nodes.h), of which
+   * they form one node. `leaves` must then not be NULL, and `first` must be 0. */
   int aligned;
 } ad_reducing;
 /* The core of every reduction: writes the result of n elements to out[k] for every k < out_count, in one pass that

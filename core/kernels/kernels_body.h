@@ -60,8 +60,8 @@ INLINE float narrow_to_f32(uint32_t bits, int exponent, int fraction) {
   uint32_t widened = magnitude << (23 - fraction);
   uint32_t normal = widened + least - (1u << 23);
   uint32_t special = F32_INFINITY | widened | (magnitude > infinity ? F32_QUIET : 0);
-  // A subnormal's fraction counts units of the smallest number. As the fraction of a number from the smallest normal
-  // number on it has this unit; the smallest normal number is then subtracted.
+  // A subnormal is its fraction times the smallest subnormal. In an f32 that has this fraction and the exponent of
+  // `least`, the fraction counts the same unit; subtracting `least` leaves the subnormal's value.
   uint32_t subnormal = bits_of(float_of(least + widened) - float_of(least));
   uint32_t finite = magnitude < 1u << fraction ? subnormal : normal;
   uint32_t sign = bits >> (exponent + fraction) & 1;
@@ -74,7 +74,8 @@ INLINE uint32_t f32_to_narrow(float value, int exponent, int fraction) {
   int left = 23 - fraction;  // bits that the narrow fraction has no room for
   uint32_t normal = (magnitude - ((127 - bias) << 23) + ((1u << (left - 1)) - 1) + (magnitude >> left & 1)) >> left;
   uint32_t nan = infinity | 1u << (fraction - 1) | (magnitude >> left & ((1u << fraction) - 1));
-  // The last bit of `unit` is the smallest number, so the addition itself rounds to that number.
+  // The last bit of the f32 `unit` counts the smallest subnormal of the narrow type. Therefore adding `unit` rounds the
+  // value to a multiple of that subnormal.
   uint32_t unit = (151 - bias - (uint32_t)fraction) << 23;
   uint32_t subnormal = bits_of(float_of(magnitude) + float_of(unit)) - unit;
   uint32_t finite = magnitude < (128 - bias) << 23 ? subnormal : normal;
@@ -180,9 +181,9 @@ CONVERT(f32s_to_f64s, double, float, f32_to_f64, NO_VECTORS)
 CONVERT(f32s_rounded, uint16_t, float, f32_rounded, NO_VECTORS)
 CONVERT(bf16s_widened, float, uint16_t, bf16_widened, NO_VECTORS)
 
-/* The functions that convert one element of a narrow float to and from f32, NAME_to_f32 and f32_to_NAME. BY_HAND: those
- * above, beside which are NAME_vectors_to_f32 and f32_vectors_to_NAME. BY_WIDTHS: by the two numbers of bits, without
- * vector instructions. */
+/* NAME_to_f32 and f32_to_NAME convert one element of a narrow float. BY_HAND: these functions are written above, and
+ * also NAME_vectors_to_f32 and f32_vectors_to_NAME. BY_WIDTHS: the functions are made from the numbers of bits of
+ * exponent and fraction, without vector instructions. */
 #define bf16_vectors_to_f32 NO_VECTORS
 #define ELEMENT_BY_HAND(name, type, exponent, fraction)
 #define ELEMENT_BY_WIDTHS(name, type, exponent, fraction)                                           \
@@ -333,8 +334,9 @@ static void accumulate(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype 
 #define XOR(a, b) ((a) ^ (b))
 #define SAME(value) (value)
 
-/* Defines a folder: it combines one to four terms, the addends number `first` and following, into `out`. Sums and
- * products of integers are computed in the unsigned type, so that they wrap around. */
+/* Defines a function of type `folder`, which combines `count` terms (one to four) into `out`; the terms are consecutive
+ * addends from index `first` on. Sums and products of integers are computed in the unsigned type, so that they wrap
+ * around. */
 #define FOLD_LOOP(result) INDEPENDENT for (size_t i = 0; i < n; i++) to[i] = result
 #define FOLD(name, type, canonical, op)                                                                    \
   INLINE type name##_two(type a, type b) { return (type)op(a, b); }                                        \
@@ -386,7 +388,7 @@ typedef void (*folder)(void *out, const void *const *terms, size_t first, size_t
   }
 #define WIDE_FOLDERS(code, name, ...) [code] = FOLDERS_OF_FLOATS(name),
 #define INTEGER_FOLDERS(code, name, type, bits, ...) [code] = FOLDERS_OF_INTEGERS(name, bits),
-/* Narrow floats have no folders: they are accumulated in a wide dtype. */
+/* Narrow floats have no functions here, because they are accumulated in a wide dtype. */
 static const folder folders[AD_DTYPE_END][REDUCTION_END] = {
     AD_WIDE_LIST(WIDE_FOLDERS) AD_INTEGER_LIST(INTEGER_FOLDERS)
         // the bytes are 0 or 1, because bools_loaded makes them so
@@ -456,7 +458,7 @@ typedef struct reducer {
   const uint32_t *leaves;  // as in ad_reducing, and so is `aligned`
   int aligned;
   size_t out_count, source_count;
-  size_t first, index_count;        // the addends that the sources contain: number of the first, and how many
+  size_t first, index_count;        // the addends that the sources contain: index of the first, and how many
   size_t size, sum_size, out_size;  // bytes of an element of the sources, of the sum, and of the outputs
   converter load, store;  // converters to and from the accumulate type; NULL: the dtype is the accumulate type
   folder fold;
@@ -475,13 +477,13 @@ static int is_among(const void *out, const void *const *sources, size_t count) {
 
 static int is_source(const reducer *r, const void *out) { return is_among(out, r->sources, r->source_count); }
 
-/* A part of the tree: `count` addends, from number `first` on. `next` is the first source that contains some of them;
+/* A part of the tree: `count` addends, from index `first` on. `next` is the first source that contains some of them;
  * folding the part sets `next` to the first source after the part. */
 typedef struct part {
   size_t first, count, next;
 } part;
 
-/* Returns the number of addends that a source is the result of. */
+/* Returns how many addends a source is the result of. */
 static size_t leaves_of(const reducer *r, size_t source) { return r->leaves ? r->leaves[source] : 1; }
 
 /* Returns the value of a part that one source contains: its addend, converted to the accumulate type, or the result of
@@ -501,8 +503,8 @@ static int are_few(const reducer *r, const part *p) {
   return 1;
 }
 
-/* Folds a part for which are_few returns 1 into `sum`. In a node of the aligned tree a part of three begins at a
- * multiple of four, where both trees add the third addend to the sum of two. */
+/* Folds a part for which are_few returns 1 into `sum`. This also follows the aligned tree: there a part of three
+ * addends begins at a multiple of four, and both trees then add the third addend to the sum of the first two. */
 static __attribute__((noinline)) void fold_few(const reducer *r, part *p, void *sum, size_t at, size_t n) {
   block space[TERMS];
   const void *terms[TERMS] = {sum};

@@ -1,8 +1,8 @@
 /* Sums of f32, and of 16-bit floats in f32, whose values stay in registers from the loads to the stores. Included by
  * kernels_body.h, whose loops over blocks give the same bits. */
 
-/* Writes the sum of all sources to every output; an output may be one of the sources. The sources are the addends
- * number `first` and following of the tree. Handles only as many of the first elements as fill whole registers, and
+/* Writes the sum of all sources to every output; an output may be one of the sources. The sources are consecutive
+ * addends of the tree, from index `first` on. Handles only as many of the first elements as fill whole registers, and
  * returns their number. */
 typedef size_t (*register_sum)(void *const *out, size_t out_count, const void *const *sources, size_t first,
                                size_t source_count, size_t n);

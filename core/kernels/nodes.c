@@ -27,8 +27,8 @@ int ad_nodes_are_siblings(ad_node lower, ad_node upper, int64_t leaves) {
   return upper.first + upper.count == (last < leaves ? last : leaves);
 }
 
-/* Returns 1 if the aligned tree over the leaves of `count` members, from number `first` on, splits them where the tree
- * over their numbers does. */
+/* Returns 1 if the aligned tree over the leaves of `count` members, from index `first` on, divides these members at the
+ * same places as the tree of tree.h over their indices. */
 static int splits_alike(const int64_t *starts, size_t first, size_t count) {
   if (count < 2) return 1;
   size_t lower = ad_tree_lower(first, count);

@@ -1,7 +1,7 @@
 /* The aligned tree over the leaves of a batch (law 10 where leaves are used). A node is a set of leaves that are summed
- * together: the leaves [i 2^k, (i + 1) 2^k), cut off at the last leaf. So a node with a single child is that child.
- * Which leaves are summed together, and in which order, depends only on how many leaves there are, never on the ranks
- * that computed them. */
+ * together: the leaves i 2^k to (i + 1) 2^k - 1, cut off at the last leaf. If only one half of a node has leaves, the
+ * node is that half. Which leaves are summed together, and in which order, depends only on how many leaves there are,
+ * never on the ranks that computed them. */
 #ifndef KERNELS_NODES_H
 #define KERNELS_NODES_H
 #include <stddef.h>
@@ -25,11 +25,11 @@ static inline size_t ad_node_lower(size_t count) {
 /* Writes the fewest nodes that together are the leaves [first, first + count) of a tree over `leaves` leaves, in
  * ascending order, and returns their number. `out` has room for AD_NODES_MAX nodes. */
 AD_INTERNAL size_t ad_nodes_of(int64_t first, int64_t count, int64_t leaves, ad_node *out);
-/* Returns 1 if the two nodes are the two children of one node, in this order; only such sums are added. */
+/* Returns 1 if `lower` and `upper` are the two halves of one node; only such sums may be added. */
 int ad_nodes_are_siblings(ad_node lower, ad_node upper, int64_t leaves);
-/* Member i of a group has the leaves [starts[i], starts[i + 1]). Returns 1 if each member's leaves are one node, and
- * summing the members by the aligned tree is summing them by the tree of tree.h over the members' numbers. Collectives
- * without leaves then give the same bits. */
+/* Member i of a group has the leaves [starts[i], starts[i + 1]). Returns 1 if each member's leaves are one node, all
+ * members' leaves together are one node, and summing the members by the aligned tree is the same as summing them by the
+ * tree of tree.h over their indices. Collectives without leaves then give the same bits. */
 int ad_nodes_follow_members(const int64_t *starts, size_t members, int64_t leaves);
 
 #endif

@@ -32,8 +32,8 @@ static ad_axis find_other(const ad_layout *layout, ad_axes axes, ad_type common)
   return (ad_axis)found;
 }
 
-/* *out: the type (R, I, V or P) on `axes`; AD_TYPE if they do not all have the same such type. `seen_as` has the names
- * of the view's axes that replace `axes`, for the message. */
+/* *out: the type that the layout has on all of `axes`, which must be R, I, V or P; AD_TYPE if the axes have different
+ * types or are sharded. `seen_as` has the names of the view's axes that replace `axes`, for the message. */
 static ad_status one_type(const ad_layout *layout, const char *site, ad_axes axes, const char *seen_as, ad_type *out) {
   ad_type common = common_type(layout, axes);
   ad_axis axis = find_other(layout, axes, common);

@@ -1,10 +1,10 @@
-/* The known bugs of updates, which act at an injection point. Nothing in this file is part of what an update does. */
+/* The known bugs of updates, as mutations at an injection point. Optimizers themselves use nothing from this file. */
 #include "optim/known_bugs.h"
 
 #include <string.h>
 #include "optim/record.h"
 
-/* The bug: every parameter is updated twice in a step, as if two hooks called the optimizer. */
+/* Known bug: every parameter is updated twice in a step, as if two hooks called the optimizer. */
 static void update_twice(void *context, void *passing) {
   const ad_updating *updating = passing;
   if (!updating->param->data) return;
@@ -12,7 +12,8 @@ static void update_twice(void *context, void *passing) {
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 
-/* The bug: the optimizer's states are made anew for every step, as if it was created in the loop. */
+/* Known bug: the optimizer's states are zero at the beginning of every step, as if the training loop created a new
+ * optimizer in each step. */
 static void forget_states(void *context, void *passing) {
   const ad_updating *updating = passing;
   for (size_t k = 0; k < AD_OPTIMIZER_STATES_MAX; k++) {
@@ -23,7 +24,7 @@ static void forget_states(void *context, void *passing) {
   }
 }
 
-/* The bug: no parameter decays. */
+/* Known bug: weight decay applies to no parameter. */
 static void leave_out_decay(void *context, void *passing) {
   ad_updating *updating = passing;
   if (updating->numbers.decay != 0) ((ad_known_bug_scene *)context)->fired = 1;

@@ -1,5 +1,5 @@
 /* The list of known bugs of updates. `addend check --mutate` installs them one by one, to see that its checks kill
- * them. They know an optimizer by its record alone, so every optimizer has them. */
+ * them. They use only the optimizer's record (record.h), so they apply to every optimizer. */
 #ifndef OPTIM_KNOWN_BUGS_H
 #define OPTIM_KNOWN_BUGS_H
 #include "base/internal.h"

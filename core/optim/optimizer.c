@@ -9,13 +9,15 @@
 #include "base/injection.h"
 #include "optim/record.h"
 
-/* What the optimizer has of one parameter. */
+/* What the optimizer keeps for one parameter. */
 typedef struct slot {
   const ad_optimizer_record *record;
   const ad_optimizer_options *options;
   ad_array
-      like; /* the parameter when the states were made; `data` may be freed by now, only whether it is NULL counts */
-  ad_array states[AD_OPTIMIZER_STATES_MAX]; /* layout.mesh is NULL where there is no such state */
+      /* the parameter as it was when the states were made; its `data` may have been freed, only whether it is NULL is
+       * used */
+      like;
+  ad_array states[AD_OPTIMIZER_STATES_MAX]; /* layout.mesh is NULL for a state that is not kept */
   int decays;
 } slot;
 
@@ -73,7 +75,8 @@ static void set_defaults(const ad_optimizer_record *record, ad_optimizer_options
   }
 }
 
-/* Refuses an option that this optimizer does not read: whoever set it meant another optimizer. */
+/* Refuses an option that this optimizer does not read, because the caller who set it probably meant another
+ * optimizer. */
 static ad_status check_belong(const ad_optimizer_record *record, const ad_optimizer_options *options) {
   for (int kind = 0; kind < AD_OPTIMIZER_COUNT; kind++) {
     const ad_optimizer_record *other = ad_optimizer_record_of((ad_optimizer_kind)kind);
@@ -121,8 +124,8 @@ static ad_status check_param(const ad_optimizer_record *record, const ad_array *
   return AD_OK;
 }
 
-/* Makes the states that the optimizer keeps of a parameter, all zero. A parameter without data, as on backend dry, has
- * states without data. */
+/* Makes the states of a parameter, all zero. If the parameter has no data, as on backend dry, its states have no data
+ * either. */
 static ad_status make_states(slot *s) {
   for (size_t k = 0; s->record->states[k].name; k++) {
     if (ad_optimizer_option_is_missing(s->record, s->record->states[k].needs, s->options)) continue;
@@ -254,8 +257,8 @@ static ad_status check_param_of(const slot *s, const ad_array *param, size_t ind
                  site, s->record->name, index, ad_dtype_name(param->dtype), ad_dtype_name(s->like.dtype));
 }
 
-/* Checks a gradient. Its dtype may be another floating dtype than the parameter's: that of sums by the precision
- * policy. */
+/* Checks a gradient. Its dtype may be another floating dtype than the parameter's, as that of sums by a precision
+ * policy often is. */
 static ad_status check_gradient_of(const slot *s, const ad_array *grad, size_t index, const char *site) {
   if (!grad) return AD_OK;
   AD_TRY(check_meets(s, grad, "gradient", index, site));

@@ -1,6 +1,6 @@
-/* Optimizers: a record for each, from which creation, the step, checkpoints, plans, recipes and mutants follow. No
- * other code asks which optimizer one is. To add one: its kind and options in addend/optim.h, its record in records.c,
- * its loop in update_kernel_body.h, and its keys in train/recipe/schema.c. */
+/* Optimizers: each has a record, from which its creation, step, checkpoints, plans, recipes and mutants are derived. No
+ * other code depends on which optimizer is used. To add an optimizer, add its kind and options in addend/optim.h, its
+ * record in records.c, its loop in update_kernel_body.h, and its keys in train/recipe/schema.c. */
 #ifndef OPTIM_RECORD_H
 #define OPTIM_RECORD_H
 #include "addend/optim.h"
@@ -11,46 +11,47 @@ enum { AD_OPTIMIZER_OPTIONS_MAX = 8, AD_STATE_NAME_MAX = 31 };
 
 /* An option that an optimizer reads. */
 typedef struct ad_option_record {
-  const char *name;    /* that of the field of ad_optimizer_options; NULL ends the list */
-  size_t offset;       /* of that field */
+  const char *name;    /* name of the option's field in ad_optimizer_options; NULL ends the list */
+  size_t offset;       /* offset of this field in ad_optimizer_options */
   uint8_t is_flag;     /* 1: the field is an int; 0: it is a double */
   uint8_t may_be_zero; /* 1: AD_BETA_ZERO means 0 */
-  double fallback;     /* the value that 0 means */
-  size_t needs;        /* offset of an option without which this one means nothing; 0: none */
+  double fallback;     /* the default, which applies if the field is 0 */
+  size_t needs;        /* offset of another option that must not be 0 if this option is set; 0: none */
 } ad_option_record;
 
-/* A state of a parameter. It has the parameter's shape, dtype and layout. */
+/* A state that an optimizer keeps of a parameter. It has the parameter's shape, dtype and layout. */
 typedef struct ad_state_record {
-  const char *name; /* checkpoints call it NAME.PARAMETER; at most AD_STATE_NAME_MAX characters; NULL ends the list */
-  size_t needs;     /* offset of an option without which the state is not kept; 0: none */
+  /* its name in checkpoints is NAME.PARAMETER; at most AD_STATE_NAME_MAX characters; NULL ends the list */
+  const char *name;
+  size_t needs; /* offset of an option; the state is kept only if this option is not 0; 0: always kept */
 } ad_state_record;
 
-/* What a loop needs to know of one step of one parameter. */
+/* The numbers that the loop over a parameter's elements uses in one step. */
 typedef struct ad_update {
   const ad_optimizer_options *options; /* with defaults filled in */
   double lr, factor;                   /* `factor` multiplies the gradient */
   double decay;                        /* weight_decay, or 0 if the parameter does not decay */
-  int64_t step;                        /* number of the step, 1 for the first */
-  double derived[2];                   /* what `prepare` computes from the numbers above */
+  int64_t step;                        /* the step, counted from 1 */
+  double derived[2];                   /* numbers that `prepare` computes from those above */
 } ad_update;
 
-/* The loops over elements [0, n) of a parameter, one for each dtype. states[k] is state number k, of the parameter's
- * dtype, NULL if it is not kept. No two arrays overlap. */
+/* The loops over elements [0, n) of a parameter, one for each dtype. states[k] is the memory of state number k in the
+ * parameter's dtype; NULL if the state is not kept. No two arrays overlap. */
 typedef struct ad_update_kernels {
   void (*f32)(const ad_update *update, float *param, void *const *states, const float *grad, size_t n);
   void (*f64)(const ad_update *update, double *param, void *const *states, const double *grad, size_t n);
 } ad_update_kernels;
 
 typedef struct ad_optimizer_record {
-  const char *name; /* as messages call it */
+  const char *name; /* name of the optimizer in messages */
   ad_option_record options[AD_OPTIMIZER_OPTIONS_MAX + 1];
   ad_state_record states[AD_OPTIMIZER_STATES_MAX + 1];
-  /* Checks the values of options, with defaults filled in. Options whose
-   * `needs` is 0 are refused before this call. */
+  /* Checks the values of options, with defaults filled in. Called only if no option is set without the option that it
+   * needs (`needs`). */
   ad_status (*check)(const ad_optimizer_options *options);
   void (*prepare)(ad_update *update); /* NULL: there is nothing to derive */
-  /* By ad_variant. All variants give the same bits, and each element depends on its own parameter, states and gradient
-   * alone: shards are updated to the same bits as the whole. */
+  /* The loops, indexed by ad_variant. All variants give the same bits. Each element is updated from its own parameter,
+   * states and gradient alone, so an update of shards gives the same bits as an update of the full parameter. */
   const ad_update_kernels *kernels[AD_AVX512FP16 + 1];
 } ad_optimizer_record;
 
@@ -59,25 +60,27 @@ AD_INTERNAL const ad_optimizer_record *ad_optimizer_record_of(ad_optimizer_kind 
 
 /* Returns the record's option whose field is at this offset, or NULL if the optimizer does not read that field. */
 AD_INTERNAL const ad_option_record *ad_optimizer_option_at(const ad_optimizer_record *record, size_t offset);
-/* Returns 1 if something needs the option at this offset (0: none) and the option is 0. */
+/* Returns 1 if `offset` is not 0 and the option at this offset is 0, so that an option or state that needs it is
+ * missing it; else 0. */
 AD_INTERNAL int ad_optimizer_option_is_missing(const ad_optimizer_record *record, size_t offset,
                                                const ad_optimizer_options *options);
-/* Makes the options of a recipe, which has a number for every option, those that ad_optimizer_create takes: an option
- * that the optimizer does not read is 0, and one of 0 that may be 0 is AD_BETA_ZERO, so that it is not the default. */
+/* Changes options with a value for every field (from a recipe) into options that ad_optimizer_create takes: fields that
+ * the optimizer does not read become 0, and a 0 in a field that may be 0 becomes AD_BETA_ZERO, so that it is not
+ * replaced by the default. */
 AD_INTERNAL void ad_optimizer_options_exactly(ad_optimizer_options *options);
 AD_INTERNAL size_t ad_optimizer_bytes(const ad_optimizer *optimizer); /* bytes of all states on this rank */
 
-/* One step of one parameter on this rank, as it is passed to the injection point AD_INJECT_UPDATE. */
+/* Argument of the injection point AD_INJECT_UPDATE: one step of one parameter on this rank. */
 typedef struct ad_updating {
   const ad_optimizer_record *record;
   ad_update numbers;
   ad_array *param;
-  ad_array *states;     /* AD_OPTIMIZER_STATES_MAX; data is NULL if there is no such state */
-  const ad_array *grad; /* NULL: zero */
+  ad_array *states;     /* [AD_OPTIMIZER_STATES_MAX]; data is NULL for a state that is not kept */
+  const ad_array *grad; /* NULL: the gradient is zero */
 } ad_updating;
-void ad_update_param(const ad_updating *updating); /* makes the step */
+void ad_update_param(const ad_updating *updating); /* updates the parameter and its states */
 
-/* The loops of all optimizers, by ad_optimizer_kind, compiled for each instruction set. */
+/* The loops of all optimizers, indexed by ad_optimizer_kind; one array for each instruction set. */
 extern const ad_update_kernels ad_updates_plain[], ad_updates_avx2[], ad_updates_avx512[];
 
 #endif

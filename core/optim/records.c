@@ -5,7 +5,7 @@
 #include "base/error.h"
 
 #define AT(field) offsetof(ad_optimizer_options, field)
-/* An option, by the name of its field; what differs from 0 in its record follows. */
+/* The record of the option whose field is `field`; the other arguments set the record's fields that are not 0. */
 #define OPTION(field, ...) \
   { .name = #field, .offset = AT(field), __VA_ARGS__ }
 /* The loops of one optimizer in every variant. */

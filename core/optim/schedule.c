@@ -16,12 +16,12 @@ static ad_status check_steps(const char *name, int64_t value) {
 }
 
 static double rate_at(const ad_schedule *schedule, int64_t step) {
-  // the first step has a rate above 0, and at step `warmup`, where the cosine begins, the line would reach lr
+  // The first step has a rate above 0. Extended, the line reaches lr at step `warmup`, at which the cosine begins.
   if (step < schedule->warmup) return schedule->lr * (double)(step + 1) / (double)(schedule->warmup + 1);
   double final = schedule->lr * schedule->final_fraction;
   int64_t last = schedule->steps - 1;
   if (step > last) return final;
-  if (schedule->warmup == last) return schedule->lr;  // only one step is left for both ends of the cosine
+  if (schedule->warmup == last) return schedule->lr;  // the cosine would begin and end at the same step
   double progress = (double)(step - schedule->warmup) / (double)(last - schedule->warmup);
   return final + (schedule->lr - final) * 0.5 * (1 + cos(M_PI * progress));
 }

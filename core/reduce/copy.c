@@ -36,7 +36,8 @@ int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t param) {
 enum { BLOCK = 2048 };
 
 typedef struct pass {
-  // from: produced by the backward; via: of the policy's gradient; sum: to accumulate in; to: of the bucket's array
+  // dtypes: `from`: of the gradient as the backward produced it; `via`: of gradients by the precision policy; `sum`: in
+  // which gradients are added; `to`: of the bucket's array
   ad_dtype from, via, sum, to;
   int scale;
   int past;  // 1: writes past the caches (non-temporal stores)

@@ -12,8 +12,8 @@ void ad_counters_begin_sum(ad_bucket *bucket) {
   bucket->counters.summed = 0;
 }
 
-/* With AD_SYNC_SHARD, sends a bucket only if its path has an early step, as a reduce_scatter is; other buckets keep
- * accumulating on this rank. */
+/* Begins a microbatch. With AD_SYNC_SHARD the microbatch sends the bucket only if the first step of the bucket's path
+ * is early (key.early), as a reduce_scatter is; otherwise the bucket keeps accumulating on this rank. */
 void ad_counters_begin_microbatch(ad_bucket *bucket, ad_sync sync) {
   bucket->counters.arrived = 0;
   bucket->counters.unsent++;

@@ -1,6 +1,7 @@
 #include "reduce/deal.h"
 
-/* Returns the part of `all` that belongs to weights [before, before + own) of `of`. */
+/* Divides the range `all` in proportion to weights whose sum is `of`, and returns the part with weight `own`; the parts
+ * before this part have weight `before` together. */
 static ad_span weighed(ad_span all, int64_t before, int64_t own, int64_t of) {
   int64_t first = (int64_t)((__int128)all.count * before / of);
   int64_t end = (int64_t)((__int128)all.count * (before + own) / of);
@@ -14,7 +15,8 @@ int ad_leaf_round_sends(const ad_leaf_deal *deal, int64_t round) {
   return sync == AD_SYNC_ALL || (sync == AD_SYNC_SHARD && deal->scatters);
 }
 
-/* The rounds that belong together with a round: those of its segment, or of its unit. */
+/* Returns the rounds of the segment, or of the unit, that contains `round`. `ends` returns 1 for the last round of a
+ * segment, or of a unit. */
 static ad_span rounds_of(const ad_leaf_deal *deal, int64_t round, int (*ends)(const ad_leaf_deal *, int64_t)) {
   int64_t first = round, last = round;
   while (first > 0 && !ends(deal, first - 1)) first--;

@@ -15,9 +15,9 @@
 
 /* ---- boxes: which part of a parameter this rank holds ---- */
 
-/* The shape of a parameter's full value, and the box of it that a rank holds: in each dimension, indices from
- * first[dim] on. A value that varies between ranks (V) is described as one value with an additional dimension, of which
- * each rank holds one index. */
+/* A parameter's full shape, and the box (a rectangular block of elements) that a rank holds: in dimension d,
+ * held.dim[d] indices from first[d] on. A value that varies between ranks (V) is described as one value with an
+ * additional dimension, of which each rank holds one index. */
 typedef struct box {
   ad_shape full, held;
   int64_t first[AD_DIMS_MAX];
@@ -84,8 +84,8 @@ static json_t *numbers(const int64_t *values, int count) {
   return list;
 }
 
-/* Writes the gradient's type on an axis. From the type `addend diff` derives the sum that it expects: written as R, the
- * sum over the axis; as I, the same value on every rank; as S, each rank's own values. */
+/* Writes the gradient's type on an axis, from which `addend diff` derives the sum that it expects: "R" means the sum
+ * over the axis, "I" the same value on every rank, "S0" or another S each rank's own values. */
 static void add_type(ad_text *text, const ad_reduced_param *param, const ad_dump_factor *factor) {
   ad_type type = ad_dump_type(&param->gradient, factor);
   ad_text_add(text, "%s%s=", text->used ? " " : "", factor->name);

@@ -41,8 +41,9 @@ static ad_status check_step(const ad_reducer *reducer, const ad_reduced_param *p
   return AD_OK;
 }
 
-/* With leaves, the steps over the data-parallel axes come first and are separate from those over other axes. They sum
- * by the tree over the leaves, and what they sum does not depend on how many ranks share the leaves. */
+/* For leaves: makes steps over data-parallel axes separate from steps over other axes, and puts them first. They sum by
+ * the tree over the leaves. If a sum over another axis came before, its bits would depend on which leaves a rank has
+ * already added, and so on the number of ranks. */
 static ad_status put_leaves_first(const ad_reduced_param *param, ad_bucket_key *key) {
   ad_path_step steps[AD_AXIS_COUNT] = {0};
   int count = 0;

@@ -200,7 +200,8 @@ static int find_swap(const ad_reducer *reducer, size_t *first, size_t *second) {
   return 0;
 }
 
-/* Posts the comparison of which parameters had a gradient too early: before the bucket of this group. */
+/* Posts the presence set's comparison (whether ranks had gradients of the same parameters) too early: before the bucket
+ * that is summed over this group. */
 static ad_status compare_first(ad_reducer *reducer, const ad_group *group) {
   ad_presence_set *set = &reducer->presence_sets[0];
   ad_collective call = {

@@ -72,9 +72,9 @@ ad_status ad_buckets_complete(ad_reducer *reducer) {
 
 /* ---- the order of launches ---- */
 
-/* *out: the bucket that is launched as number `place`. This is bucket number `place`, unless a mutation at the
- * injection point changes it. `launches` is 1 if the bucket is about to be launched, 0 if the caller only asks whether
- * it is ready. */
+/* *out: the index of the bucket that is launched at position `place` of the launch order. This is `place` itself,
+ * unless a mutation at the injection point changes it. `launches` is 1 if the bucket is about to be launched, 0 if the
+ * caller only asks whether the bucket is ready. */
 static ad_status bucket_at(ad_reducer *reducer, size_t place, int launches, size_t *out) {
   ad_order_passing passing = {reducer, place, launches, AD_OK};
   ad_inject(AD_INJECT_ORDER, &passing);

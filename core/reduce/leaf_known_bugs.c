@@ -1,5 +1,5 @@
-/* Known bugs of sums by leaves, as mutations. Each gives a sum that is right within rounding, or nearly: it is the check
- * for bits that sees it. */
+/* Known bugs of sums by leaves, as mutations. Most of them give sums that are right within rounding or nearly so; a
+ * check that compares bits kills them. */
 #include <string.h>
 #include "base/known_bugs.h"
 #include "kernels/kernels.h"
@@ -14,10 +14,11 @@ static void add(const ad_node_stack *stack, void *dst, const void *src) {
   ad_accumulate(dst, stack->dtype, src, stack->dtype, 1, stack->numel);
 }
 
-/* The values of a leaf that is about to be added to this rank's sums. */
+/* Returns the gradients of the leaf that is about to be added to this rank's sums. */
 static void *leaf_of(const ad_bucket *bucket) { return bucket->sent.data; }
 
-/* Adds this rank's rows of each scattered sum to those of the leaf. */
+/* Adds scattered sums to the leaf: `sum` has, for each parameter of the bucket, only the rows that this rank keeps
+ * after the reduce_scatter, and they are added to the same rows of the leaf. */
 static void add_rows(const ad_bucket_passing *of, const ad_node_stack *stack, const char *sum) {
   const ad_bucket *bucket = of->bucket;
   size_t size = ad_dtype_size(stack->dtype);
@@ -34,7 +35,7 @@ static void add_rows(const ad_bucket_passing *of, const ad_node_stack *stack, co
   }
 }
 
-/* The bug: the memory in which a leaf forms is not empty, but has the sum of the leaves before it. */
+/* Known bug: a leaf's gradients are added to memory that still has the sum of the leaves before. */
 static void write_into_sum(void *context, void *passing) {
   const ad_bucket_passing *of = passing;
   const ad_node_stack *own = &of->bucket->stack, *stack = own->count ? own : ad_bucket_sums(of->bucket);
@@ -48,17 +49,18 @@ static void write_into_sum(void *context, void *passing) {
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 
-/* The two bugs below are said to have fired in any case: whether a rank ever holds two sums that are no siblings depends
- * on its leaves and rounds.
+/* The two bugs below report that they took effect even if they did not: it depends on a rank's leaves and rounds
+ * whether the rank ever holds two sums that are no siblings.
  *
- * Returns 1 if the node on top is new and has to wait for a sibling, while there is another sum below it. */
+ * Returns 1 if the stack's top node was just brought and is no sibling of the node below it, so that both wait for
+ * their siblings; else 0. */
 static int waits_above_another(const ad_node_passing *of) {
   const ad_node_stack *stack = of->stack;
   if (!of->is_brought || stack->count < stack->apart + 2 || !stack->memory) return 0;
   return !ad_nodes_are_siblings(stack->node[stack->count - 2], stack->node[stack->count - 1], stack->leaves);
 }
 
-/* The bug: a node is torn. Its lower half is added to the sum before it, instead of to its upper half. */
+/* Known bug: a node is not added to its sibling later, but now to the sum below it. */
 static void tear_node(void *context, void *passing) {
   const ad_node_passing *of = passing;
   ((ad_known_bug_scene *)context)->fired = 1;
@@ -68,7 +70,7 @@ static void tear_node(void *context, void *passing) {
   memset(top, 0, level_bytes(of->stack));
 }
 
-/* The bug: two sums are exchanged before others are added to them. */
+/* Known bug: two sums in the stack exchange their values before other sums are added to them. */
 static void exchange_nodes(void *context, void *passing) {
   const ad_node_passing *of = passing;
   ((ad_known_bug_scene *)context)->fired = 1;
@@ -82,7 +84,8 @@ static void exchange_nodes(void *context, void *passing) {
   }
 }
 
-/* The bug: a leaf's gradients are lost, as if no rank had the leaf. On each rank it is the first that is not empty. */
+/* Known bug: a leaf's gradients are lost, as if no rank had the leaf. On each rank this is the first leaf whose
+ * gradients are not all zero. */
 static void lose_leaf(void *context, void *passing) {
   const ad_bucket_passing *of = passing;
   ad_known_bug_scene *scene = context;
@@ -97,7 +100,7 @@ static void lose_leaf(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* The bug: a leaf's gradients are added to zeros, not written, so that -0 becomes +0. */
+/* Known bug: a leaf's gradients are added to zeros instead of being written, so that -0 becomes +0. */
 static void add_to_zeros(void *context, void *passing) {
   const ad_bucket_passing *of = passing;
   const ad_node_stack *stack = &of->bucket->stack;
@@ -112,7 +115,7 @@ static void add_to_zeros(void *context, void *passing) {
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 
-/* The bug: the sums still have the step before when a step begins. */
+/* Known bug: when a step begins, the sums of the step before are still in the stack. */
 static void keep_stack(void *context, void *passing) {
   const ad_reducer *reducer = passing;
   if (!reducer->steps || reducer->leaves.rounds != 1) return;

@@ -1,5 +1,5 @@
-/* A reducer with leaves: checks that its parameters can be summed by leaves, and forms each rank's sums of leaves. The
- * stack (stack.c) adds them up in the order of the tree over the leaves. */
+/* A reducer with leaves: checks that its parameters can be summed by leaves, and decides which sums of leaves each rank
+ * has after each collective. The stack (stack.c) adds a rank's sums in the order of the tree over the leaves. */
 #include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
@@ -95,20 +95,20 @@ static int sends(const ad_reducer *reducer, const ad_bucket *bucket, int64_t rou
   return sync == AD_SYNC_ALL || (sync == AD_SYNC_SHARD && bucket->key.early);
 }
 
-/* Returns the first round of the segment that a round is in. */
+/* Returns the first round of the segment that contains `round` (deal.h). */
 static int64_t segment_begin(const ad_reducer *reducer, int64_t round) {
   while (round > 0 && reducer->leaves.deal.sync[round - 1] != AD_SYNC_ALL) round--;
   return round;
 }
 
-/* Returns the first round whose leaves the bucket sends in a round. */
+/* Returns the first of the rounds whose leaves the bucket sends together at the end of `round`. */
 static int64_t unit_begin(const ad_reducer *reducer, const ad_bucket *bucket, int64_t round) {
   while (round > 0 && !sends(reducer, bucket, round - 1)) round--;
   return round;
 }
 
-/* Returns the leaves that ranks compute in the units of rounds `from` to `to`: those which have the positions of `rank`
- * on all data-parallel axes but `axes`. */
+/* Returns the leaves that several ranks compute from the unit of round `from` to the unit of round `to` (deal.h). The
+ * ranks are those of `rank`'s group over the data-parallel axes among `axes`. */
 static ad_node leaves_over(const ad_reducer *reducer, const ad_mesh *mesh, int64_t rank, ad_axes axes, int64_t from,
                            int64_t to) {
   ad_group group = ad_mesh_group(mesh, axes & AD_AXES_DP, rank);
@@ -124,7 +124,8 @@ static ad_node leaves_over(const ad_reducer *reducer, const ad_mesh *mesh, int64
   return (ad_node){first, end - first};
 }
 
-/* Returns the leaves of a rank, or of the ranks over `axes`, that the bucket sends in a round. */
+/* Returns the leaves that the bucket sends at the end of `round` on the ranks of `rank`'s group over `axes` (no axes:
+ * on `rank` alone). */
 static ad_node leaves_sent(const ad_reducer *reducer, const ad_bucket *bucket, int64_t rank, ad_axes axes,
                            int64_t round) {
   return leaves_over(reducer, bucket->key.mesh, rank, axes, unit_begin(reducer, bucket, round), round);
@@ -137,11 +138,12 @@ static ad_node leaves_of_segment(const ad_reducer *reducer, int64_t round) {
 
 /* ---- what the collectives of a path sum ---- */
 
-/* The leaves whose sum each data-parallel position holds; `group` is the positions, in mesh order. */
+/* While a path is checked: the leaves whose sum each data-parallel position has after the steps so far. `group` has the
+ * positions in mesh order. */
 typedef struct held_leaves {
   ad_group group;
   ad_node *sum;     // [positions]
-  int64_t *starts;  // [positions + 1], for the leaves of a collective's members
+  int64_t *starts;  // [positions + 1]: where the leaves of a collective's members begin
 } held_leaves;
 
 static ad_status refuse_order(const ad_bucket *bucket, ad_path_step step) {
@@ -153,7 +155,8 @@ static ad_status refuse_order(const ad_bucket *bucket, ad_path_step step) {
                  bucket->members.names[0], ad_move_name(step.move), ad_axes_print(step.axes, axes, sizeof axes));
 }
 
-/* Checks what the step sums in one group, and writes down that each member then holds the sum. */
+/* Checks that the leaves of the group's members follow one another, and records that after the step each member has the
+ * sum of all these leaves. */
 static ad_status check_members(const ad_bucket *bucket, ad_path_step step, const ad_group *members, held_leaves *held) {
   int64_t count = ad_group_size(members), *end = &held->starts[0];
   for (int64_t i = 0; i < count; i++) {
@@ -178,7 +181,7 @@ static ad_status check_step(const ad_bucket *bucket, ad_path_step step, held_lea
   return AD_OK;
 }
 
-/* Checks the collectives that the bucket runs if it is launched in a round. */
+/* Checks the collectives that the bucket runs if it is launched in `round`. */
 static ad_status check_round(const ad_reducer *reducer, const ad_bucket *bucket, int64_t round, held_leaves *held) {
   int is_all = reducer->leaves.deal.sync[round] == AD_SYNC_ALL;
   for (int64_t i = 0; i < ad_group_size(&held->group); i++) {
@@ -213,7 +216,8 @@ static ad_status check_paths(const ad_reducer *reducer) {
   return status;
 }
 
-/* Makes the sum over dp_shard the first step of a path without a reduce_scatter, and early. */
+/* For a path without a reduce_scatter: makes the sum over dp_shard the path's first step, and marks this step as
+ * early. */
 static void sum_shards_first(ad_bucket_key *key) {
   ad_path_step steps[AD_AXIS_COUNT] = {0};
   int count = 1;
@@ -229,8 +233,9 @@ static void sum_shards_first(ad_bucket_key *key) {
   key->early = 1;
 }
 
-/* After each round that sends, leaves are dealt anew. What a bucket kept that is not scattered beside others would not be
- * leaves that follow one another, so it is summed over the shards as often as these. */
+/* If some buckets are reduce-scattered early, in AD_SYNC_SHARD rounds, all other buckets are summed over dp_shard in
+ * these rounds, too. For after each such round the ranks get other leaves: the leaves that a rank has computed before
+ * and after it do not follow one another, so the rank cannot keep them in one sum. */
 static void find_early_sums(ad_reducer *reducer) {
   ad_leaf_deal *deal = &reducer->leaves.deal;
   int is_early = 0;
@@ -271,29 +276,30 @@ static ad_status in_bucket(const ad_bucket *bucket, ad_status status) {
   return status ? ad_fail_in(status, "the bucket of `%s`", bucket->members.names[0]) : AD_OK;
 }
 
-/* Returns the number of steps of the path that sum leaves. They come first. */
+/* Returns how many steps of the path sum leaves, which are the steps over data-parallel axes. They come first in the
+ * path. */
 static int leaf_steps(const ad_bucket *bucket) {
   int count = 0;
   while (count < bucket->key.step_count && bucket->key.steps[count].axes & AD_AXES_DP) count++;
   return count;
 }
 
-/* Returns 1 if the sums of a segment are at first those of some ranks alone, and other ranks' are added when the segment
- * ends; else 0. */
+/* Returns 1 if the sums of a segment are at first sums over some of the ranks, and collectives add the other ranks'
+ * sums when the segment ends; else 0. */
 static int sums_are_widened(const ad_bucket *bucket) {
   ad_axes axes = 0;
   for (int k = bucket->key.early; k < leaf_steps(bucket); k++) axes |= bucket->key.steps[k].axes;
   return (axes & ad_mesh_large(bucket->key.mesh)) != 0;
 }
 
-/* Returns 1 if a collective can add the sum that a round sends to the top of the stack; else 0. Not to sums of an earlier
- * segment: their layout is that of sums over all ranks. */
+/* Returns 1 if the reduce_scatter that sends `node` can add its result to the top of the stack; else 0. It cannot if
+ * the top is a sum of an earlier segment, which is already a sum over all ranks and therefore has another layout. */
 static int adds_to_top(const ad_reducer *reducer, const ad_node_stack *stack, ad_node node, int64_t round) {
   return node.first != leaves_of_segment(reducer, round).first && ad_stack_adds(stack, node);
 }
 
-/* Notes the sums that a round sends, which are of the leaves [range.first, range.first + range.count). *adds: 1 if they
- * are one, and are scattered and added to the top. */
+/* Records in the stack the sums that a round brings: those of the nodes of `range`. *adds: 1 if this is one sum, which
+ * the reduce_scatter adds to the top of the stack. */
 static ad_status place_sums(const ad_reducer *reducer, ad_node_stack *stack, ad_node range, int64_t round, int scatters,
                             int *adds) {
   ad_node nodes[AD_NODES_MAX];
@@ -310,8 +316,8 @@ static ad_axes axes_of(const ad_bucket *bucket, int count) {
   return axes;
 }
 
-/* Notes which sums step `k` of the path brings if the bucket is launched in this round. The sums of a segment become
- * those of all ranks with the last step that sums leaves. */
+/* Records in the stack `sums` which sums step `k` of the path brings if the bucket is launched in this round. After the
+ * last step that sums leaves, all sums of the segment are sums over all ranks, so no sums are set apart any more. */
 static ad_status note_step(const ad_reducer *reducer, const ad_bucket *bucket, int64_t round, int k,
                            ad_node_stack *sums, int *adds) {
   const ad_mesh *mesh = bucket->key.mesh;
@@ -332,14 +338,15 @@ static ad_status note_step(const ad_reducer *reducer, const ad_bucket *bucket, i
   return AD_OK;
 }
 
-/* Settles a stack without values, whose largest number of levels so far is *most. */
+/* Settles a stack that has nodes but no values. *most is raised to the number of levels that the stack uses. */
 static void settle_on_paper(ad_node_stack *stack, size_t *most) {
   if (ad_stack_used(stack) > *most) *most = ad_stack_used(stack);
   while (ad_stack_settle(stack)) {
   }
 }
 
-/* Does what the steps of the path do to a stack if the bucket is launched in this round, without values. */
+/* Changes the nodes of a stack as the steps of the path do if the bucket is launched in this round. The stack has no
+ * values. */
 static ad_status launch_on_paper(const ad_reducer *reducer, const ad_bucket *bucket, int64_t round, ad_node_stack *sums,
                                  size_t *most) {
   int adds, is_all = reducer->leaves.deal.sync[round] == AD_SYNC_ALL;
@@ -351,8 +358,8 @@ static ad_status launch_on_paper(const ad_reducer *reducer, const ad_bucket *buc
   return AD_OK;
 }
 
-/* Sets the number of levels that the rounds of a step need: of the stack of leaves or, with `early`, of that of early
- * sums. */
+/* Sets stack->levels to the most levels that the rounds of a step need. `early` 0: `stack` is the bucket's stack of
+ * leaves; 1: it is the stack of early sums. */
 static ad_status count_levels(const ad_reducer *reducer, const ad_bucket *bucket, int early, ad_node_stack *stack) {
   size_t most = 1;
   stack->levels = AD_NODES_MAX;
@@ -385,7 +392,7 @@ void ad_leaves_begin_segment(ad_bucket *bucket) {
   sums->apart = sums_are_widened(bucket) ? sums->count : 0;
 }
 
-/* Points the bucket's full arrays to a level of the stack, unless they are in a slot. */
+/* Points the bucket's arrays of full gradients to `memory`, a level of the stack, unless the bucket uses a slot. */
 static void point_to(ad_bucket *bucket, void *memory) {
   if (bucket->turn.window < 0) bucket->sent.data = bucket->partial.data = memory;
 }
@@ -398,7 +405,8 @@ ad_status ad_leaf_begin(ad_reducer *reducer, ad_bucket *bucket) {
   return AD_OK;
 }
 
-/* Adds what was brought to the stack; its values are through the first `steps` steps of the path. */
+/* Puts the nodes that were brought on the stack, and adds siblings. `steps` is the number of steps of the path that
+ * their values have passed. */
 static void settle(ad_reducer *reducer, ad_bucket *bucket, ad_node_stack *stack, int steps) {
   ad_stack_change change;
   while ((change = ad_stack_settle(stack)) != AD_STACK_SETTLED) {

@@ -56,7 +56,7 @@ static ad_status post(ad_reducer *reducer, ad_bucket *bucket, ad_path_step step)
   ad_array out;
   ad_leaf_ranges ranges = {0};
   if (ad_reducer_has_leaves(reducer)) ad_leaves_ranges(reducer, bucket, &ranges);
-  // an all_reduce over one rank sums nothing, and leaves its sums where they are
+  // An all_reduce over one rank changes no sum: the sums stay where they are, and no ranges are needed.
   int64_t members = ad_mesh_ranks_over(bucket->key.mesh, step.axes);
   if (ranges.leaves && (step.move == AD_MOVE_REDUCE_SCATTER || members > 1)) transit.ranges = &ranges;
   AD_TRY(describe_output(reducer, bucket, &transit, &out));

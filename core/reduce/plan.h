@@ -25,15 +25,16 @@ typedef struct ad_bucket_plan {
   ad_axes axes;
   ad_dtype dtype; /* dtype of the bucket's elements */
   size_t bytes;   /* size of the bucket; with leaves, of all sums of leaves that this rank holds at the same time */
-  /* with leaves, else 0: how many sums of leaves that is at most and, if the first reduction may come before the step's
-   * end, how many of its results the rank holds (sums of its shards, if it scatters), and the bytes of these */
+  /* With leaves, otherwise 0. leaf_sums: the most sums of leaves that this rank holds at a time. If the first reduction
+   * may run before the end of the step: leaf_shards is the most results of it that this rank holds at a time (after a
+   * reduce_scatter, its shards of the sums), leaf_shard_bytes their size. */
   size_t leaf_sums, leaf_shards, leaf_shard_bytes;
   int lasting; /* 1: the bucket's parameters are `lasting`; such parameters share no bucket with others */
-  /* number of the window whose slots this bucket uses, in turns with the window's other buckets; -1: it has its own
-   * memory */
+  /* index of the window whose slots this bucket and the window's other buckets use one after another; -1: the bucket
+   * has its own memory */
   int window;
-  /* the most other buckets of the window, in any step so far, that got their first gradient between this bucket's first
-   * gradient and its sending */
+  /* the most buckets of the window, in any step so far, whose first gradient arrived after this bucket's first gradient
+   * and before this bucket was sent */
   size_t overtaken;
   const size_t *params; /* indices of the bucket's parameters */
   size_t param_count;

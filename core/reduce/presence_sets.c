@@ -142,7 +142,8 @@ static void describe_param(const ad_reduced_param *param, ad_text *text) {
               ad_dtype_name(policy->reduce), ad_dtype_name(policy->accumulate));
 }
 
-/* Describes the rounds of a reducer with leaves. Of their syncs it has a hash: there may be many. */
+/* Describes the rounds of a reducer with leaves. A hash represents their `sync` values, because there may be many
+ * rounds. */
 static void describe_rounds(const ad_leaf_deal *deal, ad_text *text) {
   uint64_t hash = 0;
   for (int64_t round = 0; round < deal->rounds; round++)
@@ -274,10 +275,11 @@ static uint64_t hash_presence(const ad_reducer *reducer, const ad_presence_set *
 
 /* ---- with leaves: which parameters had a gradient anywhere ---- */
 
-/* A gradient is a matter of its leaf, so ranks may have gradients of different parameters; but raw gradients of one
- * parameter must come in one dtype. For each parameter that had a gradient on this rank, the first word has its dtype,
- * the second word the complement of the dtype; both have the rank in their lower half. Their maxima over all ranks have
- * the largest and the smallest dtype, each with a rank that has it. */
+/* Ranks compute different leaves, so they may have gradients of different parameters; but raw gradients of one
+ * parameter must have one dtype on all ranks. For each parameter there are two words, which are 0 on a rank without a
+ * gradient of the parameter. Their upper halves have the gradient's dtype and the complement of the dtype, their lower
+ * halves the rank. So the maxima over all ranks have the largest and the smallest dtype, each with a rank that has the
+ * dtype. */
 enum { DTYPE_SHIFT = 32 };
 static const int64_t RANK_MASK = ((int64_t)1 << DTYPE_SHIFT) - 1, COMPLEMENT = 0xff;
 

@@ -218,13 +218,14 @@ static ad_status keep_reduced(ad_reducer *reducer, ad_bucket *bucket) {
  * step. */
 static ad_status set_reduced_aside(ad_reducer *reducer) {
   AD_TRY(ad_buckets_complete(reducer));
-  if (ad_reducer_has_leaves(reducer)) return AD_OK;  // they are in the bucket's stack
+  if (ad_reducer_has_leaves(reducer)) return AD_OK;  // with leaves, the sums stay in the bucket's stack
   for (size_t i = 0; i < reducer->bucket_count; i++) AD_TRY(keep_reduced(reducer, &reducer->buckets[i]));
   return AD_OK;
 }
 
-/* Prepares the bucket for a microbatch. With leaves, gives it memory for the leaf. Otherwise, if the microbatch does not
- * send the bucket, gives it memory to accumulate in; if it does, sets the scale that its addends need. */
+/* Prepares the bucket for a microbatch. With leaves, gives the bucket memory for the leaf. Otherwise, if the microbatch
+ * does not send the bucket, gives the bucket memory to accumulate in; if the microbatch sends the bucket, sets the
+ * scale that the bucket's addends need. */
 static ad_status begin_bucket(ad_reducer *reducer, ad_bucket *bucket, ad_sync sync) {
   ad_counters_begin_microbatch(bucket, sync);
   bucket->sent.scale = 0;
@@ -326,7 +327,7 @@ ad_status ad_reducer_begin_microbatch_at(ad_reducer *reducer, ad_sync sync, cons
   return done(reducer, by, begin_microbatch(reducer, sync));
 }
 
-/* Refuses to begin a round that the step does not have, or with another leaf or sync than that round has. */
+/* Refuses to begin a round if the step has no such round, or if `sync` or `leaf` is not that of the round. */
 static ad_status check_round(const ad_reducer *reducer, int64_t round, ad_sync sync, int64_t leaf, ad_caller by) {
   const ad_leaf_deal *deal = &reducer->leaves.deal;
   if (!ad_reducer_has_leaves(reducer))
@@ -512,7 +513,7 @@ void ad_reducer_expect(ad_reducer *reducer, size_t param, int count) {
   ad_counters_expect(&reducer->buckets[reducer->params[param].bucket], count);
 }
 
-/* Refuses to end the last microbatch, or with leaves any, while gradients that ad_reducer_expect announced have not
+/* Refuses to end the last microbatch (with leaves, any round) while gradients that ad_reducer_expect announced have not
  * arrived. */
 static ad_status check_expected(const ad_reducer *reducer, ad_caller by) {
   if (reducer->sync != AD_SYNC_ALL && !ad_reducer_has_leaves(reducer)) return AD_OK;
@@ -528,8 +529,9 @@ static ad_status check_expected(const ad_reducer *reducer, ad_caller by) {
   return AD_OK;
 }
 
-/* Adds the round's leaf to the sums of each bucket that the round does not send. Sums that other ranks may still read
- * from the memory of the leaf are waited for: of parameters without a gradient nobody has asked for that memory. */
+/* Adds the round's leaf to the sums of each bucket that the round does not send. Other ranks may still be reading
+ * earlier sums from the memory of the leaf; if the bucket got no gradient in this round, no earlier call has waited for
+ * them, so this function does. */
 static ad_status keep_leaves(ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     if (reducer->buckets[i].counters.sends) continue;

@@ -34,8 +34,10 @@ typedef struct ad_bucket_key {
   ad_path_step steps[AD_AXIS_COUNT];
   int step_count;
   int scatters;  // 1: the first step is a reduce_scatter
-  int early;     // 1: the first step runs with AD_SYNC_SHARD, too: it scatters or, with leaves, others do (leaves.c)
-  int lasting;   // 1: the bucket's parameters are `lasting`, so that it has its own memory
+  // 1: the first step runs with AD_SYNC_SHARD, too: it is a reduce_scatter or, with leaves, another bucket's first step
+  // is a reduce_scatter (leaves.c)
+  int early;
+  int lasting;  // 1: the bucket's parameters are `lasting`, so that it has its own memory
   ad_precision_policy policy;
   // communication dtype: the policy's reduce dtype, or the accumulate dtype if the path has no step
   ad_dtype comm_dtype;
@@ -68,10 +70,12 @@ typedef struct ad_bucket_steps {
   // the input of the step posted last: of the first step `sent`, of a later one `sum`, cast if the dtypes differ
   ad_array input;
   ad_request request;
-  int next;       // number of steps posted since the bucket was launched, and so the index of the next step
-  int count;      // number of steps to post: all, but with leaves and before the last round, those that sum leaves
+  int next;  // number of steps posted since the bucket was launched, and so the index of the next step
+  // number of steps to post: all steps of the path; with leaves, in launches before the last round, only the steps that
+  // sum leaves
+  int count;
   int unsettled;  // 1: ad_bucket_settle has not yet waited for the step that was posted last
-  int adds;       // 1: the step that is posted adds to what is in `sum`
+  int adds;       // 1: the step that was posted last adds its result to the contents of `sum`
   int64_t round;  // with leaves, the round in which the bucket was launched
 } ad_bucket_steps;
 
@@ -82,7 +86,7 @@ typedef struct ad_bucket_turn {
   int is_sent_off;   // 1: the gradients in the slot were launched
   uint64_t launch;   // number of the launch that sent the slot's gradients, counted over all buckets
   uint64_t claim;    // number of the claim that gave the bucket its slot, counted over all buckets of the window
-  size_t overtaken;  // the most other buckets of the window that got a slot between this bucket's claim and its launch
+  size_t overtaken;  // the most buckets of the window that got a slot after this bucket's claim and before its launch
 } ad_bucket_turn;
 
 /* Gradients with one key, packed one after another: full gradients in `partial` and `sent`, this rank's parts of them
@@ -104,12 +108,12 @@ typedef struct ad_bucket {
   ad_bucket_counters counters;
   ad_bucket_steps steps;
   ad_bucket_turn turn;
-  // with leaves: this rank's sums of leaves, in memory whose beginning is that of `sent`, or in the bucket's slot. In a
-  // microbatch `sent` and `partial` point to the level in which the leaf forms.
+  // With leaves: this rank's sums of leaves. Their memory begins where that of `sent` begins, or is the bucket's slot.
+  // In a microbatch `sent` and `partial` point to the stack's level into which the leaf's gradients are written.
   ad_node_stack stack;
-  // with leaves, if the path's first step is early: what it leaves on this rank, so parts of sums if it scatters, in
-  // memory whose beginning is that of `sum`. In a step `sum` points to the level that a collective writes or the next
-  // one reads.
+  // With leaves, if the path's first step is early: the results of this step on this rank (only its shards of the sums,
+  // if the step is a reduce_scatter). Their memory begins where that of `sum` begins. In a step of the path `sum`
+  // points to the level that the collective writes, or that the next collective reads.
   ad_node_stack early_sums;
 } ad_bucket;
 
@@ -148,7 +152,7 @@ typedef struct ad_dump ad_dump;
 typedef struct ad_reducer_leaves {
   ad_leaf_deal deal;       // deal.leaves 0: the reducer has no leaves
   ad_sync *sync;           // the memory of deal.sync
-  int64_t *starts;         // [data-parallel positions + 1]: where the leaves of a collective's members begin
+  int64_t *starts;         // [data-parallel positions + 1]: memory for `starts` of ad_leaf_ranges
   int64_t replica, shard;  // this rank's data-parallel position
   int64_t rounds;          // number of rounds of this step that have begun
   int64_t leaf;            // the leaf of this round; -1: this rank has none
@@ -195,11 +199,11 @@ void ad_buckets_release(ad_reducer *reducer);
  * `earlier` for sums that are reduced before the last microbatch. */
 ad_status ad_bucket_keep_partial(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 ad_status ad_bucket_keep_earlier(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
-/* Returns the size of the memory of `sent`: one value or, with leaves, a stack of them. */
+/* Returns the size in bytes of the memory of `sent`, which has one value or, with leaves, a stack of values. */
 static inline size_t ad_bucket_bytes(const ad_bucket *bucket) {
   return bucket->stack.levels ? ad_stack_bytes(&bucket->stack) : ad_array_bytes(&bucket->sent);
 }
-/* Returns the size of the memory of `sum`, if it has its own. */
+/* Returns the size in bytes of the memory of `sum`. Only for a bucket whose `sum` does not use the memory of `sent`. */
 static inline size_t ad_bucket_sum_bytes(const ad_bucket *bucket) {
   return bucket->early_sums.levels ? ad_stack_bytes(&bucket->early_sums) : ad_array_bytes(&bucket->sum);
 }
@@ -297,13 +301,14 @@ typedef struct ad_order_passing {
   int launches;
   ad_status status;
 } ad_order_passing;
-/* Argument of the injection point AD_INJECT_NODE: the node on top of a stack of the bucket is new. */
+/* Argument of the injection point AD_INJECT_NODE, which is reached when a stack of the bucket has a new node on top. */
 typedef struct ad_node_passing {
   ad_reducer *reducer;
   ad_bucket *bucket;
   ad_node_stack *stack;
-  int steps;       // its values are through so many steps of the bucket's path
-  int is_brought;  // 1: a leaf, or what the last of these steps brought; 0: this rank added two nodes
+  int steps;  // how many steps of the bucket's path the node's values have passed
+  // 1: the node is a leaf, or a result of the last of these steps; 0: it is the sum of two nodes that this rank added
+  int is_brought;
 } ad_node_passing;
 /* Argument of the injection point AD_INJECT_ADDED: the sum of a gradient and the gradients of earlier microbatches. */
 typedef struct ad_added_passing {
@@ -312,39 +317,41 @@ typedef struct ad_added_passing {
   size_t numel;
 } ad_added_passing;
 
-/* leaves.c: what differs in a reducer with leaves. */
+/* leaves.c: the functions that only a reducer with leaves needs. */
 static inline int ad_reducer_has_leaves(const ad_reducer *reducer) { return reducer->leaves.deal.leaves > 0; }
 ad_status ad_leaves_take(ad_reducer *reducer, const ad_leaf_options *options) AD_CHECKED;
 void ad_leaves_release(ad_reducer *reducer);
-/* Finds the data-parallel positions in the mesh of the parameters, whose buckets are built. AD_INVALID or AD_TYPE, with
- * a parameter's name, if the parameters cannot be summed by leaves, or the collectives of a bucket's path would not sum
- * by the tree over the leaves. */
+/* Finds the data-parallel positions in the parameters' mesh, and assigns leaves to them. The buckets must be built.
+ * AD_INVALID or AD_TYPE, with a parameter's name, if the parameters cannot be summed by leaves, or if the collectives
+ * of a bucket's path would not sum by the tree over the leaves. */
 ad_status ad_leaves_deal(ad_reducer *reducer) AD_CHECKED;
-/* Makes the stacks of a bucket, without memory. */
+/* Makes the bucket's stacks, and computes how many levels they need. Does not allocate their memory. */
 ad_status ad_leaves_make_stacks(const ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 /* Returns 1 if this rank has no leaf in this round, so that its gradients are discarded; else 0. */
 static inline int ad_leaves_idle(const ad_reducer *reducer) {
   return ad_reducer_has_leaves(reducer) && reducer->leaves.leaf < 0;
 }
-/* Begins the step, or goes on after an AD_SYNC_ALL: what the bucket has so far are sums over all ranks. If the next ones
- * are at first sums over fewer, it is set apart. */
+/* Begins a segment of the step (deal.h). All sums that the bucket has so far are sums over all ranks. If the sums of
+ * the new segment are at first sums over fewer ranks, the earlier sums are set apart in the stack. */
 void ad_leaves_begin_segment(ad_bucket *bucket);
-/* Points the bucket's arrays to the memory in which this round's leaf forms. */
+/* Points the bucket's arrays to the memory for this round's leaf. */
 ad_status ad_leaf_begin(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
-/* Ends a round for a bucket that it does not send: adds its leaf to this rank's sums. Parameters without a gradient have
- * zeros in the leaf. */
+/* Ends a round for a bucket that the round does not send: adds the round's leaf to this rank's sums. Parameters without
+ * a gradient have zeros in the leaf. */
 ad_status ad_leaf_keep(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
-/* The same for a bucket that is sent next: its arrays then point to the sum of all leaves of this rank that are sent. */
+/* Ends a round for a bucket that the round sends: adds the round's leaf to this rank's sums, and points the bucket's
+ * arrays to the sums that are to be sent. */
 ad_status ad_leaves_complete(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
-/* Returns how many steps of its path the bucket runs, if it is launched in this round. */
+/* Returns how many steps of its path the bucket runs if it is launched in this round. */
 int ad_leaves_steps(const ad_reducer *reducer, const ad_bucket *bucket);
-/* Notes in the stack which leaves the results of the next step of the path are sums of, and points `sum` to where the
- * step writes them. */
+/* Call before the next step of the path is posted: records in the stack which sums of leaves the step brings, and
+ * points `sum` to the memory that the step writes. */
 ad_status ad_leaves_post(const ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
-/* *out: the leaves of which the members of the next step have sums; `leaves` is 0 if the step sums no leaves. Valid until
- * the next call for this reducer. */
+/* *out: the leaves whose sums the members submit in the next step of the path; out->leaves is 0 if the step sums no
+ * leaves. Valid until the next call for this reducer. */
 void ad_leaves_ranges(const ad_reducer *reducer, const ad_bucket *bucket, ad_leaf_ranges *out);
-/* When this step is through: adds its results to other sums, and points `sum` to the lowest that the next step sums. */
+/* Call when the step posted last is complete: adds its results to this rank's other sums, and points `sum` to the
+ * lowest of the sums that the next step reads. */
 void ad_leaves_settle(ad_reducer *reducer, ad_bucket *bucket);
 /* AD_TYPE unless the bucket has the sums of all leaves up to the round in which it was launched. */
 ad_status ad_leaves_check(const ad_reducer *reducer, const ad_bucket *bucket) AD_CHECKED;

@@ -17,7 +17,8 @@ ad_node_stack ad_stack_for(int64_t first, int64_t count, int64_t leaves, ad_dtyp
 
 static size_t value_bytes(const ad_node_stack *stack) { return stack->numel * ad_dtype_size(stack->dtype); }
 
-/* Levels lie one after another, as collectives by leaves take and give values. */
+/* Levels lie one after another without gaps, because collectives that sum leaves read and write several values in this
+ * form. */
 size_t ad_stack_bytes(const ad_node_stack *stack) { return stack->levels * value_bytes(stack); }
 
 void *ad_stack_level(const ad_node_stack *stack, size_t at) {
@@ -28,8 +29,8 @@ size_t ad_stack_used(const ad_node_stack *stack) {
   return stack->arriving ? stack->at + stack->arriving : stack->count;
 }
 
-/* Law 6: a sum of the node and of what is before it must have each leaf once, in ascending order. `leaps` is 1 if the
- * node need not begin where the leaves before it end. */
+/* Checks law 6 (like adds to like): in a sum each leaf occurs once, and leaves are in ascending order, so `node` must
+ * begin where the last node of the stack ends. `leaps` 1: `node` may also begin later. */
 static ad_status check_follows(const ad_node_stack *stack, ad_node node, int leaps) {
   ad_node before = {leaps ? 0 : node.first, 0};
   if (stack->arriving)
@@ -74,7 +75,7 @@ ad_status ad_stack_place(ad_node_stack *stack, ad_node node, int adds) {
     AD_TRY(check_next(stack, node));
     if (!stack->arriving) stack->at = stack->count;
     stack->node[stack->at + stack->arriving++] = node;
-  } else {  // the top, with what is added to it, is brought anew
+  } else {  // the collective adds to the top, so the parent of both nodes replaces the top as the node that arrives
     stack->at = --stack->count;
     stack->node[stack->at].count += node.count;
     stack->arriving = 1;

@@ -23,7 +23,7 @@ typedef struct ad_copy_kind {
   ad_group group;
   int shared;
   size_t *elements;  // [unit]: number of elements of the unit's copies
-  size_t *own;       // [unit]: number of elements of this rank's parts of them
+  size_t *own;       // [unit]: number of elements of this rank's parts of the unit's copies
   size_t most, most_own;
 } ad_copy_kind;
 
@@ -49,7 +49,7 @@ struct ad_store {
   size_t kind_count;
   ad_copy_slot *slots;
   size_t slot_count;
-  // number of gathers posted; number of these, from the first on, that surely all ranks have posted
+  // gathers: number of gathers that this rank has posted; completed: so many gathers all ranks have surely posted
   uint64_t gathers, completed;
   ad_segment *segments;  // memory for the segments of one unit's parameters
   const char **names;    // memory for the names of one unit's parameters

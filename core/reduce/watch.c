@@ -10,8 +10,9 @@ static void call(ad_injection mutation, void *passing) {
   if (mutation.function) mutation.function(mutation.context, passing);
 }
 
-/* Returns what this rank has of a parameter's gradient on the top of a stack. In the stack of leaves gradients are full,
- * as they were submitted; in that of early sums they are packed as the results are, which lie on its lowest level. */
+/* Returns this rank's part of a parameter's gradient in the value on top of a stack. The stack of leaves has full
+ * gradients, as they were submitted. The stack of early sums has gradients that are packed like the reducer's results,
+ * which lie on the stack's lowest level. */
 static ad_array top_of(const ad_node_passing *of, const ad_reduced_param *param) {
   const ad_bucket *bucket = of->bucket;
   const ad_node_stack *stack = of->stack;
@@ -24,7 +25,7 @@ static ad_array top_of(const ad_node_passing *of, const ad_reduced_param *param)
   return values;
 }
 
-/* Visits the node on top, for each parameter of the bucket. */
+/* Calls watch->visit for the node on top, once for each parameter of the bucket. */
 static void visit_top(const ad_sum_watch *watch, const ad_node_passing *of, ad_axes over, ad_axes beyond) {
   const ad_bucket *bucket = of->bucket;
   for (size_t i = 0; of->stack->memory && i < bucket->members.count; i++) {
@@ -43,7 +44,8 @@ static void see_node(void *context, void *passing) {
   call(watch->before[NODE], passing);
 }
 
-/* After a step over axes that are not data-parallel ones: it has summed the sum of all leaves over them. */
+/* At AD_INJECT_REDUCED, after a step of the path: if a step so far was over an axis that is not data-parallel, visits
+ * the sum of all leaves, which is now also summed over that axis. */
 static void see_reduced(void *context, void *passing) {
   const ad_sum_watch *watch = context;
   const ad_bucket_passing *of = passing;

@@ -79,8 +79,8 @@ static ad_status take_hop(ad_table_cell cell, ad_table_cell *rest, ad_action *ac
   return AD_OK;
 }
 
-/* Refuses an action that has a number too many or too few for its kind. Sets the fields that the kind does not use to
- * 0. */
+/* Refuses an action whose stage or microbatch is missing, or is given although actions of its kind have none. Sets the
+ * fields that the kind does not use to 0. */
 static ad_status check_names(ad_table_cell cell, ad_action *action) {
   ad_action_names names = ad_action_record_of(action->kind)->names;
   int wants_stage = names != AD_NAMES_NOTHING;

@@ -41,7 +41,7 @@ static size_t line_length(const char *line, const char *end, const char **next) 
   return (size_t)(stop - line);
 }
 
-/* Returns the end of the text without trailing empty lines, which stand for no rank. */
+/* Returns the end of the text without trailing empty lines, which represent no rank. */
 static const char *end_of_rows(const char *text, const char *end) {
   while (end > text && (end[-1] == '\n' || end[-1] == '\r' || end[-1] == ' ' || end[-1] == '\t')) end--;
   return end;

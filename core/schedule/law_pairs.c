@@ -165,7 +165,7 @@ static void add_misplaced(const ad_table *table, ad_table_pairs pairs, size_t nu
 /* Compares the order of receiving with the order of sending; adds the first fault of each channel. */
 static void compare_orders(const ad_table *table, ad_table_pairs pairs, const message *sent, const message *received,
                            size_t count, ad_table_faults *faults) {
-  /* index of the first message of this channel; the last channel that has a fault */
+  /* first: index of the first message of this channel; wrong: the last channel to which a fault was added */
   size_t first = 0, wrong = SIZE_MAX;
   for (size_t i = 0; i < count; i++) {
     if (sent[i].channel != sent[first].channel) first = i;

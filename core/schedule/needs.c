@@ -50,8 +50,8 @@ static ad_table_spot value_over(const ad_table_index *index, size_t e, int32_t m
                                          : ad_table_find(index, AD_ACTION_F, ad_table_edge(index->table, e).from, m);
 }
 
-/* Returns the action after which the edge's gradient is on the rank of the edge's first stage; nowhere if none is sent
- * back. */
+/* Returns the action after which the edge's gradient is on the rank of the edge's first stage. The result has rank -1
+ * if no gradient goes back over the edge. */
 static ad_table_spot gradient_over(const ad_table_index *index, size_t e, int32_t m) {
   ad_stage_edge edge = ad_table_edge(index->table, e);
   if (edge.way == AD_STAGE_ONE_WAY) return nowhere;

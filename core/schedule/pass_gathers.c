@@ -1,6 +1,6 @@
 /* The pass that inserts gathers: a stage's parameters are gathered before the first action that uses them, and released
- * after the last action that uses them. If the number of gathered stages on a rank is limited, the rank first releases
- * the stage that is used again latest. */
+ * after the last action that uses them. If the number of gathered stages on a rank is limited, the rank releases a
+ * stage before it gathers one too many: the stage whose next use is latest. */
 #include "base/memory.h"
 #include "schedule/passes.h"
 

@@ -1,6 +1,6 @@
 /* ZB-H1: the order of 1F1B with I in place of B, so that the stage before does not wait for the weights' gradient. Rank
- * r performs each W r microbatches after the I, and so the last ones at the end, where it would wait in 1F1B. Qi et
- * al., Zero Bubble Pipeline Parallelism, 2023. */
+ * r performs the W of a microbatch r microbatches after its I. So rank r performs the last r of its W at the end, at a
+ * time when it would wait in 1F1B. Qi et al., Zero Bubble Pipeline Parallelism, 2023. */
 #include "schedule/generate.h"
 
 // Adds a rank's actions: F is `ahead` microbatches ahead of I, and W is `rank` microbatches behind I.

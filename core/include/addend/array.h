@@ -89,10 +89,11 @@ AD_API AD_CHECKED ad_status ad_array_add_at(ad_array *to, const ad_array *from, 
  * step needs it. */
 #define ad_array_full(...) ad_array_full_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_full_at(ad_comm *comm, const ad_array *in, ad_array *out, const char *site);
-/* The inverse of ad_array_full: fills this rank's part of `to` with its elements of `full`, which has the same shape,
- * dtype and scale, all of its elements on this rank. Where `to` is P, the first rank of a group gets the value and the
- * others zeros, so that their sum is the value. For initial values and files. Local. AD_TYPE if `to` is V on an axis;
- * AD_INVALID if shapes, dtypes or scales differ, or if `full` is a part. On failure nothing is written. */
+/* The inverse of ad_array_full, for initial values and files: copies this rank's elements of `full` into `to`. `full`
+ * has the shape, dtype and scale of `to`, and has all elements on this rank. On axes on which `to` is P, the first rank
+ * of a group gets the value and all other ranks get zeros, so that their sum is the value. Local. AD_TYPE if `to` is V
+ * on an axis; AD_INVALID if shapes, dtypes or scales differ, or if `full` has only a part of the elements. On failure
+ * nothing is written. */
 #define ad_array_from_full(...) ad_array_from_full_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_array_from_full_at(const ad_comm *comm, const ad_array *full, ad_array *to,
                                                   const char *site);

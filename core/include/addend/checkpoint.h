@@ -1,15 +1,15 @@
 /* Distributed checkpoints: named arrays of which each rank has a part. All ranks write them; any other mesh, layout or
  * number of ranks can read them. Checkpoints know arrays, not models.
  *
- * For users. Only one thread at a time may use a checkpointer and its comm. Its own thread writes the files, and calls
- * nothing of yours.
+ * For users. Only one thread at a time may use a checkpointer and its comm. The checkpointer writes files on a thread
+ * of its own, which calls none of the user's functions.
  *
  * FOLDER/step-N/ is a complete checkpoint after N steps. It contains:
  *   rank-R.safetensors   the pieces that rank R wrote
  *   index.json           which slice of which value is in which file, and every file's xxhash64
  * Every distinct element is written once: by the first rank along the axes on which the value is R or I. While a
- * checkpoint is being written its folder is named step-N.TOKEN.tmp, with a random TOKEN; the folder gets its final
- * name when everything in it is on disk. All ranks must see the same file system. */
+ * checkpoint is being written its folder is named step-N.TOKEN.tmp, with a random TOKEN; the folder gets its final name
+ * when everything in it is on disk. All ranks must see the same file system. */
 #ifndef ADDEND_CHECKPOINT_H
 #define ADDEND_CHECKPOINT_H
 #include "addend/array.h"

@@ -2,8 +2,8 @@
  * (processes of one machine), mpi (one or more machines) or dry (nothing moves). Every collective carries a signature.
  * If the signatures of a group's ranks differ, every rank of the group gets an error instead of hanging.
  *
- * For users. Only one thread at a time may use a comm, its requests and its groups; ad_comm_missing says what another
- * thread may ask. */
+ * For users. Only one thread at a time may use a comm, its requests and its groups; only ad_comm_missing may be called
+ * by a second thread at the same time. */
 #ifndef ADDEND_COMM_H
 #define ADDEND_COMM_H
 #include "addend/dtype.h"
@@ -36,7 +36,7 @@ typedef struct ad_rendezvous {
   ad_status (*wait)(void *context, const char *key, int64_t seconds);
   /* Copies the value of `key`, which was put before and must have exactly `bytes` bytes; fails otherwise. */
   ad_status (*get)(void *context, const char *key, void *value, size_t bytes);
-  int64_t seconds; /* how long a rank waits for another to arrive; 0: 300 */
+  int64_t seconds; /* seconds that a rank waits for another rank to join; 0: 300 */
 } ad_rendezvous;
 /* Joins a world of `size` processes of this machine as rank `rank`. The processes were started by another launcher than
  * addend's, and each passes a different `rank`. Blocks until all have joined. The processes share memory that has no
@@ -96,13 +96,16 @@ typedef struct ad_segment {
   size_t row; /* number of elements in one row */
 } ad_segment;
 
-/* Which leaves of a batch (train.leaves) the members of a group sum: member i the leaves [starts[i], starts[i + 1]) of
- * `leaves`. All members give the same numbers. Leaves are summed by an aligned tree: a node of it is the leaves [k 2^j,
- * (k + 1) 2^j), cut off at the last leaf, and is the sum of its two halves. So the result has the same bits however the
- * leaves are divided among members. A range of leaves is one node or several: the fewest, in ascending order. */
+/* Describes a collective that sums leaves, the parts of a batch whose gradients are computed one by one (train.leaves).
+ * The batch has `leaves` leaves, and member i of the group submits the sums of leaves starts[i] to starts[i + 1] - 1.
+ * All members pass the same `leaves` and `starts`.
+ *
+ * Leaves are summed by an aligned tree. Its nodes are the leaves k 2^j to (k + 1) 2^j - 1, cut off at the last leaf;
+ * the sum of a node is the sum of its two halves. So the result has the same bits however the leaves are divided among
+ * members. A member's leaves are one node or several: the fewest nodes, in ascending order. */
 typedef struct ad_leaf_ranges {
   int64_t leaves;
-  const int64_t *starts; /* one more than the group has members */
+  const int64_t *starts; /* [number of members + 1]; may not decrease */
 } ad_leaf_ranges;
 
 /* Describes one collective. Zero fields mean the defaults. The caller owns all memory. The memory of `in`, `out` and of
@@ -111,7 +114,7 @@ typedef struct ad_leaf_ranges {
 typedef struct ad_collective {
   size_t size; /* sizeof(ad_collective) */
   ad_collective_op op;
-  ad_group group; /* this rank's group, which must contain the rank; with `mesh` NULL: all ranks of the world */
+  ad_group group; /* the group, which must contain this rank; if its field `mesh` is NULL: all ranks of the world */
   /* `in` and `out` may overlap only in these ways: they are equal (all_reduce, broadcast), `in` is this rank's block
    * inside `out` (all_gather), or `out` is this rank's block inside `in` (reduce_scatter). */
   const void *in;
@@ -144,14 +147,15 @@ typedef struct ad_collective {
   const ad_segment *segments;
   size_t segment_count;
   int64_t root; /* broadcast: index of the sender in the group */
-  /* The call site named in messages, for a library that calls for its own caller; NULL: the line of this call. Ranks
-   * may have different sites. */
+  /* The call site that messages name, for a library that runs collectives for its own callers; NULL: the line of this
+   * call. Ranks may have different sites. */
   const char *site;
   const ad_ranks *ranks; /* the group as a list of ranks, instead of `group`; AD_INVALID if both are set */
-  /* For all_reduce and reduce_scatter: sums of floats by the aligned tree over leaves, all in one dtype. `in` has one
-   * value for each node of this rank's leaves, one after another; `out` gets one for each node of all members' leaves.
-   * Unless each member has one node, and so has the result, both must be memory of ad_comm_alloc. NULL: one value a
-   * member, summed by law 10's tree over members. */
+  /* For sums of floats by all_reduce and reduce_scatter. If not NULL, values are summed by the aligned tree over leaves
+   * (see ad_leaf_ranges); inputs, sums and outputs then have one dtype and no scale. `in` has one value for each node
+   * of this rank's leaves, one after another; `out` gets one value for each node of all members' leaves together. `in`
+   * and `out` must be memory of ad_comm_alloc, unless each member's leaves are one node and all members' leaves
+   * together are one node. NULL: each member has one value, and values are summed by law 10's tree over members. */
   const ad_leaf_ranges *ranges;
 } ad_collective;
 
@@ -233,9 +237,9 @@ AD_API AD_CHECKED ad_status ad_ranks_create_at(ad_comm *comm, const int64_t *ran
  * ad_comm_close. NULL allowed. */
 AD_API void ad_ranks_release(ad_ranks *ranks);
 AD_API int64_t ad_ranks_count(const ad_ranks *ranks);
-/* The rank of member number `index`; -1, with a message in ad_last_error(), if there is no such member. */
+/* Returns the rank of the member with this index; -1, with a message in ad_last_error(), if there is no such member. */
 AD_API int64_t ad_ranks_rank(const ad_ranks *ranks, int64_t index);
-/* the member's number; -1 if the rank is not in the list */
+/* Returns the index of the member that is `rank`; -1 if `rank` is not in the list. */
 AD_API int64_t ad_ranks_index(const ad_ranks *ranks, int64_t rank);
 
 /* Reports to every rank of the world that this rank failed: the call in which a rank waits, or its next call, returns
@@ -244,9 +248,9 @@ AD_API int64_t ad_ranks_index(const ad_ranks *ranks, int64_t rank);
  * ranks in the same way. If `message` is NULL or "", it is the general sentence of the status. */
 AD_API void ad_comm_fail(ad_comm *comm, ad_status status, const char *message);
 /* *out: a text about the ranks that this rank waits for in its present call, and about ranks that are stopped
- * (SIGSTOP): for each its process, what the process does, and its last call in this world; "" if that is not known
- * (only backend shm knows). For the message of a timeout: a thread other than the waiting one may call it, as long as
- * no thread closes the comm. Caller frees *out with free(). */
+ * (SIGSTOP). For each of these ranks it has the process, what the process does, and its last call in this world. *out
+ * is "" if that is not known (only backend shm knows). For the message of a timeout: a thread other than the waiting
+ * one may call this function, as long as no thread closes the comm. The caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_comm_missing(const ad_comm *comm, char **out);
 /* Returns AD_OK, or the error of the world if a rank has failed. Never waits. */
 AD_API AD_CHECKED ad_status ad_comm_health(ad_comm *comm);

@@ -1,6 +1,6 @@
 /* For authors of frameworks: the public API of libaddend, the core library, in the order in which its headers build on
- * each other. Not in it are schedule.h (tables of pipelines), diff.h (dumps) and helpers.h, which are included by
- * themselves. */
+ * each other. This header does not include schedule.h (tables of pipelines), diff.h (dumps) and helpers.h; include them
+ * by themselves. */
 #ifndef ADDEND_CORE_H
 #define ADDEND_CORE_H
 #include "addend/status.h"

@@ -31,8 +31,8 @@ AD_API uint64_t ad_random_stream(const char *name); /* the stream for a name: XX
  * character that changes the direction of writing, or of a sequence that is not UTF-8, is written as \xHH. Text that
  * does not fit into `buffer` is truncated. Returns buffer. */
 AD_API const char *ad_printable(const char *text, char *buffer, size_t size);
-/* Returns the one of `count` names that was probably meant by `unknown`, which differs from it by a letter or two; NULL
- * if no name is so similar. */
+/* Returns the name, of `count` names, that was probably meant by the unknown name `unknown`: the two differ by a letter
+ * or two. Returns NULL if no name is so similar. */
 AD_API const char *ad_nearest_name(const char *unknown, const char *const *names, size_t count);
 
 #if defined(__cplusplus)

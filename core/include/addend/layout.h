@@ -64,8 +64,8 @@ AD_API ad_axes ad_layout_axes_of(const ad_layout *layout,
                                  ad_type type); /* the axes on which the layout has exactly this type */
 /* the axes on which the value is sharded, along any dimension */
 AD_API ad_axes ad_layout_sharded_axes(const ad_layout *layout);
-/* Gives `axes` the type `type`. An axis that becomes sharded is the innermost of its dimension; several new ones are
- * nested in mesh order. */
+/* Sets the layout's type on `axes`. An axis that becomes sharded becomes the innermost of the axes that shard its
+ * dimension; if several axes become sharded together, they are nested in mesh order. */
 AD_API void ad_layout_set(ad_layout *layout, ad_axes axes, ad_type type);
 
 /* A run of indices along one dimension of the full value. */
@@ -80,10 +80,9 @@ AD_API ad_shape ad_layout_local_shape(const ad_layout *layout, const ad_shape *s
  * or several if the dimension is sharded zigzag. Empty spans are left out. Writes at most `max` spans and returns how
  * many there are in all. */
 AD_API int ad_layout_spans(const ad_layout *layout, int dim, int64_t n, int64_t rank, ad_span *spans, int max);
-/* A rank's place in a microbatch: the samples that `rank` reads of microbatch m (0 .. microbatches - 1), as indices in
- * the global batch of a step. `layout` is that of the samples, dimension 0, which is not zigzag (dp=S0 for data
- * parallelism). A rank outside the layout's mesh reads none, nor does any rank of a microbatch that
- * there is not, or of a zigzag layout. */
+/* Returns the samples that `rank` reads of microbatch m (0 .. microbatches - 1), as a range of indices in the global
+ * batch of a step. `layout` is the layout of the samples, which are dimension 0 (dp=S0 for data parallelism). The range
+ * is empty if the rank is not on the layout's mesh, if there is no microbatch m, or if the layout is zigzag. */
 AD_API ad_span ad_batch_rows(const ad_layout *layout, int64_t rank, int64_t global_batch, int64_t microbatches,
                              int64_t m);
 
@@ -152,10 +151,10 @@ typedef struct ad_rule {
 AD_API AD_CHECKED ad_status ad_layout_propagate_at(const ad_rule *rule, const ad_layout *const *operands,
                                                    const int *constant, size_t count, ad_layout *out, const char *site);
 /* *out: the layout of the same value on `view`, another factorisation of the same ranks; no bytes move. AD_TYPE names
- * the axes and the conversion that is needed; AD_INVALID if the ranks differ.
- * A named axis of size 1 of the view gets the type of the mesh's axis of size 1 at the same position (counted from the
- * fastest axis), or if there is none, the type of its own slower neighbour, so that types do not depend on sizes. Axes
- * that only the mesh names become R. */
+ * the axes and the conversion that is needed; AD_INVALID if the ranks differ. A named axis of size 1 of the view gets
+ * the type of the mesh's axis of size 1 at the same position (counted from the fastest axis). If the mesh has no such
+ * axis, it gets the type of the view's next slower axis, so that types do not depend on sizes. Axes that only the mesh
+ * names become R. */
 #define ad_layout_view(...) ad_layout_view_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_layout_view_at(const ad_layout *layout, const ad_mesh *view, ad_layout *out,
                                               const char *site);

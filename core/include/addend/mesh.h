@@ -87,7 +87,7 @@ typedef struct ad_group {
 /* The group over `axes` that contains `rank`, which must be in the mesh. */
 AD_API ad_group ad_mesh_group(const ad_mesh *mesh, ad_axes axes, int64_t rank);
 AD_API int64_t ad_group_size(const ad_group *group);
-AD_API int64_t ad_group_rank(const ad_group *group, int64_t index); /* the rank of member number `index` */
+AD_API int64_t ad_group_rank(const ad_group *group, int64_t index); /* the rank of the member with this index */
 /* the index of `rank` in the group; -1 if `rank` is no member */
 AD_API int64_t ad_group_index(const ad_group *group, int64_t rank);
 

@@ -23,18 +23,17 @@ typedef struct ad_schedule {
  * step or a number of the schedule is below 0, or if a number is not finite. */
 AD_API AD_CHECKED ad_status ad_schedule_at(const ad_schedule *schedule, int64_t step, double *out);
 
-/* The optimizers, and their states of a parameter in the order of ad_optimizer_state:
+/* The optimizers, and the states that they keep of a parameter, in the order of ad_optimizer_state:
  * - AD_ADAMW, after Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019: first_moment, second_moment.
- * With
- *   the bias-corrected moments m and v of the gradient:
+ *   With the bias-corrected moments m and v of the gradient:
  *     param -= lr * (m / (sqrt(v) + epsilon) + decay * param)
- * - AD_SGD, as torch.optim.SGD with dampening 0: momentum, which is not kept if the option `momentum` is 0. With
- *   g = gradient + decay * param:
+ * - AD_SGD, as torch.optim.SGD with dampening 0: momentum, which is not kept if the option `momentum` is 0. With g =
+ *   gradient + decay * param:
  *     buffer = momentum * buffer + g
  *     param -= lr * buffer, or with nesterov lr * (g + momentum * buffer)
  * `decay` is the option weight_decay, or 0 for parameters that do not decay. */
 typedef enum ad_optimizer_kind { AD_ADAMW, AD_SGD, AD_OPTIMIZER_COUNT } ad_optimizer_kind;
-enum { AD_OPTIMIZER_STATES_MAX = 2 }; /* no optimizer keeps more states of a parameter */
+enum { AD_OPTIMIZER_STATES_MAX = 2 }; /* the most states that an optimizer keeps of a parameter */
 /* Zero fields mean the defaults. AD_INVALID for an option of another optimizer than `kind`. Write AD_BETA_ZERO for a
  * beta of 0, with which a moment depends on the last gradient alone. */
 #define AD_BETA_ZERO (-1.0)
@@ -54,11 +53,11 @@ typedef struct ad_optimizer ad_optimizer;
 AD_API AD_CHECKED ad_status ad_optimizer_create(const ad_array *const *params, const ad_param_spec *specs, size_t count,
                                                 const ad_optimizer_options *options, ad_optimizer **out);
 AD_API void ad_optimizer_destroy(ad_optimizer *optimizer);
-/* Updates all parameters in one pass by the formula of the optimizer, where the gradient is factor * grads[i]; `factor`
- * is the one of gradient clipping (ad_clip_factor). Layouts, scales and shapes must agree (law 6, like adds to like). A
- * gradient of another floating dtype is first converted to the parameter's dtype. A NULL gradient counts as zero.
- * AD_TYPE and AD_INVALID name the first parameter that is wrong; AD_INVALID also if the rate or the factor is not
- * finite. On failure nothing is updated. */
+/* Updates all parameters in one pass by the formula of the optimizer, in which the gradient of parameter i is factor *
+ * grads[i]. `factor` is usually that of gradient clipping (ad_clip_factor). Layouts, scales and shapes must agree (law
+ * 6, like adds to like). A gradient of another floating dtype is first converted to the parameter's dtype. A NULL
+ * gradient counts as zero. AD_TYPE and AD_INVALID name the first parameter that is wrong; AD_INVALID also if the rate
+ * or the factor is not finite. On failure nothing is updated. */
 #define ad_optimizer_step(...) ad_optimizer_step_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_optimizer_step_at(ad_optimizer *optimizer, ad_array *const *params,
                                                  const ad_array *const *grads, double lr, double factor,
@@ -67,9 +66,9 @@ AD_API int64_t ad_optimizer_steps(const ad_optimizer *optimizer);
 /* Sets the number of steps taken, on which AdamW's bias correction depends: call it after the optimizer's states were
  * loaded. AD_INVALID, with nothing changed, if the number is below 0. */
 AD_API AD_CHECKED ad_status ad_optimizer_set_steps(ad_optimizer *optimizer, int64_t steps);
-/* One state of one parameter, by its number; NULL if the optimizer keeps no such state of the parameter. Owned by the
- * optimizer. A checkpoint needs every state that is not NULL, for state = 0, 1, ... until ad_optimizer_state_name
- * returns NULL. */
+/* Returns state number `state` (from 0) of parameter number `param`; NULL if the optimizer keeps no such state of the
+ * parameter. Owned by the optimizer. A checkpoint needs every state that is not NULL, for state = 0, 1, ... until
+ * ad_optimizer_state_name returns NULL. */
 AD_API ad_array *ad_optimizer_state(ad_optimizer *optimizer, size_t param, size_t state);
 /* The name of a state, such as "first_moment"; NULL if optimizers of this kind have no state with that number. */
 AD_API const char *ad_optimizer_state_name(ad_optimizer_kind kind, size_t state);

@@ -28,25 +28,29 @@ typedef struct ad_bucket_step {
   ad_axes axes;
   size_t bytes; /* bytes that this rank contributes */
 } ad_bucket_step;
-/* Leaves make a step's sums independent of the number of ranks. The global batch is divided into `leaves` leaves; the
+/* Leaves make a step's sums independent of the number of ranks. The global batch is divided into `leaves` leaves. The
  * gradient of each leaf is computed by itself, and gradients are summed in the order of one tree over the leaves
  * (core/docs/laws.md, law 10), in the accumulate dtype. If a leaf's gradient has the same bits wherever it is computed,
  * the sums have the same bits on every number of ranks.
  *
  * A step has `rounds` rounds in place of microbatches. In each round, ranks with the same positions on dp_replicate and
- * dp_shard work on the same leaf, or on none; ad_reducer_leaf returns which.
+ * dp_shard work on the same leaf, or on no leaf; ad_reducer_leaf returns which leaf.
  *
- * AD_INVALID or AD_TYPE by ad_reducer_create: unless all parameters are on one mesh, R on dp_replicate and dp_shard, and
- * have precision policies whose `reduce` is `accumulate`; unless storage is sharded over no axes but these two, if the
- * gradient is summed over them; if dp_shard is before dp_replicate in the mesh, since the members of a collective must
- * have leaves that follow one another. Any number of ranks sums any number of leaves; ranks, and rounds that send, may
- * have none. If some storage is sharded over dp_shard and some is not, AD_SYNC_SHARD sums the gradients of both over
- * dp_shard. */
+ * Any number of ranks can sum any number of leaves: some ranks, and some rounds, may have no leaf. If some parameters'
+ * storage is sharded over dp_shard and that of others is not, AD_SYNC_SHARD sums the gradients of both over dp_shard.
+ *
+ * ad_reducer_create returns AD_INVALID or AD_TYPE unless
+ * - all parameters are on one mesh, and R on dp_replicate and dp_shard;
+ * - each precision policy has the same dtype as `reduce` and `accumulate`;
+ * - storage is such that gradients are reduce-scattered over no axes but dp_replicate and dp_shard;
+ * - dp_replicate is before dp_shard in the mesh, because the members of a collective, in their order, must have leaves
+ *   that follow one another. */
 typedef struct ad_leaf_options {
   int64_t leaves; /* at least 1 */
-  int64_t rounds; /* at least leaves / (size of dp_replicate * size of dp_shard), rounded up */
-  /* [rounds]: as of begin_microbatch; AD_SYNC_ALL in the last. Which rank has which leaf depends on them: what is sent
-   * together are leaves that follow one another. */
+  /* at least `leaves` divided by the number of data-parallel positions (dp_replicate * dp_shard), rounded up */
+  int64_t rounds;
+  /* [rounds]: how far each round's gradients are reduced; AD_SYNC_ALL in the last round. These values also decide which
+   * rank computes which leaf, because the leaves that are sent together must follow one another. */
   const ad_sync *sync;
 } ad_leaf_options;
 
@@ -94,17 +98,18 @@ AD_API AD_CHECKED ad_status ad_reducer_begin_microbatch_at(ad_reducer *reducer, 
 /* With leaves, the leaf (0 .. leaves-1) whose gradients this rank submits in round `round` (0 .. rounds-1) of each step;
  * -1 if it has none in this round, if there is no such round, and without leaves. */
 AD_API int64_t ad_reducer_leaf(const ad_reducer *reducer, int64_t round);
-/* With leaves, begins the next round of the step, in place of begin_microbatch; end_microbatch ends it. Between the two,
- * `add` is called for each parameter that has a gradient in this leaf; which ones may differ between leaves. AD_INVALID,
- * with nothing changed, unless `sync` is that of the round and `leaf` what ad_reducer_leaf returns for it. If that is
- * -1, gradients that this rank submits nevertheless are checked and then ignored. */
+/* With leaves, begins the next round of the step, in place of begin_microbatch; end_microbatch ends the round. In
+ * between, `add` is called for each parameter that has a gradient in this leaf; leaves may have gradients of different
+ * parameters. AD_INVALID, with nothing changed, unless `sync` is that of the round in ad_leaf_options and `leaf` is
+ * what ad_reducer_leaf returns for the round. If `leaf` is -1, gradients that this rank submits in the round are
+ * checked and then ignored. */
 #define ad_reducer_begin_leaf(...) ad_reducer_begin_leaf_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_begin_leaf_at(ad_reducer *reducer, ad_sync sync, int64_t leaf, const char *site);
 /* *out: memory of the bucket to which the backward may write this gradient directly; *adds: 1 if the gradient must be
  * added to the memory's contents, 0 if it must overwrite them. out->data is NULL if direct writing is impossible,
  * because the gradient's dtype or scale must still change: then pass the gradient to `add`. May wait until earlier
- * contents were sent. If the reducer reuses memory, *out is valid until its bucket was sent, and must be asked for
- * again in each microbatch; with leaves too, and *adds is always 0. */
+ * contents were sent. If the reducer reuses memory, *out is valid until its bucket was sent, and this function must be
+ * called again in each microbatch. With leaves it must be called again in each round, and *adds is always 0. */
 #define ad_reducer_target(...) ad_reducer_target_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_target_at(ad_reducer *reducer, size_t param, ad_array *out, int *adds,
                                                  const char *site);
@@ -131,9 +136,9 @@ AD_API AD_CHECKED ad_status ad_reducer_step_at(ad_reducer *reducer, const ad_arr
 AD_API const ad_array *ad_reducer_gradient(const ad_reducer *reducer, size_t param);
 /* Returns 1 if no gradient of the parameter came in any microbatch of the step; with leaves, in any leaf of any rank. */
 AD_API int ad_reducer_is_absent(const ad_reducer *reducer, size_t param);
-/* *out: the global norm of all gradients, with every distinct element counted once. With leaves its bits do not depend on
- * the number of data-parallel ranks: the squares of a row are summed in f64, and these sums exactly. Collective over
- * `group`. */
+/* *out: the global norm of all gradients, with every distinct element counted once. With leaves its bits do not depend
+ * on the number of data-parallel ranks: the squares of each row are summed in f64, and the sums of rows are added
+ * without rounding. Collective over `group`. */
 #define ad_reducer_norm(...) ad_reducer_norm_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_group *group, double *out,
                                                const char *site);

@@ -36,8 +36,8 @@ AD_API const ad_safetensor *ad_safetensors_find(const ad_safetensors *file, cons
 /* Returns the text under `key` in the header's "__metadata__", NULL if there is none. Owned by the file. */
 AD_API const char *ad_safetensors_metadata(const ad_safetensors *file, const char *key);
 
-/* Returns AD_INVALID if a value is infinite or NaN. The message names the file and, for each of the first few tensors
- * with such a value, the index of the tensor's first one. Reads the whole file. */
+/* Returns AD_INVALID if a value is infinite or NaN. The message names the file, the first few tensors that have such a
+ * value, and the index of the first such value in each of them. Reads the whole file. */
 AD_API AD_CHECKED ad_status ad_safetensors_check_values(const ad_safetensors *file);
 
 /* Writes a file tensor by tensor, in the given order, so that not all tensors need to be in memory together. */

@@ -60,8 +60,7 @@ typedef enum ad_action_kind {
       AD_ACTION_COUNT
 } ad_action_kind;
 
-/* One action. Fields that its kind does not use are 0. In a REDUCE, `microbatch` is -1 if it is its stage's last of the
- * step. */
+/* One action. Fields that its kind does not use are 0. `microbatch` is -1 in the last REDUCE of a stage in the step. */
 typedef struct ad_action {
   ad_action_kind kind;
   int32_t stage, microbatch;
@@ -136,7 +135,7 @@ AD_API AD_CHECKED ad_status ad_table_make(const char *name, const ad_table_shape
 AD_API const char *ad_table_schedule_name(size_t index);
 /* Adds the compute actions of a program whose phases are the stages, in the program's order. Stage s lies on rank
  * rank_of[s] and passes its value to the stages that ad_table_connect declared, or else to the next stage. A stage that
- * passes a value to another rank is one microbatch ahead of it. The table must not have an action yet. */
+ * passes a value to another rank is one microbatch ahead of that rank. The table must not have an action yet. */
 AD_API AD_CHECKED ad_status ad_table_add_leads(ad_table *table, const int32_t *rank_of, int32_t stages,
                                                int32_t microbatches);
 
@@ -178,7 +177,7 @@ typedef enum ad_table_pairs {
   /* AD_TABLE_PAIRS_RANKS if the table was read from a CSV, as PyTorch executes, else AD_TABLE_PAIRS_EDGE */
   AD_TABLE_PAIRS_OF_SOURCE,
   AD_TABLE_PAIRS_EDGE, /* in order on each edge and direction, because each edge and direction has its own tag */
-  /* in order of all that one rank sends to another, whatever the stages, because there are no tags */
+  /* in the order of all messages from one rank to another, whatever their stages, because messages have no tags */
   AD_TABLE_PAIRS_RANKS
 } ad_table_pairs;
 
