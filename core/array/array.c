@@ -67,8 +67,8 @@ static ad_status check_rank(const ad_comm *comm, const ad_mesh *mesh, const char
       (long long)ad_mesh_last_rank(mesh));
 }
 
-/* Refuses dtypes that only collectives support. Gradients and tensors consist of arrays, so these cannot have such
- * dtypes either. */
+/* Refuses dtypes that only collectives support. Gradients and tensors consist of arrays, so gradients and tensors
+ * cannot have such dtypes either. */
 static ad_status check_dtype(ad_dtype dtype, const char *what, const char *site) {
   if (!ad_dtype_size(dtype))
     return ad_fail(AD_INVALID,

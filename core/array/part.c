@@ -44,7 +44,7 @@ size_t ad_part_numel(const ad_part *part) {
   return (size_t)numel;
 }
 
-/* Where a part stores an index of a dimension: the offset in the part, and how many indices, this one included, are
+/* Where a part stores an index of a dimension: the offset in the part, and how many indices from this index on are
  * contiguous both in the dimension and in the part. */
 typedef struct place {
   int64_t offset, room;

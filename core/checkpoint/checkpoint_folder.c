@@ -1,5 +1,5 @@
 /* Names of checkpoints, and an order of renames and removals such that a folder with the name of a complete checkpoint
- * is complete, wherever the machine stops. Other files decide what is in a checkpoint. */
+ * is always complete, even if the machine stops at any moment. Other files decide what is in a checkpoint. */
 #include "checkpoint/checkpoint_folder.h"
 
 #include <dirent.h>

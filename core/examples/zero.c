@@ -121,7 +121,7 @@ static ad_span own_samples(const trainer *t, int64_t m) {
   return ad_batch_rows(&t->rows, ad_comm_rank(t->comm), BATCH, MICROBATCHES, m);
 }
 
-/* Sums the counts over all ranks while the first microbatch could already run. */
+/* Posts the sum of the counts over all ranks, which is in flight while the first microbatch runs. */
 static ad_status post_counts(trainer *t) {
   int64_t own[MICROBATCHES] = {0};
   for (int64_t m = 0; m < MICROBATCHES; m++) {
@@ -243,7 +243,7 @@ static ad_status resume(trainer *t, const char *folder) {
   return ad_store_refresh(t->store, AD_MASTERS_WRITTEN);
 }
 
-/* Gathers each full value on every rank; the first rank writes them. */
+/* Gathers each full parameter on every rank; the first rank writes the file. */
 static ad_status export_weights(trainer *t, const char *path) {
   double w1[HIDDEN * FEATURES], w2[HIDDEN];
   ad_array full[PARAMS] = {{.data = w1}, {.data = w2}};
@@ -263,7 +263,7 @@ static ad_status export_weights(trainer *t, const char *path) {
   return status;
 }
 
-/* Takes this rank's rows of one parameter from a file's tensor. */
+/* Copies this rank's rows of one parameter from a file's tensor. */
 static ad_status read_value(trainer *t, size_t p, const ad_safetensors *file) {
   char have[64], need[64];
   const ad_param_spec *spec = &t->specs[p];
@@ -292,7 +292,7 @@ static ad_status read_weights(trainer *t, const char *path) {
   return status ? status : ad_store_refresh(t->store, AD_VALUES_WRITTEN);
 }
 
-/* Prints the root of the sum of all squares, which is the same on any number of ranks. */
+/* Prints the norm of all parameters, which is the same on any number of ranks. */
 static ad_status print_size(trainer *t) {
   const ad_array *values[PARAMS] = {ad_store_value(t->store, W1), ad_store_value(t->store, W2)};
   double squares;

@@ -197,7 +197,7 @@ static DIR *open_folder(const char *path) {
   return folder;
 }
 
-/* Called after `path` could not be opened as a folder: if a file or a link has this name, removes it. */
+/* Called after `path` could not be opened as a folder: removes `path` if it is a file or a link. */
 static ad_status remove_other(const char *path) {
   int reason = errno;
   if (reason == ENOENT || ((reason == ELOOP || reason == ENOTDIR) && !unlink(path))) return AD_OK;

@@ -43,8 +43,8 @@ INLINE uint16_t f32_to_bf16(float value) {
 }
 
 /* bf16_widened and f32_rounded convert like bf16_to_f32 and f32_to_bf16, but do not make NaNs quiet; for use inside a
- * reduction. There a NaN either becomes the canonical one, which they keep, or is only copied through f32 and comes
- * back with the same bits. */
+ * reduction. In a reduction a NaN either becomes the canonical NaN, which these functions do not change, or is only
+ * converted to f32 and back, which restores its bits. */
 INLINE float bf16_widened(uint16_t half) { return float_of((uint32_t)half << 16); }
 
 INLINE uint16_t f32_rounded(float value) {
@@ -455,7 +455,7 @@ static void cast_past(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype s
 typedef struct reducer {
   void *const *out;
   const void *const *sources;
-  const uint32_t *leaves;  // as in ad_reducing, and so is `aligned`
+  const uint32_t *leaves;  // `leaves` and `aligned` are as in ad_reducing
   int aligned;
   size_t out_count, source_count;
   size_t first, index_count;        // the addends that the sources contain: index of the first, and how many

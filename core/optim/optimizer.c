@@ -1,4 +1,5 @@
-/* An optimizer on arrays: its states, checks and step. records.c says what each kind of optimizer is. */
+/* An optimizer on arrays: its states, checks and step. records.c has the record that describes each kind of
+ * optimizer. */
 #include <math.h>
 #include "addend/optim.h"
 #include "base/dtypes.h"

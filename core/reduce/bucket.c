@@ -50,8 +50,8 @@ static ad_status put_in_bucket(ad_reducer *reducer, size_t param_index) {
   return AD_OK;
 }
 
-/* Returns the lowest parameter number in the bucket. Backward computes gradients from the last parameter to the first,
- * so the bucket is complete when the gradient of this parameter arrives. */
+/* Returns the lowest index of a parameter in the bucket. Backward computes gradients from the last parameter to the
+ * first, so the bucket is complete when the gradient of this parameter arrives. */
 static size_t lowest_param(const ad_bucket *bucket) { return bucket->members.index[bucket->members.count - 1]; }
 
 static void sort_by_readiness(ad_reducer *reducer) {
@@ -123,7 +123,7 @@ static void place_results(ad_reducer *reducer, const ad_bucket *bucket) {
   }
 }
 
-/* Describes the bucket's arrays. `sum` is as large as `sent`, but smaller if the path begins with a reduce_scatter. */
+/* Describes the bucket's arrays. `sum` is as large as `sent`, or smaller if the path begins with a reduce_scatter. */
 static ad_status describe_arrays(const ad_reducer *reducer, ad_bucket *bucket) {
   ad_comm *comm = reducer->comm;
   ad_array sent = ad_array_describe_packed(comm, bucket->key.comm_dtype, bucket->members.segments,
@@ -138,12 +138,12 @@ static ad_status describe_arrays(const ad_reducer *reducer, ad_bucket *bucket) {
 }
 
 /* Returns 1 if the later steps of the bucket's path need their own memory for their input, because the bucket's slot
- * may belong to another bucket when such a step begins; else 0. */
+ * may belong to another bucket when a later step begins; else 0. */
 static int relays(const ad_bucket *bucket) {
   return bucket->turn.window >= 0 && bucket->key.step_count > 1 && !ad_bucket_is_one_array(bucket);
 }
 
-/* Gives an array its memory: the array's own or, if the stack has levels, that of the whole stack. */
+/* Allocates the memory of an array: for one value or, if `stack` has levels, for all levels of the stack. */
 static ad_status give_levels(const ad_reducer *reducer, ad_array *array, ad_node_stack *stack) {
   if (!stack->levels) return give_memory(reducer, array);
   void *memory = NULL;

@@ -44,7 +44,7 @@ static ad_status take_memory(ad_count *count) {
   ad_array *array = &count->posted->array;
   *array = ad_array_describe(count->comm, AD_I64, &(ad_shape){1, {(int64_t)count->n}}, &count->local);
   return ad_comm_alloc(count->comm, ad_array_bytes(array),
-                       &array->data);  // on backend dry, too: the rank has counts of its own there
+                       &array->data);  // allocated on backend dry, too, because a rank counts its own batch there
 }
 
 ad_status ad_count_create(ad_comm *comm, const ad_layout *local, size_t n, ad_count **out) {

@@ -52,7 +52,7 @@ static void write_into_sum(void *context, void *passing) {
 /* The two bugs below report that they took effect even if they did not: it depends on a rank's leaves and rounds
  * whether the rank ever holds two sums that are no siblings.
  *
- * Returns 1 if the stack's top node was just brought and is no sibling of the node below it, so that both wait for
+ * Returns 1 if the stack's top node has just arrived and is no sibling of the node below it, so that both wait for
  * their siblings; else 0. */
 static int waits_above_another(const ad_node_passing *of) {
   const ad_node_stack *stack = of->stack;

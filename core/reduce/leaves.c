@@ -284,8 +284,8 @@ static int leaf_steps(const ad_bucket *bucket) {
   return count;
 }
 
-/* Returns 1 if the sums of a segment are at first sums over some of the ranks, and collectives add the other ranks'
- * sums when the segment ends; else 0. */
+/* Returns 1 if the sums of a segment (deal.h) are at first sums over some of the ranks, and collectives add the other
+ * ranks' sums when the segment ends; else 0. */
 static int sums_are_widened(const ad_bucket *bucket) {
   ad_axes axes = 0;
   for (int k = bucket->key.early; k < leaf_steps(bucket); k++) axes |= bucket->key.steps[k].axes;
@@ -298,8 +298,8 @@ static int adds_to_top(const ad_reducer *reducer, const ad_node_stack *stack, ad
   return node.first != leaves_of_segment(reducer, round).first && ad_stack_adds(stack, node);
 }
 
-/* Records in the stack the sums that a round brings: those of the nodes of `range`. *adds: 1 if this is one sum, which
- * the reduce_scatter adds to the top of the stack. */
+/* Records in the stack that the sums of the nodes of `range`, which a round sends, are arriving. *adds: 1 if this is
+ * one sum, which the reduce_scatter adds to the top of the stack. */
 static ad_status place_sums(const ad_reducer *reducer, ad_node_stack *stack, ad_node range, int64_t round, int scatters,
                             int *adds) {
   ad_node nodes[AD_NODES_MAX];
@@ -316,8 +316,9 @@ static ad_axes axes_of(const ad_bucket *bucket, int count) {
   return axes;
 }
 
-/* Records in the stack `sums` which sums step `k` of the path brings if the bucket is launched in this round. After the
- * last step that sums leaves, all sums of the segment are sums over all ranks, so no sums are set apart any more. */
+/* Records in the stack `sums` which sums arrive from step `k` of the path if the bucket is launched in this round.
+ * After the last step that sums leaves, all sums of the segment are sums over all ranks, so no sums are set apart any
+ * more. */
 static ad_status note_step(const ad_reducer *reducer, const ad_bucket *bucket, int64_t round, int k,
                            ad_node_stack *sums, int *adds) {
   const ad_mesh *mesh = bucket->key.mesh;
@@ -405,8 +406,8 @@ ad_status ad_leaf_begin(ad_reducer *reducer, ad_bucket *bucket) {
   return AD_OK;
 }
 
-/* Puts the nodes that were brought on the stack, and adds siblings. `steps` is the number of steps of the path that
- * their values have passed. */
+/* Puts the arriving nodes on the stack, and replaces siblings by their sums. `steps` is the number of steps of the path
+ * that the nodes' values have passed. */
 static void settle(ad_reducer *reducer, ad_bucket *bucket, ad_node_stack *stack, int steps) {
   ad_stack_change change;
   while ((change = ad_stack_settle(stack)) != AD_STACK_SETTLED) {

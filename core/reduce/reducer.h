@@ -344,7 +344,7 @@ ad_status ad_leaf_keep(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 ad_status ad_leaves_complete(ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 /* Returns how many steps of its path the bucket runs if it is launched in this round. */
 int ad_leaves_steps(const ad_reducer *reducer, const ad_bucket *bucket);
-/* Call before the next step of the path is posted: records in the stack which sums of leaves the step brings, and
+/* Call before the next step of the path is posted: records in the stack which sums of leaves the step computes, and
  * points `sum` to the memory that the step writes. */
 ad_status ad_leaves_post(const ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 /* *out: the leaves whose sums the members submit in the next step of the path; out->leaves is 0 if the step sums no

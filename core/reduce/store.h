@@ -49,7 +49,8 @@ struct ad_store {
   size_t kind_count;
   ad_copy_slot *slots;
   size_t slot_count;
-  // gathers: number of gathers that this rank has posted; completed: so many gathers all ranks have surely posted
+  // gathers: number of gathers that this rank has posted; completed: number of the first gathers that all ranks are
+  // known to have posted
   uint64_t gathers, completed;
   ad_segment *segments;  // memory for the segments of one unit's parameters
   const char **names;    // memory for the names of one unit's parameters
