@@ -121,7 +121,7 @@ static ad_span own_samples(const trainer *t, int64_t m) {
   return ad_batch_rows(&t->rows, ad_comm_rank(t->comm), BATCH, MICROBATCHES, m);
 }
 
-/* Posts the sum of the counts over all ranks, which is in flight while the first microbatch runs. */
+/* Posts the sum of the counts over all ranks. The first microbatch could run while this sum is in flight. */
 static ad_status post_counts(trainer *t) {
   int64_t own[MICROBATCHES] = {0};
   for (int64_t m = 0; m < MICROBATCHES; m++) {

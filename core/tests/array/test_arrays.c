@@ -296,7 +296,7 @@ static int scaled_norm(ad_comm *comm, void *context) {
 
 static void the_norm_undoes_the_scale(void **state) { run_ranks(1, scaled_norm, NULL); }
 
-/* Two pools, each with its own value: a rank of the other pool knows its layout, or nothing of it. */
+/* Two pools, each with its own value. A rank of the other pool has the value's description, or NULL. */
 static int norm_of_pools(ad_comm *comm, void *context) {
   int64_t rank = ad_comm_rank(comm);
   ad_mesh *world, *pools[2];
@@ -334,8 +334,8 @@ static int norm_of_pools(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* Several sums together: each counts its own arrays only, and its bits are the same whether or not other pools' arrays
- * are listed between them. */
+/* Computes several sums in one call: each sum counts only its own arrays, and its bits are the same whether or not
+ * arrays of the other pool are listed in between. */
 static int sums_of_pools(ad_comm *comm, void *context) {
   enum { OWN = 16, ARRAYS = 2 * OWN };
   int64_t rank = ad_comm_rank(comm);
@@ -346,7 +346,7 @@ static int sums_of_pools(ad_comm *comm, void *context) {
   int own = rank >= 3;
   ad_array arrays[ARRAYS];
   const ad_array *all[ARRAYS], *here[OWN];
-  for (int i = 0; i < ARRAYS; i++) {  // arrays of pools 0 and 1 in turn
+  for (int i = 0; i < ARRAYS; i++) {  // arrays of pool 0 and of pool 1 alternate
     ad_shape shape = {2, {17 + 4 * i, 3}};
     ad_layout layout = ad_layout_all(pools[i % 2], AD_R);
     ad_layout_set(&layout, AD_AXES(AD_DP_SHARD), AD_S(0));
@@ -388,8 +388,8 @@ static void count_call(void *context, void *passing) {
   ++*(int *)context;
 }
 
-/* The norm over groups of dp_shard alone: replicas on dp_replicate count in their own groups. A group of all the mesh's
- * ranks gives one norm. */
+/* The norm over a group of dp_shard: replicas on dp_replicate are in other groups, and count in those. Over a group of
+ * all ranks of the mesh each element counts once. */
 static int norm_of_a_part_of_the_mesh(ad_comm *comm, void *context) {
   ad_mesh *mesh;
   ad_shape shape = {1, {7}};
@@ -486,7 +486,8 @@ static int refuse_other_full_values(ad_comm *comm, void *context) {
   CHECK_SAYS("[2, 3]", "[4, 3]");
   CHECK(ad_array_from_full(comm, &scaled, &part) == AD_INVALID);
   CHECK_SAYS("3", "0");
-  /* A shard of a larger value has the shape that is wanted, an addend its values. */
+  /* A shard of a larger value has the required local shape but not the full shape; an addend has the required
+   * shapes. */
   ad_shape larger = {2, {8, 3}};
   ad_layout partial = ad_layout_all(mesh, AD_P);
   ad_array shard = ad_array_describe(comm, AD_F64, &larger, &rows);
@@ -543,7 +544,7 @@ static int report_others(ad_comm *comm, void *context) {
     CHECK(ad_array_numel(&sharded) == 0);
   }
   ad_group all = ad_mesh_group(world, AD_AXES_ALL, ad_comm_rank(comm));
-  /* one of the other ranks describes the array, one has no description */
+  /* one of the ranks outside the pool passes a description of the array, another passes NULL */
   int says_it = is_there || ad_comm_rank(comm) % 2;
   CHECK_OK(ad_array_full_for(comm, &all, pool, says_it ? &sharded : NULL, &full));
   CHECK(full.data == memory && ad_shape_equal(&full.shape, &shape) && ad_shape_equal(&full.local, &shape));

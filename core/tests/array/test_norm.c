@@ -1,5 +1,5 @@
-/* Tests exact sums of squares: the same bits however many ranks share the arrays' rows. What sums of squares have in
- * common with them, and messages, are in test_arrays.c. */
+/* Tests exact sums of squares: they have the same bits however many ranks share the arrays' rows. Messages, and the
+ * behaviour that these sums share with sums in f64, are tested in test_arrays.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,8 +13,8 @@
 #include "array/array.h"
 #include "ranks.h"
 
-/* The arrays: rows shorter and longer than what is cast at once, fewer rows than ranks, rows of one element, no row, a
- * scalar, and a scale. */
+/* The arrays: rows shorter and longer than a block that is cast together, fewer rows than ranks, rows of one element,
+ * no row, a scalar, and an array with a scale. */
 static const struct {
   ad_dtype dtype;
   int scale;
@@ -24,8 +24,8 @@ static const struct {
              {AD_F64, 0, {0, {0}}},      {AD_F32, 0, {2, {1, 1200}}}};
 enum { ARRAYS = sizeof specs / sizeof *specs };
 
-/* A full array on each rank. Its elements have magnitudes of many kinds, so that f64 sums of their squares depend on the
- * order of additions. */
+/* Makes a full array on each rank. Its elements have very different magnitudes, so that f64 sums of their squares
+ * depend on the order of additions. */
 static ad_array full_array(ad_comm *comm, const ad_mesh *mesh, int i) {
   ad_array full;
   ad_layout layout = ad_layout_all(mesh, AD_R);
@@ -36,7 +36,7 @@ static ad_array full_array(ad_comm *comm, const ad_mesh *mesh, int i) {
   return full;
 }
 
-/* Adds the squares of a full array as they should be: each row's in f64, rows exactly. */
+/* Adds the squares of a full array as the library should: in f64 within each row, and exactly over rows. */
 static void add_expected(const ad_array *full, ad_exact *sum) {
   size_t numel = ad_array_numel(full), row = full->shape.ndim && numel ? numel / (size_t)full->shape.dim[0] : 1;
   for (size_t first = 0; first < numel; first += row) {
@@ -55,7 +55,9 @@ static int is_value(const ad_exact *sum, const ad_exact *expected) {
 typedef struct shared {
   ad_array parts[ARRAYS];
   const ad_array *pointers[ARRAYS];
-  size_t places[ARRAYS]; /* the sum to which each array adds; no array adds to the sum between two runs of arrays */
+  /* for each array, the index of the sum that it is added to; no array is added to the sum between two runs of
+   * arrays */
+  size_t places[ARRAYS];
   ad_exact expected[ARRAYS], of_all;
 } shared;
 enum { GAP = 3, SUMS = ARRAYS + 1 };
@@ -81,7 +83,8 @@ static void unshare(ad_comm *comm, shared *arrays) {
   for (int i = 0; i < ARRAYS; i++) ad_array_destroy(comm, &arrays->parts[i]);
 }
 
-/* Returns how many of the arrays have other sums where each rank's squares are summed in f64. */
+/* Returns for how many of the arrays a sum in f64 on each rank, which depends on the sharding, differs from the exact
+ * sum. */
 static int differ_by_shard(ad_comm *comm, const ad_group *all, const shared *arrays) {
   double sums[SUMS];
   int differ = 0;
@@ -129,7 +132,7 @@ static void a_sum_has_the_same_bits_on_any_number_of_ranks(void **state) {
     run_ranks(worlds[i].ranks, sum_on_mesh, (void *)(uintptr_t)worlds[i].mesh);
 }
 
-/* The arrays lie on a part of the ranks; the others have only descriptions of them. */
+/* The arrays lie on some of the ranks; the other ranks have only descriptions of them. */
 static int sum_on_a_pool(ad_comm *comm, void *context) {
   static shared arrays;
   static ad_exact sums[SUMS];

@@ -1,5 +1,5 @@
-/* Tests the numbers that transitions leave: a sum undoes its addends' scales, and every element of a result is written,
- * with any earlier contents of its memory. */
+/* Tests the numbers that transitions write: a sum undoes its addends' scales, and every element of a result is written,
+ * whatever its memory contained before. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -75,7 +75,8 @@ static float sum_of_leaves(int64_t first, int64_t count, size_t e) {
   return sum;
 }
 
-/* Writes the sums of the nodes of leaves [first, end) from element `at` of each on, one after another, or checks them. */
+/* For each node of the leaves [first, end), one after another, writes `size` elements of the node's sum, from element
+ * `at` on; if `checks` is 1, checks them instead. Returns the number of nodes. */
 static size_t pass_sums(int64_t first, int64_t end, size_t at, size_t size, float *memory, int checks) {
   ad_node nodes[AD_NODES_MAX];
   size_t count = ad_nodes_of(first, end - first, LEAVES, nodes);
@@ -89,7 +90,8 @@ static size_t pass_sums(int64_t first, int64_t end, size_t at, size_t size, floa
 }
 
 static int sum_leaves(ad_comm *comm, void *context) {
-  const int64_t starts[] = {1, 3, 3, 7};  // leaf 1 and 2; none; [3], [4, 6) and 6
+  // rank 0 has leaves 1 and 2 (two nodes), rank 1 none, rank 2 leaves 3 to 6 (the nodes [3], [4, 6) and [6])
+  const int64_t starts[] = {1, 3, 3, 7};
   const ad_leaf_ranges ranges = {LEAVES, starts};
   int64_t rank = ad_comm_rank(comm);
   ad_mesh *mesh;
@@ -128,13 +130,14 @@ static void an_array_has_a_value_for_each_node_of_its_leaves(void **state) { run
 
 static const ad_shape shape = {3, {5, 4, 3}};
 
-/* Fills a rank's part of a value, or its addend, with numbers that depend on rank and place. */
+/* Fills a rank's part of a value, or its addend, with numbers that depend on the rank and the element's index. */
 static void fill(ad_array *array, int64_t rank) {
   double *data = array->data;
   for (size_t i = 0; i < ad_array_numel(array); i++) data[i] = (double)rank + (double)i / 16;
 }
 
-/* Runs a transition into zeros and into NaN; the bits must be the same. */
+/* Runs a transition twice, with a result whose memory contains zeros, and then NaN; the results must have the same
+ * bits. */
 static void move_into_poison(ad_comm *comm, const ad_mesh *mesh, const ad_transition *entry, ad_type from, ad_type to) {
   ad_layout layout = ad_layout_all(mesh, AD_R);
   ad_layout_set(&layout, AD_AXES(AD_TP), from);

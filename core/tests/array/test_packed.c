@@ -40,7 +40,7 @@ static void move_alone(ad_comm *comm, int value, const ad_layout *layout, const 
   ad_array alone = describe_value(comm, value, layout), after;
   CHECK_OK(ad_array_after(comm, &alone, transit->move, transit->axes, transit->to, &after));
   give_memory(comm, &alone);
-  // zeros, whereas the packed result's memory held NaN
+  // this memory contains zeros; that of the packed result contained NaN
   CHECK_OK(ad_comm_alloc(comm, ad_array_bytes(&after), &after.data));
   memcpy(alone.data, *in, ad_array_bytes(&alone));
   CHECK_OK(ad_array_move(comm, &alone, transit->move, transit->axes, transit->to, 0, &after));
@@ -81,7 +81,7 @@ static void move_packed(ad_comm *comm, const ad_layout *layout, const ad_transit
   ad_array_destroy(comm, &out);
 }
 
-/* Whether packed arrays have this transition: they are sharded by rows alone, and no rows are declared sharded. */
+/* Returns 1 if packed arrays have this transition: they are sharded only by rows, and S(d) cannot be declared. */
 static int is_for_packed(const ad_transition *entry) {
   int shardings = ad_type_is_sharded(entry->from) || ad_type_is_sharded(entry->to);
   return entry->move != AD_MOVE_ALL_TO_ALL && !(entry->move == AD_MOVE_DECLARE && shardings);
@@ -142,7 +142,7 @@ static int add_sums(ad_comm *comm, void *context) {
   other = first;
   give_memory(comm, &other);
   memcpy(other.data, first.data, ad_array_bytes(&first));
-  // An array that was also reduced over dp_replicate does not add to one that was not, nor does a scaled one.
+  // An array that was also reduced over dp_replicate cannot be added to one that was not, nor can a scaled one.
   ad_layout_set(&other.layout, AD_AXES(AD_DP_REPLICATE), AD_R);
   CHECK_STATUS(add_sum(comm, &in, &other), AD_TYPE);
   CHECK_SAYS("dp_replicate=R");
@@ -219,7 +219,8 @@ static void a_packed_array_is_sharded_by_rows_alone(void **state) {
   assert_listed();
 }
 
-/* 3 rows sharded in two and then in three begin at other places than sharded in six; 12 rows do not. */
+/* 3 rows sharded over 2 ranks and then over 3 have other parts than 3 rows sharded over 6 ranks; for 12 rows the parts
+ * are the same. */
 static int gather_over_two_axes(ad_comm *comm, void *context) {
   static const ad_segment rows[] = {{12, 2}, {3, 1}};
   ad_axes axes = AD_AXES(AD_DP_SHARD) | AD_AXES(AD_TP);

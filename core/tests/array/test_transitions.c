@@ -62,7 +62,7 @@ enum { MEMBERS_MAX = 8 };
 
 static int is_exchange(const trial *t) { return t->entry->move == AD_MOVE_ALL_TO_ALL && t->from == AD_V; }
 
-/* How many rows go from one member to another: none for some pairs, and different numbers for others. */
+/* Returns how many rows one member sends to another: none for some pairs of members, different numbers for others. */
 static size_t rows_between(int64_t from, int64_t to) { return (size_t)((3 * from + 2 * to * to + 1) % 4); }
 
 static int64_t count_rows(const trial *t, const ad_mesh *mesh, size_t send[MEMBERS_MAX], size_t receive[MEMBERS_MAX]) {
@@ -247,7 +247,7 @@ static void run_keeping_trial(trial *t, const ad_layout *around, const ad_shape 
 
 static void every_transition_keeps_the_value(void **state) { run_settings(run_keeping_trial); }
 
-/* Checks a rank's part of a value whose elements are their own numbers. */
+/* Checks a rank's part of a value in which each element is its own index in the full value. */
 static void check_own_part(const ad_array *array, int64_t rank) {
   ad_span spans[3][32];
   int counts[3];

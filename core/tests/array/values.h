@@ -6,7 +6,8 @@
 #include "addend/array.h"
 #include "addend/helpers.h"
 
-/* Fills an array with random numbers: ranks that hold the same replica draw the same numbers, other ranks others. */
+/* Fills an array with random numbers: ranks that hold the same replica get the same numbers, all other ranks different
+ * ones. */
 static inline void fill_value(ad_comm *comm, ad_array *array, uint64_t stream) {
   ad_axes same = ad_layout_axes_of(&array->layout, AD_R) | ad_layout_axes_of(&array->layout, AD_I);
   ad_group replicas = ad_mesh_group(array->layout.mesh, same, ad_comm_rank(comm));

@@ -62,7 +62,7 @@ typedef struct side {
   ad_checkpoint_state state;
 } side;
 
-// Each element is a number made from its value, its place and the step.
+// Each element is computed from the number of its value, its index and the step.
 static void full_of(int v, int64_t step, void *out) {
   double elements[NUMEL_MAX];
   int64_t numel = ad_shape_numel(&values[v].shape);
@@ -163,7 +163,7 @@ static int save_on_rank(ad_comm *comm, void *context) {
   CHECK_OK(ad_checkpointer_create(comm, s.mesh, folder, 2, &c));
   fill(&s, 5);
   CHECK_OK(ad_checkpointer_save(c, &s.state));
-  spoil(&s);  // saved values are those at the time of the call
+  spoil(&s);  // the save has copied the values, so changing them now must not matter
   CHECK_OK(ad_checkpointer_finish(c));
   CHECK(ad_checkpoint_newest(folder) == 5);
   ad_checkpointer_destroy(c);
@@ -263,7 +263,8 @@ static void polling_completes_them_and_the_last_ones_stay(void **state) {
   assert_true(is_there("step-3") && is_there("step-4"));
 }
 
-/* Names that can be guessed could be links laid by others: what a link leads to is neither written nor removed. */
+/* An attacker could have made links with names that can be guessed: the target of such a link is neither written nor
+ * removed. */
 static void links_in_the_folder_are_not_followed(void **state) {
   static const char *const links[] = {"step-3.tmp", "step-4.tmp", "step-3.old.tmp"};
   char victim[96], kept[128];
@@ -503,7 +504,7 @@ static void an_index_that_says_other_ranks_than_its_mesh_has_is_passed_over(void
   close_alone(&a);
 }
 
-/* Renames to names with this ending fail; NULL: none fails. */
+/* Renames to a name with this ending fail; NULL: no rename fails. */
 static const char *refused_end;
 
 int rename(const char *from, const char *to) {

@@ -1,6 +1,6 @@
 /* Tests that a complete checkpoint is on disk whenever the machine stops: what is synced, and in which order files are
- * renamed and removed. The test program stands between the library and the system: it defines the system calls that
- * matter, writes down each call, and passes it on. */
+ * renamed and removed. The test program defines the relevant system calls itself: it records each call that the library
+ * makes, and then passes it on to the system. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -203,7 +203,7 @@ static void no_file_of_a_complete_one_is_removed_while_it_has_its_name(void **st
   close_alone(&a);
 }
 
-/* An old checkpoint that cannot be renamed stays complete, and the caller gets the error. */
+/* An old checkpoint that cannot be renamed remains complete, and the caller gets the error. */
 static void an_older_one_that_cannot_be_removed_is_reported(void **state) {
   alone a;
   char path[160];

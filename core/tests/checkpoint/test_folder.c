@@ -103,7 +103,7 @@ static void a_path_has_the_step_and_the_token(void **state) {
   ad_release(path);
 }
 
-/* The number of entries whose names begin and end so. */
+/* Returns the number of entries whose names begin with `begin` and end with `end`. */
 static int count_named(const char *begin, const char *end) {
   int count = 0;
   DIR *at = opendir(folder);
@@ -122,8 +122,8 @@ static void count_reported(void *context, ad_log_level level, const char *messag
   reported += level == AD_LOG_INFO && strstr(message, ".others") != NULL;
 }
 
-/* What a killed training left of checkpoints goes. A file among it that addend did not write is kept under another
- * name. */
+/* Unfinished checkpoints of a killed training are removed. If one of their folders has a file that addend did not
+ * write, the folder is kept under another name. */
 static void unfinished_checkpoints_are_cleaned_away(void **state) {
   static const char *const own[] = {"rank-0.safetensors", "rank-12.safetensors", "rank-3.safetensors" TOKEN,
                                     "index.json", "index.json" TOKEN};
@@ -195,7 +195,8 @@ static void a_new_one_takes_the_name_of_one_of_its_step(void **state) {
   make_inside("step-3.8f.tmp"), write_file("step-3.8f.tmp/rank-0.safetensors");
   must(ad_checkpoint_place(folder, 3, "8f"));
   assert_true(is_there("step-3/rank-0.safetensors") && is_there("step-3.old.tmp/index.json"));
-  assert_int_equal(ad_checkpoint_place(folder, 3, "9f"), AD_IO);  // there is none: the earlier one has its name again
+  // there is no such unfinished checkpoint: the earlier checkpoint gets its name back
+  assert_int_equal(ad_checkpoint_place(folder, 3, "9f"), AD_IO);
   assert_true(is_there("step-3/rank-0.safetensors"));
 }
 

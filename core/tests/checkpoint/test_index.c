@@ -1,5 +1,5 @@
-/* Tests what an index says of a state, number by number, and which numbers in an index are refused: one on each side of
- * every bound. */
+/* Tests the index that describes a state, number by number, and which numbers in an index are refused: the numbers on
+ * each side of every bound are tried. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -254,7 +254,7 @@ static ad_status keep_facts(void *context, const ad_checkpoint_fact *facts, size
   return AD_SYSTEM;
 }
 
-/* The state's own function judges the facts; of what is no text it does not hear. */
+/* Facts that are texts are passed to state->judge; other facts are left out. */
 static void facts_are_judged_by_the_state(void **state) {
   char reported[128] = "";
   json_t *index = parsed("{\"facts\": {\"a\": \"1\", \"b\": 2, \"c\": \"three\"}}");

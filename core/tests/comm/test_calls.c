@@ -114,7 +114,7 @@ static void what_an_exchange_receives_lands_in_memory_of_its_own(void **state) {
 
 enum { LEAF_NUMEL = 3 };
 
-/* A sum of the leaves 1 to 5 of 8, which one member hands in as the three nodes [1], [2, 4) and [4, 6). */
+/* A sum of the leaves 1 to 5 of 8, which one member submits as the three nodes [1], [2, 4) and [4, 6). */
 static ad_collective sum_of_leaves(const ad_leaf_ranges *ranges, const float *in, float *out) {
   return (ad_collective){.size = sizeof(ad_collective),
                          .op = AD_ALL_REDUCE,
@@ -162,7 +162,7 @@ static void leaves_are_only_summed_as_they_are(void **state) {
   ad_comm_close(comm);
 }
 
-/* Rank 0 hands in two sums and rank 1 one, or none. */
+/* Rank 0 submits two sums, and rank 1 one sum or none. */
 static int sum_elsewhere(ad_comm *comm, void *context) {
   const ad_leaf_ranges ranges[] = {{4, (int64_t[]){0, 3, 4}}, {4, (int64_t[]){0, 4, 4}}};
   float in[2 * LEAF_NUMEL] = {0}, out[LEAF_NUMEL];
@@ -193,7 +193,7 @@ static void ranges_of_leaves_follow_one_another(void **state) {
   }
   ad_comm *many;
   int64_t starts[601];
-  for (int64_t i = 0; i <= 600; i++) starts[i] = 3 * i;  // two sums a rank, for the most part
+  for (int64_t i = 0; i <= 600; i++) starts[i] = 3 * i;  // most ranks have two sums
   assert_int_equal(ad_comm_open_dry(0, 600, &many), AD_OK);
   ad_collective of_many = sum_of_leaves(&(ad_leaf_ranges){1800, starts}, in, out);
   refused(ad_comm_run(many, &of_many), "1024");

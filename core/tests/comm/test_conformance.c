@@ -444,7 +444,7 @@ static void same_bits(suite *s) {
 
 enum { LEAVES_MAX = 21, SUMS_MAX = 10 }; /* most leaves, and most nodes of a range of them */
 
-/* Divides leaves [first, end) among members, differently for each `number`; some may have none. */
+/* Divides the leaves [first, end) among members, differently for each `number`; some members may get no leaf. */
 static void divide_leaves(const suite *s, int64_t first, int64_t end, uint64_t number, int64_t *starts) {
   starts[0] = first;
   for (size_t i = 0; i < s->members; i++) {
@@ -470,7 +470,7 @@ static size_t sum_nodes(int64_t first, int64_t end, int64_t leaves, size_t n, fl
   return count;
 }
 
-/* How a sum of leaves leaves its results: whole, or each member its block, or its rows of two segments. */
+/* Which part of a sum of leaves each member gets: all elements, its block, or its rows of two segments. */
 typedef enum scattering { WHOLE, BLOCKS, SEGMENTS, SCATTERINGS } scattering;
 
 /* This member's part of a result: two runs of its elements. */
@@ -495,7 +495,8 @@ static int is_part(const own_part *part, const float *found, const float *whole)
          !memcmp(found + first, whole + part->runs[1].first, (part->size - first) * sizeof *found);
 }
 
-/* Returns 1 if each member has one node, and so has the result: then memory may be anywhere. */
+/* Returns 1 if each member's leaves are one node and all leaves together are one node: then buffers may be in any
+ * memory. */
 static int are_even(const suite *s, const ad_leaf_ranges *ranges) {
   ad_node nodes[AD_NODES_MAX];
   const int64_t *starts = ranges->starts;
@@ -505,7 +506,7 @@ static int are_even(const suite *s, const ad_leaf_ranges *ranges) {
   return even;
 }
 
-/* One sum of leaves, of which member i has [starts[i], starts[i + 1]). */
+/* Runs one sum of leaves, in which member i has the leaves [starts[i], starts[i + 1]). */
 static void sum_leaves(const suite *s, const variant *v, const ad_leaf_ranges *ranges, size_t n, scattering how) {
   size_t counts[MEMBERS_MAX];
   const int64_t *starts = ranges->starts;

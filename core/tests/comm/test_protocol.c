@@ -80,7 +80,8 @@ static void change_accumulate(world *w, ad_collective *call) { call->accumulate 
 static void change_reduction(world *w, ad_collective *call) { call->reduction = AD_MAX; }
 static void change_nothing(world *w, ad_collective *call) {}
 static void change_ranges(world *w, ad_collective *call) {
-  static const int64_t starts[] = {0, 2, 3, 4};  // the second and the third are added first, unlike those of ranks
+  // the tree over leaves adds the second and the third member first, the tree over members does not
+  static const int64_t starts[] = {0, 2, 3, 4};
   static const ad_leaf_ranges ranges = {4, starts};
   call->ranges = &ranges;
 }
@@ -111,7 +112,8 @@ static void a_mismatch_is_an_error_on_all_ranks(void **state) {
   for (size_t i = 0; i < sizeof differences / sizeof *differences; i++) run_ranks(3, differ, (void *)&differences[i]);
 }
 
-// Rank 2 has other leaves than ranks 0 and 1 believe. In a reduce_scatter the hash of the leaves is that of counts too.
+// Rank 2 passes other ranges of leaves than ranks 0 and 1. In a reduce_scatter one hash covers the leaves and the
+// counts.
 static int differ_in_leaves(ad_comm *comm, void *context) {
   const ad_collective_op *op = context;
   world *w = open_world(comm, "dp=3");

@@ -130,7 +130,8 @@ static int run_all(ad_comm *comm, void *context) {
   return 0;
 }
 
-// Nodes that hold parts of the tree, that cut it, that hold every other rank; one node, and ten.
+// Placings in which each node has a part of the tree, in which nodes divide parts of the tree, and in which a node has
+// every second rank; two nodes, and ten.
 static void values_are_right_wherever_ranks_are(void **state) {
   static const char *const placings[] = {"aa",   "ab",    "aab",    "abb",    "aabb",
                                          "abab", "aaabb", "aabbcc", "abbcca", "abcdefghij"};
@@ -153,7 +154,7 @@ static float sum_of_leaves(size_t first, size_t end, size_t i) {
   return (float)in_node_order(&i, leaf_of, add_in_f32, first, end);
 }
 
-// Where the leaves of each rank start: `each` of every rank; or uneven numbers, of some ranks none.
+// Divides leaves among ranks: `each` leaves for every rank or, if `each` is 0, uneven numbers, of which some are 0.
 static int64_t divide(const world *w, size_t each, int64_t *starts) {
   starts[0] = 0;
   for (size_t k = 0; k < w->ranks; k++) starts[k + 1] = starts[k] + (int64_t)(each ? each : (5 * k + w->count) % 8);
@@ -172,7 +173,7 @@ static size_t sum_nodes(int64_t first, int64_t end, int64_t leaves, size_t numel
 
 typedef enum scattering { WHOLE, BLOCKS, SEGMENTS } scattering;
 
-// The ranks' leaves are the first of the tree's: if others are `beyond`, the results may be several.
+// The ranks have the first leaves of the tree. If the tree has `beyond` more leaves, the result may be several nodes.
 static void sum_leaves(const world *w, scattering how, size_t each, int64_t beyond) {
   enum { NODES_MAX = 6 };
   size_t numel = (how ? w->ranks : 1) * w->count, at = how ? w->rank * w->count : 0;
@@ -197,7 +198,8 @@ static void sum_leaves(const world *w, scattering how, size_t each, int64_t beyo
   give(w, out);
 }
 
-// In place, where a rank's first value is overwritten by the result while its others may still be sent.
+// Sums in place: the result overwrites a rank's first value, while the rank's other values may still be in the process
+// of being sent.
 static void sum_leaves_in_place(const world *w) {
   int64_t starts[17], leaves = divide(w, 0, starts);
   const ad_leaf_ranges ranges = {leaves, starts};

@@ -22,7 +22,7 @@ static void require_same(const ad_table *table) {
   free(text);
 }
 
-/* What keeps its order between two ranks keeps it on each edge. */
+/* If messages keep their order between two ranks, they also keep it on each edge. */
 static void judge_pairs(const ad_table *table) {
   ad_table_options ranks = {.size = sizeof ranks, .pairs = AD_TABLE_PAIRS_RANKS},
                    edge = {.size = sizeof edge, .pairs = AD_TABLE_PAIRS_EDGE};

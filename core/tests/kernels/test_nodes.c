@@ -55,7 +55,7 @@ static void a_range_of_many_leaves_has_no_more_nodes_than_the_limit(void **state
   assert_int_equal(nodes[0].count, leaves);
 }
 
-/* Returns 1 if some node's two children are these, by the definition. */
+/* Returns 1 if `lower` and `upper` are, by the definition, the two children of some node. */
 static int are_children(ad_node lower, ad_node upper, int64_t leaves) {
   for (int k = 0; k < LEVELS; k++)
     for (int64_t i = 0; i << k < leaves; i += 2)
@@ -114,7 +114,7 @@ static void the_nodes_of_neighbouring_ranges_add_up_to_those_of_their_union(void
           for (int64_t a = first; a <= b; a++) check_parts((int64_t[]){first, a, b, end}, leaves);
 }
 
-/* ---- where the tree over members is the tree over leaves ---- */
+/* ---- when the tree over members makes the same additions as the tree over leaves ---- */
 
 /* An addition of the sums of leaves [first, cut) and [cut, end). */
 typedef struct addition {
@@ -131,8 +131,8 @@ static size_t list_by_members(const int64_t *starts, size_t a, size_t b, additio
   return count + 1;
 }
 
-/* Lists the additions of the tree over leaves below node (k, i) as far as their terms are sums over whole members.
- * Returns SIZE_MAX if a member's sum is torn. */
+/* Lists the additions of the tree over leaves below node (k, i), except those within one member's leaves. Returns
+ * SIZE_MAX if the tree adds only a part of a member's leaves to other members' leaves. */
 static size_t list_by_leaves(const int64_t *starts, size_t members, int k, int64_t i, int64_t leaves, addition *out) {
   ad_node node = node_at(k, i, leaves);
   for (size_t m = 0; m < members; m++)

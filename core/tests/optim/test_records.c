@@ -1,5 +1,5 @@
-/* Tests that an optimizer is added by its record alone: one that addend does not have, which goes by the sign of the
- * gradient, is created, steps, keeps its states and has the known bugs. Also what every record must hold, and SGD
+/* Tests that a record alone is enough to add an optimizer: the test adds one that updates by the sign of the gradient.
+ * It is created, steps, keeps its states and has the known bugs. Also tests what every record must have, and SGD
  * against its formula. Tests records.c and known_bugs.c. */
 #include <math.h>
 #include <setjmp.h>
@@ -17,8 +17,8 @@ enum { SIGN = AD_OPTIMIZER_COUNT, NUMEL = 1031, STEPS = 5 };
 
 /* ---- an optimizer of the test's own ---- */
 
-/* The sign of the gradient and of the memory of it: states[0] is the memory, states[1] counts steps if `epsilon` is
- * set. */
+/* The added optimizer's update: by the sign of states[0] ("memory"), a decaying sum of the gradients. states[1] counts
+ * steps, if the option `epsilon` is set. */
 #define SIGN_LOOP(name, type)                                                                                  \
   static void name(const ad_update *update, type *param, void *const *states, const type *grad, size_t n) {    \
     type *memory = states[0], *count = states[1];                                                              \
@@ -103,7 +103,7 @@ static void an_optimizer_is_added_by_its_record_alone(void **state) {
       optimizer_of(&param, (ad_optimizer_options){.kind = (ad_optimizer_kind)SIGN, .epsilon = 1, .weight_decay = 0.5});
   step_of(optimizer, &param, &grad, 0.25, 2);
   assert_true(value[0] == 8 - (0.25 + 4) && value[1] == 8 - (-0.25 + 4) && value[2] == 4);
-  step_of(optimizer, &param, NULL, 0.25, 1);  // the memory still has the sign; the rate is halved by `prepare`
+  step_of(optimizer, &param, NULL, 0.25, 1);  // the sum in "memory" keeps its sign; `prepare` halves the rate
   assert_true(value[0] == 3.75 - (0.125 + 3.75 / 2) && value[2] == 2);
   const double *memory = ad_optimizer_state(optimizer, 0, 0)->data, *count = ad_optimizer_state(optimizer, 0, 1)->data;
   assert_true(memory[0] == 2 && memory[1] == -3 && count[2] == 2);
@@ -216,7 +216,7 @@ static void every_record_is_whole(void **state) {
   assert_null(ad_optimizer_record_of((ad_optimizer_kind)-1));
 }
 
-/* Checkpoints name states so: another name would not load old ones. */
+/* Checkpoints have states under these names: with other names, old checkpoints could not be loaded. */
 static void states_have_the_names_that_checkpoints_use(void **state) {
   assert_string_equal(ad_optimizer_state_name(AD_ADAMW, 0), "first_moment");
   assert_string_equal(ad_optimizer_state_name(AD_ADAMW, 1), "second_moment");
@@ -324,7 +324,7 @@ static void sgd_refuses_what_means_nothing(void **state) {
   assert_facts(ad_last_error(), "AdamW", "momentum", "SGD");
 }
 
-/* A parameter that has no state is held to its shape and layout like any other. */
+/* The shape and layout of a parameter without a state are checked like those of any other parameter. */
 static void sgd_without_a_state_checks_its_parameters(void **state) {
   float values[4] = {1, 2, 3, 4}, grads[4] = {1, 1, 1, 1};
   ad_array param = array_of(AD_F32, values, 4), *params[] = {&param};

@@ -1,4 +1,4 @@
-/* The sum over the leaves of a batch as law 10 defines it, for tests: written from the definition, and apart from
+/* The sum over the leaves of a batch as law 10 defines it, for tests: written from the definition, independently of
  * kernels/nodes.c. */
 #ifndef TESTS_REDUCE_ALIGNED_H
 #define TESTS_REDUCE_ALIGNED_H
@@ -6,7 +6,7 @@
 #include "addend/dtype.h"
 #include "addend/helpers.h"
 
-/* The sum of a + b, rounded to the dtype in which sums form. */
+/* Returns a + b, rounded to the dtype in which sums are accumulated. */
 static inline double sum_of_two(ad_dtype dtype, double a, double b) {
   return dtype == AD_F64 ? a + b : (double)((float)a + (float)b);
 }
@@ -28,7 +28,8 @@ static inline double aligned_sum(ad_dtype dtype, double *value, int64_t leaves) 
   return node_sum(dtype, value, leaves, k, 0);
 }
 
-/* A number that f32 holds, of one of 24 magnitudes, so that sums in another order have other bits. */
+/* Returns a random number that f32 can represent, of one of 24 magnitudes, so that sums in another order have other
+ * bits. */
 static inline double drawn_value(uint64_t seed, uint64_t stream, uint64_t i) {
   double size = floor(ad_random_uniform(seed + 1, stream, i) * 24) - 12;
   return (double)(float)ldexp(2 * ad_random_uniform(seed, stream, i) - 1, (int)size);

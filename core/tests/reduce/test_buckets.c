@@ -87,7 +87,8 @@ static ad_status create_nested(ad_comm *comm, const ad_mesh *mesh, int64_t rows)
   return status;
 }
 
-/* Nine rows sharded in two and then in three give parts of 1 1 2 and 1 2 2 rows; in six, 1 2 1 2 1 2. */
+/* Nine rows sharded over 2 ranks and then over 3 have parts of 1 1 2 and 1 2 2 rows; sharded over 6 ranks, 1 2 1 2 1
+ * 2. */
 static void a_nest_of_cuts_that_is_not_one_cut_is_refused(void **state) {
   ad_mesh *mesh;
   ad_comm *comm;

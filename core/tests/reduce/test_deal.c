@@ -1,6 +1,6 @@
-/* Tests who has which leaf: in every world of at most 12 data-parallel positions, with every sync list of at most four
- * microbatches, whether or not shards are scattered, of up to 40 leaves each is computed once, and every collective sums
- * neighbouring ranges, in the order of the group. */
+/* Tests which rank computes which leaf: in every world of at most 12 data-parallel positions, with every list of syncs
+ * of at most four microbatches, with and without reduce_scatters, and with up to 40 leaves, each leaf is computed once,
+ * and the ranges of leaves of a collective's members follow one another in the order of the group. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 
 enum { POSITIONS = 12, LEAVES = 40, MICROBATCHES = 4, LISTS = 1 + 3 + 9 + 27, ROUNDS = LEAVES + MICROBATCHES };
 
-/* Writes sync list number `list` of all those of at most MICROBATCHES microbatches, and returns its length. */
+/* Writes sync list number `list` of all sync lists of at most MICROBATCHES microbatches, and returns its length. */
 static int64_t list_at(int list, ad_sync *sync) {
   int64_t length = 1;
   for (int lists = 1; list >= lists; lists *= 3, length++) list -= lists;
@@ -21,8 +21,8 @@ static int64_t list_at(int list, ad_sync *sync) {
   return length;
 }
 
-/* Gives each microbatch of the list the fewest rounds in which all leaves find a place: the last of them is reduced as
- * the microbatch is, the others are not. */
+/* Replaces each microbatch of the list by the fewest rounds that all leaves need: the last of these rounds has the
+ * microbatch's sync, all others have AD_SYNC_NONE. */
 static int64_t expand(const ad_sync *list, int64_t microbatches, int64_t leaves, int64_t positions, ad_sync *sync) {
   int64_t each = (leaves + positions * microbatches - 1) / (positions * microbatches), rounds = 0;
   for (int64_t m = 0; m < microbatches; m++) {
@@ -32,7 +32,7 @@ static int64_t expand(const ad_sync *list, int64_t microbatches, int64_t leaves,
   return rounds;
 }
 
-/* A test of each deal. */
+/* A function that checks one way of dealing leaves to ranks. */
 typedef void (*deal_check)(const ad_leaf_deal *deal);
 
 static void for_lists(int64_t replicas, int64_t shards, int64_t leaves, int scatters, deal_check check) {
@@ -79,7 +79,7 @@ static int ends_unit(const ad_leaf_deal *deal, int64_t round) {
   return deal->sync[round] == AD_SYNC_ALL || (deal->scatters && deal->sync[round] == AD_SYNC_SHARD);
 }
 
-/* The first round of the unit that `round` is in, or of the segment. */
+/* Each of these functions returns the first round of the unit, or of the segment, that contains `round`. */
 static int64_t first_of_unit(const ad_leaf_deal *deal, int64_t round) {
   while (round && !ends_unit(deal, round - 1)) round--;
   return round;
@@ -166,8 +166,8 @@ static void push_all(sums *to, const sums *from, int64_t leaves) {
   for (size_t i = 0; i < from->count; i++) push(to, from->node[i], leaves);
 }
 
-/* Pushes the sums with which a reduction over the shards of replica r begins, as they are after the rounds
- * [first, last]. */
+/* Pushes the sums that the ranks of replica r have after the rounds [first, last], which a reduction over the shards
+ * then sums. */
 static void push_unit(const ad_leaf_deal *deal, int64_t r, int64_t first, int64_t last, sums *to) {
   for (int64_t s = 0; s < deal->shards; s++) {
     sums own = {.count = 0};
@@ -179,7 +179,8 @@ static void push_unit(const ad_leaf_deal *deal, int64_t r, int64_t first, int64_
   }
 }
 
-/* Sums as a step does: on a rank, over shards where a unit ends, over replicas where a segment ends. */
+/* Sums the nodes as a step does: on each rank, over the shards at the end of a unit, and over the replicas at the end
+ * of a segment. */
 static void check_sums(const ad_leaf_deal *deal) {
   sums all = {.count = 0};
   for (int64_t end = 0; end < deal->rounds; end++) {

@@ -54,7 +54,7 @@ static model *prepare(ad_comm *comm, const bug *injected) {
   return &m;
 }
 
-/* Passes the injection point at the end of a step. */
+/* Calls the injection point at the end of a step. */
 static void end_step(void) { ad_inject(AD_INJECT_GRADIENTS, NULL); }
 
 static int finish(model *m) {
@@ -262,8 +262,8 @@ static ad_status step_of_mixed(model *m) {
   return ad_reducer_finish(m->reducer);
 }
 
-/* A rank's bucket follows from the precision policy; with the bug it follows from the dtype that the rank's backward
- * left. */
+/* The precision policy decides in which bucket a gradient is; with the bug, the dtype of the gradient that the rank's
+ * backward produced decides. */
 static int goes_by_own_bucket(ad_comm *comm, void *context) {
   const bug *injected = context;
   for (int is_injected = 0; is_injected < 2; is_injected++) {
@@ -291,7 +291,7 @@ static void ranks_whose_gradients_differ_in_width_are_stopped_where_that_chooses
   run_injected(&wide, goes_by_own_bucket);
 }
 
-/* Passes the injection point of divisors as a tape does: the step has 9 rows, 3 in the first microbatch and 6 in the
+/* Calls the injection point of divisors as a tape does: the step has 9 rows, 3 in the first microbatch and 6 in the
  * second. */
 static int divides_by_own_count(ad_comm *comm, void *context) {
   model *m = prepare(comm, context);

@@ -1,6 +1,6 @@
-/* Tests the known bugs of leaves in steps of every kind: that each changes bits where it says so, within rounding unless a
- * gradient is lost; and one by itself that shows only where a gradient has elements that are -0. That the check for bits
- * sees them is tested with the check. */
+/* Tests the known bugs of leaves in steps of every kind: each changes bits where it should, within rounding unless a
+ * gradient is lost. One bug is tested by itself, because it only has an effect if a gradient has elements that are -0.
+ * That the check for bits kills the bugs is tested with that check. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -30,7 +30,7 @@ static const ad_known_bug *bug_called(const char *name) {
 typedef enum outcome { NOTHING, OTHER_BITS, OTHER_VALUES, REFUSED } outcome;
 
 typedef struct trial {
-  const char *mesh, *sync; /* sync: the first letter of each round's */
+  const char *mesh, *sync; /* sync: for each round, the first letter of its sync: n (none), s (shard) or a (all) */
   int64_t leaves;
   int shards, reuses; /* shards 1: storage is sharded over dp_shard; 2: not that of parameter 0 */
   struct {
@@ -105,7 +105,8 @@ static outcome compare(const float *sums, const float *right) {
   return worst;
 }
 
-/* The worst outcome on any rank, and whether the bug fired on any. A refused step ends in an error on all ranks. */
+/* Takes the steps without and with the bug, and compares the outcomes: the worst outcome on any rank must be the
+ * expected one, and the bug must have taken effect on some rank. If a step is refused, all ranks get the error. */
 static int try_bug(ad_comm *comm, void *context) {
   trial right = *(const trial *)context;
   const trial *t = context;
@@ -130,8 +131,9 @@ static int try_bug(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* A sum waits above another, so that nodes can be torn and exchanged, only where a rank forms three sums one after
- * another. The sum before a leaf may be one over replicas, or whole on each shard: then each adds it again. */
+/* Nodes can be torn or exchanged only if a rank has three sums one after another, because only then a sum waits for its
+ * sibling above another sum. In the last two trials the sum before a leaf is a sum over replicas, or is full on each
+ * shard, so each of these ranks adds it again. */
 static void known_bugs_change_bits_whatever_is_scattered(void **state) {
 #define BUGS(running, torn)                                                                            \
   {                                                                                                    \
@@ -168,7 +170,7 @@ static void a_leaf_added_to_zeros_has_no_negative_zero(void **state) {
   bug_called("leaf-added-to-zeros")->at[0].function(&scene, &passing);
   assert_true(scene.fired && leaf[0] == 0 && !signbit(leaf[0]));
   assert_memory_equal(leaf + 1, given + 1, sizeof given - sizeof *given);
-  assert_true(signbit(values[0])); /* the sum before it is as it was */
+  assert_true(signbit(values[0])); /* the sum of the earlier leaves is unchanged */
 }
 
 int main(void) {

@@ -101,8 +101,8 @@ static double gradient_of(const world *w, int p, int64_t leaf, int64_t tp, int s
   return rounded;
 }
 
-/* The sum by definition, of one element of the gradient that this rank submits: over the leaves by their tree, then over
- * tp. */
+/* Returns one element of the sum, by definition, of the gradient that this rank submits: over the leaves by their tree,
+ * then over tp. */
 static double expected_sum(const world *w, int p, int step, size_t element) {
   double leaf[LEAVES_MAX], total = 0;
   int64_t tp_size = ad_mesh_axis_size(w->mesh, AD_TP), own = ad_mesh_position(w->mesh, ad_comm_rank(w->comm), AD_TP);
@@ -126,7 +126,8 @@ static void fill(const world *w, int p, int64_t leaf, int step, ad_array *grad) 
   if (numel) CHECK_OK(ad_cast(grad->data, grad->dtype, values, AD_F64, numel));
 }
 
-/* Submits one gradient: in place, if `in_place` and the reducer has memory for it. A leaf forms in memory of its own. */
+/* Submits one gradient: writes it in place if `in_place` is 1 and the reducer has memory for it. A leaf's gradient
+ * never has to be added to earlier contents. */
 static void submit(world *w, int p, int64_t leaf, int step, int in_place) {
   double memory[NUMEL_MAX];
   ad_array target, grad = ad_reducer_describe(w->reducer, (size_t)p);
@@ -157,7 +158,8 @@ static void run_round(world *w, int64_t round, int step) {
     if (submits) submit(w, p, leaf, step, in_place);
   }
   CHECK_OK(ad_reducer_end_microbatch(w->reducer));
-  for (size_t i = 0; i < w->reducer->bucket_count; i++) /* the next leaf is kept in memory that nobody reads */
+  /* the next leaf is written to memory that no other rank reads */
+  for (size_t i = 0; i < w->reducer->bucket_count; i++)
     CHECK(w->reducer->buckets[i].counters.sends || !w->reducer->buckets[i].steps.unsettled);
 }
 
@@ -224,7 +226,7 @@ static int sum_two_steps(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* Every policy, size of buckets and list of syncs in the ranks of one world. */
+/* Tests every precision policy, size of buckets and list of syncs in one world. */
 static int sum_all(ad_comm *comm, void *context) {
   static const ad_precision_policy policies[] = {{AD_F32, AD_F32, 0, AD_F32, AD_F32},
                                                  {AD_BF16, AD_BF16, 0, AD_F32, AD_F32},
@@ -319,7 +321,7 @@ static void backend_hostile_changes_no_bit(void **state) {
 
 /* ---- rounds before the last that send ---- */
 
-/* Every policy, size of buckets and use of memory. */
+/* Tests every precision policy, size of buckets and use of memory. */
 static int sum_scattered(ad_comm *comm, void *context) {
   static const ad_precision_policy policies[] = {
       {AD_F32, AD_F32, 0, AD_F32, AD_F32}, {AD_BF16, AD_BF16, 0, AD_F32, AD_F32}, {AD_F32, AD_BF16, 1, AD_F64, AD_F64}};
@@ -355,7 +357,7 @@ static void on_each(const scattered *cases, size_t count) {
 }
 #define ON_EACH(cases) on_each((cases), sizeof(cases) / sizeof *(cases))
 
-/* The last letter is that of the last of as many rounds. */
+/* Each list has one letter for each round. */
 static void every_round_may_scatter(void **state) {
   static const scattered cases[] = {{"dp_shard=1", 12, 12, "sssssssssssa", 1}, {"dp_shard=2", 16, 8, "sssssssa", 1},
                                     {"dp_shard=4", 16, 4, "sssa", 1},          {"dp_shard=8", 16, 2, "sa", 1},
@@ -407,7 +409,7 @@ static void a_step_may_reduce_before_its_last_round(void **state) {
   ON_EACH(cases);
 }
 
-/* The leaves up to an AD_SYNC_ALL before the last round may be several nodes. */
+/* The leaves before an AD_SYNC_ALL that is not the last may be several nodes. */
 static void a_step_may_reduce_any_leaves_before_its_last_round(void **state) {
   static const scattered cases[] = {{"dp_replicate=3 dp_shard=2", 24, 4, "sasa", 1},
                                     {"dp_replicate=3 dp_shard=2", 24, 4, "nasa", 1},
@@ -436,7 +438,7 @@ static void rounds_may_have_no_leaf(void **state) {
   ON_EACH(cases);
 }
 
-/* Some gradients are scattered, and others are summed over the shards as often. */
+/* Some gradients are reduce-scattered, and the others are all-reduced over the shards in the same rounds. */
 static void some_sums_may_be_scattered_and_others_not(void **state) {
   static const scattered cases[] = {{"dp_shard=2", 8, 4, "sssa", 2},
                                     {"dp_shard=2", 8, 4, "nssa", 2},
@@ -470,7 +472,8 @@ static void scattered_sums_may_be_of_any_leaves(void **state) {
   ON_EACH(cases);
 }
 
-/* All memory is given back, also if a level above the lowest was in use: the next reducer has the same. */
+/* A reducer that is destroyed in any round frees all its memory, even if a level of the stack above the lowest was in
+ * use: the next reducer gets the same memory. */
 static int stop_in_each_round(ad_comm *comm, void *context) {
   setting s = *(const setting *)context;
   for (s.shards = 0; s.shards < 2; s.shards++)
@@ -738,7 +741,8 @@ static void without_leaves_there_are_no_rounds(void **state) {
 
 /* ---- sums that are wrong inside ---- */
 
-/* A sum of earlier leaves is lost, or one of the step before is still there: law 6 refuses it. */
+/* A sum of earlier leaves is lost, or a sum of the step before is still in the stack: law 6 (like adds to like) refuses
+ * it. */
 static void a_sum_that_is_not_of_this_ranks_leaves_is_refused(void **state) {
   (void)state;
   for (int kept = 0; kept < 2; kept++) {
@@ -827,9 +831,9 @@ static void memory_is_planned_exactly(void **state) {
   }
 }
 
-/* A sum is added to its sibling in the collective. So 8 scattered sums need 3 levels of shards, as 4 sums one by one would;
- * but the first sum after an AD_SYNC_ALL has a level of its own. The leaves of a rank that are scattered together need
- * 1 + log2 of their number. */
+/* A collective adds its result to the sibling on top of the stack. So 8 scattered sums need only 3 levels of shards, as
+ * many as 4 sums that arrive one by one; but the first sum after an AD_SYNC_ALL needs a level of its own. The leaves of
+ * a rank that are scattered together need 1 + log2 of their number. */
 static void scattered_sums_need_few_levels(void **state) {
   static const struct {
     const char *list;

@@ -1,5 +1,5 @@
-/* Tests buckets that share memory slots in turn: the same sums from less memory, and a clear message if memory is not a
- * parameter's. */
+/* Tests buckets that use the same memory slots one after another: the same sums from less memory, and a clear message
+ * if memory is not a parameter's. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -340,7 +340,8 @@ static void backend_hostile_poisons_what_was_sent(void **state) {
   unsetenv("ADDEND_HOSTILE");
 }
 
-/* The send before which most other buckets of the window were begun says how many slots are right. */
+/* A bucket keeps the largest number of other buckets of its window that were begun between its claim and its send,
+ * because this number says how many slots are right. */
 static void the_largest_number_that_overtook_is_kept(void **state) {
   static const struct {
     uint64_t claims, claim;

@@ -32,7 +32,7 @@ static void give_memory(ad_node_stack *stack) {
   memset(stack->memory, 0x7f, bytes + 1);
 }
 
-/* The byte behind the memory is still as give_memory left it. */
+/* Checks that the byte after the memory still has the value that give_memory wrote, and frees the memory. */
 static void free_memory(ad_node_stack *stack) {
   assert_int_equal(stack->memory[ad_stack_bytes(stack)], 0x7f);
   free(stack->memory);
@@ -44,7 +44,7 @@ static void put_leaf(const ad_node_stack *stack, int64_t leaf, void *memory) {
   assert_int_equal(ad_cast(memory, stack->dtype, values, AD_F64, stack->numel), AD_OK);
 }
 
-/* Level `at` of the stack as written by the caller: levels lie one after another. */
+/* Checks level `at` of the stack at the address where a collective would read it: levels lie one after another. */
 static void check_level(const ad_node_stack *stack, size_t at) {
   size_t apart = stack->numel * ad_dtype_size(stack->dtype);
   double found[MANY];
@@ -182,7 +182,7 @@ static void a_sum_that_is_not_complete_is_refused(void **state) {
   assert_int_equal(ad_stack_expect(&stack, 2, 4), AD_TYPE);
 }
 
-/* Places a node whose values a collective brings, in steps as a path runs: the sum is the same as by pushes. */
+/* Lets a node arrive as a collective's result, and settles the stack: the sums are the same as with pushes. */
 static void place(ad_node_stack *stack, int64_t first, int64_t count, int adds) {
   ad_node node = {first, count};
   size_t before = stack->count;
@@ -197,9 +197,9 @@ static void what_collectives_bring_is_added_to_its_sibling(void **state) {
   (void)state;
   ad_node_stack stack = ad_stack_for(0, 12, 12, AD_F32, 0);
   place(&stack, 0, 2, 0);
-  ad_node_stack above = stack; /* or it is brought above the top, and added afterwards */
+  ad_node_stack above = stack; /* the value can also arrive above the top, and be added when the stack is settled */
   assert_int_equal(ad_stack_place(&above, (ad_node){2, 2}, 0), AD_OK);
-  assert_int_equal(above.count, 1); /* it is not there yet */
+  assert_int_equal(above.count, 1); /* the value has not become the top yet */
   assert_int_equal(ad_stack_used(&above), 2);
   assert_int_equal(ad_stack_settle(&above), AD_STACK_BROUGHT);
   assert_int_equal(above.count, 2);
@@ -220,7 +220,8 @@ static void what_collectives_bring_is_added_to_its_sibling(void **state) {
   assert_int_equal(ad_stack_expect(&stack, 0, 12), AD_OK);
 }
 
-/* Two replicas have leaves [8, 10) and [10, 12) of the second segment; [0, 8) is the sum of both over the first. */
+/* The stack of one of two replicas, which have leaves [8, 10) and [10, 12) of the second segment. The sum of leaves [0,
+ * 8), of the first segment, is already a sum over both replicas, and is set apart. */
 static ad_node_stack second_segment(int64_t first) {
   ad_node_stack stack = ad_stack_for(0, 12, 12, AD_F32, 0);
   assert_int_equal(push(&stack, (ad_node){0, 8}), AD_OK);
@@ -236,12 +237,13 @@ static void sums_over_more_ranks_stay_apart_until_ranks_have_added_theirs(void *
   for (int64_t first = 8; first <= 10; first += 2) {
     ad_node_stack stack = second_segment(first);
     assert_int_equal(ad_stack_widen(&stack, (ad_node){8, 4}), AD_OK);
-    assert_true(stack.at == 1 && stack.arriving == 1); /* in place of the rank's own */
+    assert_true(stack.at == 1 && stack.arriving == 1); /* the sum over both replicas replaces the rank's own sum */
     stack.apart = 0;
     settle(&stack);
     assert_int_equal(ad_stack_expect(&stack, 0, 12), AD_OK);
   }
-  ad_node_stack all = ad_stack_for(0, 12, 12, AD_F32, 0); /* a replica has all leaves, the other none */
+  /* one replica has all leaves of the segment, the other none */
+  ad_node_stack all = ad_stack_for(0, 12, 12, AD_F32, 0);
   assert_int_equal(push(&all, (ad_node){0, 8}), AD_OK);
   all.apart = 1;
   assert_int_equal(ad_stack_adds(&all, (ad_node){8, 4}), 0);
@@ -266,7 +268,7 @@ static void a_sum_is_not_widened_to_leaves_that_do_not_fit(void **state) {
   stack.count = 1;
   for (int64_t leaf = 8; leaf < 11; leaf++) assert_int_equal(push(&stack, (ad_node){leaf, 1}), AD_OK);
   before = stack;
-  for (int count = 1; count < 4; count += 2) { /* a rank's own sums may be none or several */
+  for (int count = 1; count < 4; count += 2) { /* a rank may have no sum or several sums of its own */
     stack = before;
     stack.count = (size_t)count;
     assert_int_equal(ad_stack_widen(&stack, (ad_node){8, 4}), AD_OK);
@@ -282,7 +284,8 @@ static void write_node(const ad_node_stack *stack, size_t level, ad_node node) {
   assert_int_equal(ad_cast(ad_stack_level(stack, level), stack->dtype, values, AD_F64, FEW), AD_OK);
 }
 
-/* Leaves [4, 12) of 14 are two nodes: their sums form above the values that a collective reads, and take their place. */
+/* Leaves [4, 12) of 14 are two nodes: their sums are written above the values that the collective reads, and are then
+ * moved down over those values. */
 static void several_sums_do_not_form_where_a_collective_reads(void **state) {
   (void)state;
   for (size_t own = 0; own < 3; own++) {

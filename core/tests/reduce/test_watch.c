@@ -1,5 +1,5 @@
-/* Tests what is seen of a reducer's sums of leaves: every leaf, every sum of two nodes, and what collectives leave, with
- * their values, beside mutations at the same injection points. */
+/* Tests the watch of a reducer's sums of leaves: it sees every leaf, every sum of two nodes, and every result of a
+ * collective, with their values, and together with mutations at the same injection points. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@
 enum { MOST_LEAVES = 16, PARAMS = 3, VISITS = 400 };
 
 typedef struct setting {
-  const char *mesh, *sync; /* sync: the first letter of each round's */
+  const char *mesh, *sync; /* sync: for each round, the first letter of its sync: n (none), s (shard) or a (all) */
   int64_t leaves;
   int shards, reuses; /* shards 1: storage is sharded over dp_shard; 2: not that of parameter 1 */
 } setting;
@@ -32,13 +32,13 @@ typedef struct seen {
   int64_t leaves;
   ad_watched_sum sums[VISITS];
   size_t count;
-  /* how many elements of each parameter were seen, by first leaf and number of leaves; at 0 leaves, how many of the leaves
-   * that ranks computed */
+  /* [param][first][count]: how many elements of sums of the leaves [first, first + count) were seen on this rank;
+   * [param][first][0]: how many elements of leaf `first` were seen where the rank had computed the leaf */
   int64_t elements[PARAMS][MOST_LEAVES][MOST_LEAVES + 1];
 } seen;
 
-/* Powers of two, so that the sum of any leaves says which they are, times the element's place in the full gradient. The
- * sums are exact in f32. */
+/* A power of two for each leaf, times the element's position in the full gradient: so a sum shows which leaves are in
+ * it. The sums are exact in f32. */
 static float value_of(int64_t leaf, int64_t place) { return (float)((1 << leaf) * (place + 1)); }
 
 static float sum_of(ad_node node, int64_t place) {
@@ -50,7 +50,7 @@ static float sum_of(ad_node node, int64_t place) {
 typedef struct checking {
   const float *at;
   ad_node node;
-  float factor; /* what the sum is multiplied with: the ranks of other axes that have been summed */
+  float factor; /* the factor of the sum: the number of ranks on other axes over which it was summed, too */
 } checking;
 
 static void check_run(void *context, int64_t first, int64_t count) {
@@ -58,7 +58,7 @@ static void check_run(void *context, int64_t first, int64_t count) {
   for (int64_t i = 0; i < count; i++) CHECK(*c->at++ == c->factor * sum_of(c->node, first + i));
 }
 
-/* The values are those of the node's leaves, at their places. */
+/* Checks the values against the node's leaves and the elements' positions, and records the sum. */
 static void keep(void *context, const ad_watched_sum *sum) {
   seen *all = context;
   ad_part part;
@@ -88,7 +88,8 @@ static void run_round(ad_reducer *reducer, ad_sync sync, int64_t leaf) {
   CHECK_OK(ad_reducer_end_microbatch(reducer));
 }
 
-/* A step of the setting on this rank, watched, with buckets of one parameter and of all. */
+/* Runs a step of the setting on this rank while it is watched. Depending on `bucket_bytes`, each parameter has its own
+ * bucket or all share one. */
 static void watch_step(ad_comm *comm, const setting *s, size_t bucket_bytes, seen *all,
                        void (*install)(ad_sum_watch *)) {
   ad_mesh *mesh;
@@ -135,8 +136,8 @@ static void add_up(ad_comm *comm, seen *all) {
   CHECK_OK(ad_comm_run(comm, &add));
 }
 
-/* Each leaf that a rank computed is seen whole, once on each position of tp. Of every sum that is seen the ranks have whole
- * copies between them, and there is one of all leaves. */
+/* Each leaf is seen once by the rank that computed it, for each position of tp. Of every sum that is seen, the ranks
+ * together see a whole number of copies, and the sum of all leaves is seen. */
 static int see_all(ad_comm *comm, void *context) {
   static seen all;
   const setting *s = context;
@@ -183,14 +184,14 @@ static void what_ranks_have_of_every_sum_is_seen_and_adds_up(void **state) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run_case(cases[i].mesh, see_all, &cases[i]);
 }
 
-/* What one rank sees of one parameter, in order. */
+/* The sums of one parameter that one rank sees, in order. */
 typedef struct expected {
   setting s;
   int64_t rank;
   struct {
     int64_t first, count;
-    /* 'r' and 's': a collective over dp_replicate or dp_shard; 'm': this rank, of what collectives brought; 0: this rank
-     * alone */
+    /* how the sum was made. 'r', 's': by a collective over dp_replicate or dp_shard; 'm': by this rank, from results of
+     * collectives; 0: by this rank, from its own leaves */
     int over;
   } sums[16];
 } expected;
@@ -220,7 +221,7 @@ static void each_sum_is_seen_once_and_in_order(void **state) {
   static const expected cases[] = {
       {{"dp_shard=2", "na", 4, 0, 0}, 1, {{2, 1, 0}, {3, 1, 0}, {2, 2, 0}, {0, 4, 's'}}},
       {{"dp_shard=2", "na", 4, 1, 0}, 0, {{0, 1, 0}, {1, 1, 0}, {0, 2, 0}, {0, 4, 's'}}},
-      {{"dp_shard=2", "sssa", 8, 1, 1}, /* a sum is added to its sibling in the collective */
+      {{"dp_shard=2", "sssa", 8, 1, 1}, /* the collective adds its result to the sibling */
        1,
        {{1, 1, 0}, {0, 2, 's'}, {3, 1, 0}, {0, 4, 's'}, {5, 1, 0}, {4, 2, 's'}, {7, 1, 0}, {4, 4, 's'}, {0, 8, 'm'}}},
       {{"dp_replicate=2 dp_shard=2", "sasa", 16, 1, 0}, /* replica 1; the second segment joins the first at its end */
@@ -262,7 +263,7 @@ static void spoil_leaf(void *context, void *passing) {
   values[0] += 0.5f;
 }
 
-/* Changes the sum of all leaves, and what a collective has brought of it. */
+/* Two mutations: spoil_node changes the sum of two leaves, spoil_reduced the result of a collective. */
 static void spoil_node(void *context, void *passing) {
   const ad_node_passing *of = passing;
   (void)context;
@@ -303,9 +304,10 @@ static int see_mutants(ad_comm *comm, void *context) {
   (void)context;
   watch_step(comm, &s, 0, &all, watch_mutants);
   CHECK(all.count == 4);
-  CHECK(first_of(&all, 0) == value_of(first, 0) + 0.5f);           /* mutated before it is seen */
-  CHECK(first_of(&all, 2) == sum_of((ad_node){first, 2}, 0) + 1);  /* mutated after it is seen */
-  CHECK(first_of(&all, 3) == sum_of((ad_node){0, 4}, 0) + 2.625f); /* what was reduced is mutated before, too */
+  CHECK(first_of(&all, 0) == value_of(first, 0) + 0.5f);          /* mutated before it is seen */
+  CHECK(first_of(&all, 2) == sum_of((ad_node){first, 2}, 0) + 1); /* mutated after it is seen */
+  /* a collective's result is mutated before it is seen, too */
+  CHECK(first_of(&all, 3) == sum_of((ad_node){0, 4}, 0) + 2.625f);
   return 0;
 }
 

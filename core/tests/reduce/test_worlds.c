@@ -151,8 +151,9 @@ static void check_sums(const world *w) {
 
 /* ---- all schedules of microbatches ---- */
 
-/* Bit p: parameter p has a gradient in the microbatch. All have; one never; each is absent somewhere; each has one
- * once. */
+/* Bit p: parameter p has a gradient in the microbatch. The cases: all parameters have gradients in all microbatches;
+ * some parameters never have one; each parameter is absent in some microbatch; each has a gradient in just one
+ * microbatch; one microbatch has no gradient at all. */
 static const unsigned presences[][MICROBATCHES] = {{63, 63, 63}, {23, 23, 23}, {46, 29, 59}, {17, 4, 42}, {38, 25, 0}};
 enum { PRESENCES = sizeof presences / sizeof *presences };
 
