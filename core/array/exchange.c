@@ -58,8 +58,8 @@ ad_status ad_exchange_after(const ad_comm *comm, const ad_transit *transit, cons
 /* One side of an exchange: the rows that this rank sends, or the rows that it receives. */
 typedef struct row_side {
   ad_row_order order;
-  const size_t *rows; /* number of rows of each member */
-  /* number of members; this rank's index among them */
+  const size_t *rows; /* for each member, the number of rows that are sent to it, or received from it */
+  /* members: number of members; own: this rank's index among them */
   size_t members, own;
   char *data;
 } row_side;

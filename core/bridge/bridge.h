@@ -41,7 +41,7 @@ struct ad_bridge {
 /* A value or gradient that goes over a bridge in one direction. */
 typedef struct ad_bridge_way {
   const ad_layout *from, *to; /* layouts of the sending and the receiving side */
-  ad_array in, out;           /* sent and received array; zero if this rank is not on the side */
+  ad_array in, out;           /* sent and received array; all fields are 0 if this rank is not on the array's side */
 } ad_bridge_way;
 
 /* number of elements in one row of this rank's part; 1 for a scalar */

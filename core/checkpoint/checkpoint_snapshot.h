@@ -6,7 +6,7 @@
 #include "base/internal.h"
 
 typedef struct ad_snapshot {
-  ad_safetensor *pieces; /* those of wider dtypes first; the names are owned */
+  ad_safetensor *pieces; /* this rank's pieces, those of wider dtypes first; the names are owned */
   size_t count;
   char *memory; /* the copies; kept for the next snapshot */
   size_t bytes;

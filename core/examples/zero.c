@@ -30,7 +30,7 @@ typedef struct trainer {
   ad_store *store;
   ad_reducer *reducer;
   ad_optimizer *optimizer;
-  ad_count *count; /* the number of samples that count, for each microbatch */
+  ad_count *count; /* for each microbatch, the number of its samples that the loss counts */
   ad_checkpointer *checkpointer;
   ad_loss_scale scale;
   int64_t step;

@@ -17,8 +17,8 @@ typedef struct ad_file_entry {
 typedef struct ad_file_list {
   ad_file_entry *entries;
   size_t count, capacity;
-  /* Called for each entry of a folder that is skipped, with words for its kind, such as "a symbolic link". NULL
-   * allowed. */
+  /* Called for each entry of a folder that is skipped; `what` is the kind of entry in words, such as "a symbolic link".
+   * NULL allowed. */
   void (*passed)(const char *path, const char *what);
 } ad_file_list;
 /* Adds `path` to the list if it is a file (a symbolic link is followed). If it is a folder, adds the regular files

@@ -5,8 +5,9 @@
 #include "base/internal.h"
 
 enum { AD_SAFETENSORS_HEADER_MAX = 100000000 }; /* most bytes of a header: the limit of the format's own reader */
-int ad_safetensors_takes(ad_dtype dtype);       /* 1: tensors of files can have the dtype */
-const char *ad_safetensors_dtype_name(ad_dtype dtype); /* NULL for a dtype that files do not take */
+int ad_safetensors_takes(ad_dtype dtype);       /* returns 1 if tensors of files can have the dtype, else 0 */
+/* the dtype's name in files; NULL if files cannot have the dtype */
+const char *ad_safetensors_dtype_name(ad_dtype dtype);
 /* Returns the dtype of this name; 0 if there is none, or if addend does not have it. */
 ad_dtype ad_safetensors_dtype(const char *name);
 const char *ad_safetensors_path(const ad_safetensors *file);

@@ -55,7 +55,8 @@ INLINE uint16_t f32_rounded(float value) {
 /* narrow_to_f32 and f32_to_narrow convert a float whose bits are a sign, `exponent` bits of exponent (at most 8) and
  * `fraction` bits of fraction, laid out as IEEE 754 lays out f16. The two numbers are constants of each use. */
 INLINE float narrow_to_f32(uint32_t bits, int exponent, int fraction) {
-  uint32_t least = (uint32_t)(129 - (1 << (exponent - 1))) << 23;  // the f32 that is the smallest normal number
+  // bits of the f32 with the value of the narrow type's smallest normal number
+  uint32_t least = (uint32_t)(129 - (1 << (exponent - 1))) << 23;
   uint32_t infinity = ((1u << exponent) - 1) << fraction, magnitude = bits & ((1u << (exponent + fraction)) - 1);
   uint32_t widened = magnitude << (23 - fraction);
   uint32_t normal = widened + least - (1u << 23);
@@ -71,7 +72,7 @@ INLINE float narrow_to_f32(uint32_t bits, int exponent, int fraction) {
 INLINE uint32_t f32_to_narrow(float value, int exponent, int fraction) {
   uint32_t magnitude = bits_of(value) & F32_MAGNITUDE, bias = (1u << (exponent - 1)) - 1;
   uint32_t infinity = ((1u << exponent) - 1) << fraction;
-  int left = 23 - fraction;  // bits that the narrow fraction has no room for
+  int left = 23 - fraction;  // number of fraction bits that f32 has and the narrow type does not have
   uint32_t normal = (magnitude - ((127 - bias) << 23) + ((1u << (left - 1)) - 1) + (magnitude >> left & 1)) >> left;
   uint32_t nan = infinity | 1u << (fraction - 1) | (magnitude >> left & ((1u << fraction) - 1));
   // The last bit of the f32 `unit` counts the smallest subnormal of the narrow type. Therefore adding `unit` rounds the
@@ -257,7 +258,7 @@ static void cast(void *dst, ad_dtype dst_dtype, const void *src, ad_dtype src_dt
   if (dst_dtype == AD_F32) return to_f32[src_dtype](dst, src, n);
   char *to = dst;
   const char *from = src;
-  block between;  // all narrow floats are exact in f32
+  block between;  // the values in f32, which can represent every narrow float
   for (size_t done = 0; done < n; done += BLOCK) {
     size_t count = block_of(n - done);
     to_f32[src_dtype](&between, from + done * sizes[src_dtype], count);

@@ -8,8 +8,8 @@ enum { AD_MESH_TEXT_MAX = 256 }; /* enough for 9 axes, 41 letters of names, and 
 
 struct ad_mesh {
   int64_t first_rank, size;
-  /* for a mesh over two pools: number of ranks of the first pool; number of ranks between the two pools. For other
-   * meshes head is `size` and gap is 0 */
+  /* for a mesh over two pools: `head` is the number of ranks of the first pool, `gap` the number of ranks between the
+   * two pools. For other meshes `head` is `size` and `gap` is 0 */
   int64_t head, gap;
   ad_axes named;
   int named_count;

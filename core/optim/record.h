@@ -28,7 +28,7 @@ typedef struct ad_state_record {
 
 /* The numbers that the loop over a parameter's elements uses in one step. */
 typedef struct ad_update {
-  const ad_optimizer_options *options; /* with defaults filled in */
+  const ad_optimizer_options *options; /* the optimizer's options, with defaults filled in */
   double lr, factor;                   /* `factor` multiplies the gradient */
   double decay;                        /* weight_decay, or 0 if the parameter does not decay */
   int64_t step;                        /* the step, counted from 1 */
@@ -46,8 +46,8 @@ typedef struct ad_optimizer_record {
   const char *name; /* name of the optimizer in messages */
   ad_option_record options[AD_OPTIMIZER_OPTIONS_MAX + 1];
   ad_state_record states[AD_OPTIMIZER_STATES_MAX + 1];
-  /* Checks the values of options, with defaults filled in. Called only if no option is set without the option that it
-   * needs (`needs`). */
+  /* Checks the values of options, with defaults filled in. Called only if each option that is set has the option that
+   * it needs (`needs`). */
   ad_status (*check)(const ad_optimizer_options *options);
   void (*prepare)(ad_update *update); /* NULL: there is nothing to derive */
   /* The loops, indexed by ad_variant. All variants give the same bits. Each element is updated from its own parameter,

@@ -4,7 +4,8 @@
 #include "addend/reduce.h"
 #include "base/internal.h"
 
-AD_INTERNAL int ad_count_is_in_flight(const ad_count *count); /* 1: posted, and not yet waited for */
+/* returns 1 if the counts were posted but not yet waited for, else 0 */
+AD_INTERNAL int ad_count_is_in_flight(const ad_count *count);
 
 /* Argument of the injection point AD_INJECT_DIVISOR: the number by which a loss is about to be divided. */
 typedef struct ad_divisor_passing {

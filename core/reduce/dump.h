@@ -33,7 +33,7 @@ typedef struct ad_dumped_param {
 
 struct ad_dump {
   char *folder;
-  uint64_t after; /* number of steps that the reducer finishes before the dumped one */
+  uint64_t after; /* number of steps that the reducer finishes before the step that is dumped */
   int64_t step;   /* the step's number in the files */
   int in_flight;  /* 1: the step that is dumped has begun */
   int has_sums;   /* 1: the dumped step has ended, and its sums are written */

@@ -133,7 +133,7 @@ enum { SUMS = -1, PAIRS = 12, SHORT = 40, MESH_TEXT = AD_DUMP_FACTORS * (AD_DUMP
 
 typedef struct dump_file {
   const ad_reducer *reducer;
-  int microbatch; /* the microbatch whose addends are in the file; SUMS: the sums are in the file */
+  int microbatch; /* the microbatch whose addends the file has; SUMS: the file has the sums */
   ad_safetensor *tensors;
   size_t count;
   described reported;

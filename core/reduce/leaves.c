@@ -142,7 +142,7 @@ static ad_node leaves_of_segment(const ad_reducer *reducer, int64_t round) {
  * positions in mesh order. */
 typedef struct held_leaves {
   ad_group group;
-  ad_node *sum;     // [positions]
+  ad_node *sum;     // [positions]: the leaves that the position's sum has
   int64_t *starts;  // [positions + 1]: where the leaves of a collective's members begin
 } held_leaves;
 
@@ -339,7 +339,8 @@ static ad_status note_step(const ad_reducer *reducer, const ad_bucket *bucket, i
   return AD_OK;
 }
 
-/* Settles a stack that has nodes but no values. *most is raised to the number of levels that the stack uses. */
+/* Calls ad_stack_settle until nothing is left to do, on a stack that has nodes but no values. *most is raised to the
+ * number of levels that the stack uses. */
 static void settle_on_paper(ad_node_stack *stack, size_t *most) {
   if (ad_stack_used(stack) > *most) *most = ad_stack_used(stack);
   while (ad_stack_settle(stack)) {

@@ -60,7 +60,8 @@ static ad_status post(ad_reducer *reducer, ad_bucket *bucket, ad_path_step step)
   int64_t members = ad_mesh_ranks_over(bucket->key.mesh, step.axes);
   if (ranges.leaves && (step.move == AD_MOVE_REDUCE_SCATTER || members > 1)) transit.ranges = &ranges;
   AD_TRY(describe_output(reducer, bucket, &transit, &out));
-  int is_empty = transit.ranges && ranges.starts[0] == ranges.starts[members];  // no member has a leaf to sum
+  // 1: no member has a leaf to sum, so no collective runs
+  int is_empty = transit.ranges && ranges.starts[0] == ranges.starts[members];
   if (!is_empty) AD_TRY(ad_transit_post(reducer->comm, &transit, &bucket->steps.input, &out, &bucket->steps.request));
   bucket->sum = out;
   return AD_OK;

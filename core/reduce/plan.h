@@ -21,10 +21,11 @@ AD_INTERNAL ad_reduction_plan ad_reducer_plan(const ad_reducer *reducer, size_t 
 /* The memory into which the gradients of a bucket are written, for plans. The argument `index` of ad_reducer_bucket
  * counts buckets in launch order. */
 typedef struct ad_bucket_plan {
-  ad_move move; /* the first reduction, and below its axes; both 0: gradients are not reduced */
+  ad_move move; /* the first reduction; `axes`: its axes; both 0: gradients are not reduced */
   ad_axes axes;
   ad_dtype dtype; /* dtype of the bucket's elements */
-  size_t bytes;   /* size of the bucket; with leaves, of all sums of leaves that this rank holds at the same time */
+  /* size of the bucket; with leaves, size of all sums of leaves that this rank holds at the same time */
+  size_t bytes;
   /* With leaves, otherwise 0. leaf_sums: the most sums of leaves that this rank holds at a time. If the first reduction
    * may run before the end of the step: leaf_shards is the most results of it that this rank holds at a time (after a
    * reduce_scatter, its shards of the sums), leaf_shard_bytes their size. */

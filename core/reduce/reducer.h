@@ -47,17 +47,18 @@ typedef struct ad_bucket_key {
  * one entry for each parameter. */
 typedef struct ad_bucket_members {
   size_t *index;         // indices of the parameters in reducer->params
-  ad_segment *segments;  // rows of this rank's part of the full gradient
+  ad_segment *segments;  // rows of this rank's part of each full gradient
   const char **names;    // borrowed from the parameters
   size_t count;
-  size_t numel;  // elements of all these gradients on this rank
+  size_t numel;  // number of elements of all these gradients on this rank
 } ad_bucket_members;
 
 /* Which addends a bucket contains; written by counters.c. */
 typedef struct ad_bucket_counters {
   int sends;       // 1: the present microbatch sends the bucket
   size_t arrived;  // how many parameters' gradients of the present microbatch have arrived
-  // number of gradients that were announced for this or a later microbatch of the step and have not arrived
+  // number of gradients that ad_reducer_expect announced for this or a later microbatch of the step and that have not
+  // arrived
   int expected;
   int64_t unsent;   // number of microbatches whose addends the next launch sends
   int64_t summed;   // number of microbatches whose addends are in `sum`
@@ -150,7 +151,7 @@ typedef struct ad_dump ad_dump;
 
 /* Which leaves a reducer with leaves sums; written by leaves.c. Each microbatch of its steps is a round. */
 typedef struct ad_reducer_leaves {
-  ad_leaf_deal deal;       // deal.leaves 0: the reducer has no leaves
+  ad_leaf_deal deal;       // how leaves are assigned to ranks and rounds; deal.leaves 0: the reducer has no leaves
   ad_sync *sync;           // the memory of deal.sync
   int64_t *starts;         // [data-parallel positions + 1]: memory for `starts` of ad_leaf_ranges
   int64_t replica, shard;  // this rank's data-parallel position
@@ -164,7 +165,7 @@ struct ad_reducer {
   char *prefix;  // text before parameters' names in messages; may be ""
   char *files;   // prefix of the names of a dump's files
   ad_reduced_param *params;
-  const ad_array **results;  // each parameter's summed gradient, for the norm; below, each parameter's name
+  const ad_array **results;  // each parameter's summed gradient, for the norm; `names` has each parameter's name
   const char **names;
   size_t param_count;
   ad_bucket *buckets;  // in launch order

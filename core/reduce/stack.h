@@ -15,9 +15,9 @@
 #include "kernels/nodes.h"
 
 typedef struct ad_node_stack {
-  int64_t leaves;   // leaves of the whole batch
+  int64_t leaves;   // number of leaves of the batch
   ad_dtype dtype;   // dtype of the values, in which they are also summed: f32 or f64
-  size_t numel;     // elements of a value
+  size_t numel;     // number of elements of a value
   size_t levels;    // number of values for which there is memory
   char *memory;     // the levels, lowest first; NULL on backend dry
   size_t count;     // number of entries in the stack

@@ -9,7 +9,7 @@ typedef struct ad_stored {
   int has_master;   // 1: the parameter has an f32 master of its own; 0: its value is the master
   int is_gathered;  // 1: `compute` is a gathered copy; 0: `compute` is the value itself
   size_t unit, kind;
-  size_t start;      // offset of the copy in the memory of its kind, in elements
+  size_t start;      // offset of the parameter's copy in the memory for copies of its kind (ad_copy_kind), in elements
   size_t own_start;  // offset of this rank's part in the copy, in elements
   int writes;        // 1: this rank writes its part for all ranks that share the copy
   ad_segment segment;
@@ -30,7 +30,7 @@ typedef struct ad_copy_kind {
 /* Memory for the full copies of one unit, of all kinds. */
 typedef struct ad_copy_slot {
   int64_t unit;      // the unit whose copies are in the slot; -1: no unit
-  int taken, ready;  // taken, 1: the unit was acquired since its gather; ready, 1: the gather is complete
+  int taken, ready;  // taken: 1 if the unit was acquired since its gather; ready: 1 if the gather is complete
   int64_t uses;
   uint64_t number;         // the number of the gather that fills the slot
   uint64_t released_at;    // number of gathers that had been posted when the slot was released
@@ -61,7 +61,7 @@ struct ad_store {
 /* window.c: makes the slots for full copies. */
 ad_status ad_window_create(ad_store *store) AD_CHECKED;
 void ad_window_destroy(ad_store *store);
-ad_status ad_window_refill(ad_store *store) AD_CHECKED; /* gathers every unit, each into its own slot */
+ad_status ad_window_refill(ad_store *store) AD_CHECKED; /* gathers every unit into a slot of its own */
 ad_status ad_window_acquire(ad_store *store, size_t unit) AD_CHECKED;
 void ad_window_release(ad_store *store, size_t unit);
 ad_status ad_window_gather_ahead(ad_store *store, int64_t from)

@@ -23,8 +23,8 @@ typedef struct ad_execution {
   double *clock;       /* for each rank: the time at which its last action ended */
   /* for each rank: a needed action that had not ended when the rank's next action was last tried */
   ad_table_spot *waits_for;
-  /* lists of waiters. waiter: for each rank, the first rank that waits for it; next: for each rank, the next in its
-   * list */
+  /* Lists of ranks that wait for another rank. waiter: for each rank, the first rank that waits for it; next: for each
+   * rank, the next rank in the same list */
   int32_t *waiter, *next;
   int32_t *ready; /* stack of the ranks that may continue */
   int32_t ready_count;

@@ -13,7 +13,7 @@ typedef struct ad_table_index {
   /* Packed positions of actions; 0: the action is missing from the table. Transfers are stored by edge and microbatch,
    * other kinds by stage and microbatch, by stage, or by rank; see cell_of in index.c. */
   uint64_t *spots[AD_ACTION_COUNT];
-  /* for each rank, and one more: number of the rank's first action, counted over the actions of all ranks */
+  /* [ranks + 1]: number of each rank's first action, counted over the actions of all ranks */
   size_t *first;
 } ad_table_index;
 
@@ -35,6 +35,7 @@ ad_table_spot ad_table_find_backward(const ad_table_index *index, int32_t stage,
 size_t ad_table_number(const ad_table_index *index, ad_table_spot at);
 /* Returns 1 if the stages of this edge lie on two ranks and the table has transfers, else 0. */
 int ad_table_edge_travels(const ad_table_index *index, size_t edge);
-int ad_table_edge_crosses(const ad_table_index *index, size_t edge); /* 1: the edge's stages lie on two ranks */
+/* returns 1 if the edge's stages lie on two ranks, else 0 */
+int ad_table_edge_crosses(const ad_table_index *index, size_t edge);
 
 #endif

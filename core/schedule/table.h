@@ -34,10 +34,14 @@ typedef struct ad_action_record {
 const ad_action_record *ad_action_record_of(ad_action_kind kind);
 
 int ad_action_is_transfer(ad_action_kind kind);
-int ad_action_goes_back(ad_action_kind kind);  /* 1: this transfer carries a gradient */
-int ad_action_is_receive(ad_action_kind kind); /* 1: the transfer's value or gradient arrives at the action's `stage` */
-int ad_action_is_addend(ad_action_kind kind);  /* 1: the action computes an addend of the weights' gradient: B, W */
-int ad_action_is_backward(ad_action_kind kind); /* 1: the action computes the inputs' gradient: B, I */
+/* returns 1 if this kind of transfer sends or receives a gradient, else 0 */
+int ad_action_goes_back(ad_action_kind kind);
+/* returns 1 if this kind of transfer is a receive (RECV_F, RECV_B), else 0 */
+int ad_action_is_receive(ad_action_kind kind);
+/* returns 1 if this kind computes an addend of the weights' gradient (B, W), else 0 */
+int ad_action_is_addend(ad_action_kind kind);
+/* returns 1 if this kind computes the inputs' gradient (B, I), else 0 */
+int ad_action_is_backward(ad_action_kind kind);
 
 /* ad_table_edge_count returns the number of the table's edges, of the declared ones or of the chain; ad_table_edge
  * returns edge number `edge`. */

@@ -61,7 +61,7 @@ AD_API AD_CHECKED ad_status ad_bridge_check(const ad_layout *from, const ad_layo
 AD_API AD_CHECKED ad_status ad_bridge_rows_multiple(const ad_layout *from, const ad_layout *to,
                                                     const ad_bridge_options *options, int64_t *out);
 AD_API void ad_bridge_destroy(ad_bridge *bridge);         /* NULL allowed */
-AD_API int ad_bridge_has_source(const ad_bridge *bridge); /* 1: this rank is on the mesh of `from` */
+AD_API int ad_bridge_has_source(const ad_bridge *bridge); /* returns 1 if this rank is on the mesh of `from`, else 0 */
 AD_API int ad_bridge_has_destination(const ad_bridge *bridge);
 AD_API ad_layout ad_bridge_from(const ad_bridge *bridge);
 AD_API ad_layout ad_bridge_to(const ad_bridge *bridge);

@@ -60,7 +60,8 @@ AD_API int64_t ad_comm_size(const ad_comm *comm);
 /* A mesh with all ranks on one axis, "dp_shard=4", for callers that have no mesh. Owned by the comm. */
 AD_API const ad_mesh *ad_comm_mesh(const ad_comm *comm);
 AD_API const char *ad_comm_backend(const ad_comm *comm); /* "shm", "mpi", "dry", ... */
-AD_API int ad_comm_is_dry(const ad_comm *comm); /* 1: backend dry, where values have shapes and layouts but no data */
+/* returns 1 on backend dry, where values have shapes and layouts but no data; else 0 */
+AD_API int ad_comm_is_dry(const ad_comm *comm);
 
 /* Allocates zeroed memory, aligned to 64 bytes, that all ranks of the node can read: collectives on buffers in it need
  * no staging copies. AD_MEMORY if none is left. Free it with ad_comm_free, or let ad_comm_close free it. Local: no rank

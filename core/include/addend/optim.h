@@ -40,7 +40,7 @@ enum { AD_OPTIMIZER_STATES_MAX = 2 }; /* the most states that an optimizer keeps
 typedef struct ad_optimizer_options {
   size_t size; /* sizeof(ad_optimizer_options) */
   ad_optimizer_kind kind;
-  double weight_decay;          /* of every optimizer: at least 0, default 0 */
+  double weight_decay;          /* for every optimizer: at least 0, default 0 */
   double beta1, beta2, epsilon; /* of AdamW: betas in [0, 1), defaults 0.9 and 0.95; epsilon above 0, default 1e-8 */
   double momentum;              /* of SGD: in [0, 1), default 0 */
   int nesterov;                 /* of SGD, with a momentum above 0: 1 or, the default, 0 */
