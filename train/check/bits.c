@@ -1,5 +1,5 @@
-/* The check for bits: takes a recipe's steps on its own ranks and on those of one data-parallel position, and compares
- * them. */
+/* The check for bits: takes a recipe's steps on the recipe's own ranks, takes them again on the ranks of one
+ * data-parallel position (the reference), and compares the bits of both runs. */
 #include "check/bits.h"
 
 #include "base/error.h"
@@ -12,8 +12,9 @@
 #include "recipe/paper.h"
 #include "step/run.h"
 
-/* Returns the most notes that a rank makes in a step: of each leaf; of each parameter in each node of the tree, of which
- * there are fewer than two for each leaf, before and after each reduction; and of what comes after the last leaf. */
+/* Returns an upper limit of the notes that one rank makes in a step: one for each leaf; for each parameter, the nodes
+ * of the tree over leaves (fewer than two for each leaf) before and after each reduction, and the updated arrays; and
+ * the losses, norms and clip factors. */
 static size_t notes_in_step(const ad_recipe *recipe, const ad_program *program) {
   size_t leaves = (size_t)recipe->train.leaves, params = ad_program_module(program, 0)->param_count;
   size_t sums = 2 * leaves * (AD_AXIS_COUNT + 1), numbers = AD_LOSSES_MAX + 2 * AD_NORM_GROUPS_MAX;
@@ -29,7 +30,7 @@ static ad_status launch(const ad_recipe *recipe, int64_t steps, ad_bits_notes *n
   return status;
 }
 
-/* Runs the reference: on ranks of its own or, if `alone` is set, on that one. */
+/* Runs the reference: if `alone` is NULL, on new ranks; otherwise on this process, the only rank of `alone`. */
 static ad_status run_reference(ad_bits *bits, size_t room, ad_comm *alone) {
   ad_recipe reference;
   ad_status status = ad_alone_create_position(bits->recipe, &reference);
@@ -50,7 +51,8 @@ static ad_status run_reference_alone(ad_bits *bits, size_t room) {
   return status;
 }
 
-/* Runs the recipe and its reference: on new ranks or, if `comm` is set, on its ranks and on the first. */
+/* Runs the recipe and its reference and compares them. If `comm` is NULL, starts ranks for each of the two runs;
+ * otherwise runs the recipe on the ranks of `comm`, and the reference in rank 0's process. */
 static ad_status run_both(ad_bits *bits, const ad_program *program, ad_comm *comm) {
   size_t room = (size_t)bits->found.steps * notes_in_step(bits->recipe, program);
   int64_t ranks;

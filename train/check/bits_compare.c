@@ -1,4 +1,4 @@
-/* Compares the notes of a run with those of its reference, and says in words what differs first. */
+/* Compares the notes of a run with those of its reference, and describes the first difference in words. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,13 +14,13 @@ typedef struct comparing {
   ad_bits_finding *found;
 } comparing;
 
-/* ---- words ---- */
+/* ---- describing the first difference ---- */
 
 static const char *part_name(int64_t part) {
   return part == AD_PART_VALUE ? "value" : part == AD_PART_MASTER ? "master" : "optimizer state";
 }
 
-/* Writes what the note is of: "`w`", "the loss `ce`", "the norm". */
+/* Writes the name of what was hashed: "`w`" (a parameter's gradient), "the loss `ce`", "the norm". */
 static void print_subject(const comparing *c, const ad_bits_note *note, ad_text *text) {
   switch (note->kind) {
     case AD_BITS_LOSS:
@@ -46,7 +46,7 @@ static const char *what(const ad_bits_note *note) {
   return note->kind == AD_BITS_SUM && note->node.count == 1 ? "leaf" : words[note->kind];
 }
 
-/* Writes down that this differs, and begins its sentence. */
+/* Records in `found` that the note `at` differs, and begins the sentence about the difference. */
 static ad_text begin(const comparing *c, const ad_bits_listed *at, int64_t rank) {
   ad_bits_finding *found = c->found;
   ad_bits_kind kind = at->note.kind;
@@ -61,7 +61,7 @@ static ad_text begin(const comparing *c, const ad_bits_listed *at, int64_t rank)
   return text;
 }
 
-/* " differs on rank 2, as summed over dp_shard" */
+/* Writes " differs on rank 2, as summed over dp_shard". */
 static void print_differs(ad_text *text, const ad_bits_note *note, int64_t rank) {
   char axes[96];
   ad_text_add(text, " differs");
@@ -70,7 +70,8 @@ static void print_differs(ad_text *text, const ad_bits_note *note, int64_t rank)
     ad_text_add(text, ", as summed over %s", ad_axes_print(note->over, axes, sizeof axes));
 }
 
-/* Returns 1 if both children of the node were compared, and so agree: smaller nodes are compared first. */
+/* Returns 1 if the run also has sums over both children of the node. Those sums agree, because smaller nodes are
+ * compared first. */
 static int has_children(const comparing *c, const ad_bits_listed *at) {
   ad_bits_listed lower = *at, upper = *at;
   lower.note.node.count = (int64_t)ad_node_lower((size_t)at->note.node.count);
@@ -147,8 +148,9 @@ static void say_differs(const comparing *c, const ad_bits_listed *at, int64_t ra
 
 /* ---- comparing ---- */
 
-/* Returns how many of the notes are of a leaf that ran, or of its own gradient, which there is once at each place. A
- * collective may leave a leaf's gradient as it is: such notes come after those of leaves' own gradients. */
+/* Counts the notes of a leaf's forward pass, or of its own gradient: a rank computed the leaf. Each leaf must be
+ * computed once at each position on the other axes. Notes of a collective's result (`over` is not 0) do not count, even
+ * if the collective left a leaf's gradient unchanged. */
 static size_t count_leaf(const ad_bits_listed *at, size_t count) {
   size_t found = 0;
   for (size_t i = 0; i < count; i++)
@@ -157,7 +159,8 @@ static size_t count_leaf(const ad_bits_listed *at, size_t count) {
   return found;
 }
 
-/* Compares the notes that are of all elements, and returns 1 if one differs. */
+/* Compares the notes whose hash covers all elements of the array. Reports the first that differs and returns 1, or
+ * returns 0. */
 static int some_full_differ(const comparing *c, const ad_bits_listed *at, size_t count, const ad_bits_note *expected) {
   for (size_t i = 0; i < count; i++) {
     if (at[i].note.numel != expected->numel || at[i].note.hash == expected->hash) continue;
@@ -167,7 +170,7 @@ static int some_full_differ(const comparing *c, const ad_bits_listed *at, size_t
   return 0;
 }
 
-/* Compares those that are of shards. Their hashes add up to that of all elements, once for each replica. */
+/* Compares the notes of shards. The hashes of shards add up to the hash of the whole array, once for each replica. */
 static void compare_shards(const comparing *c, const ad_bits_listed *at, size_t count, const ad_bits_note *expected) {
   const ad_bits_listed *first = NULL;
   int64_t numel = 0;
@@ -182,7 +185,8 @@ static void compare_shards(const comparing *c, const ad_bits_listed *at, size_t 
   if (numel != replicas * expected->numel || hash != (uint64_t)replicas * expected->hash) say_differs(c, first, -1);
 }
 
-/* Compares the notes at[0 .. count), of the same thing at one place, on all ranks that have it or a shard of it. */
+/* Compares the notes at[0] to at[count - 1], all of one array or number at one position on the other axes, from every
+ * rank that has the array or a shard of it. */
 static void compare_same(const comparing *c, const ad_bits_listed *at, size_t count) {
   const ad_bits_listed *expected = ad_bits_list_find(&c->reference, at);
   size_t of_leaf = count_leaf(at, count);
@@ -194,13 +198,14 @@ static void compare_same(const comparing *c, const ad_bits_listed *at, size_t co
     compare_shards(c, at, count, &expected->note);
 }
 
-/* Returns 1 if the reference's note must be found in the run, whatever the number of ranks: nodes other than leaves and
- * the whole may be summed within a collective. */
+/* Returns 1 if the run must have this note of the reference, on any number of ranks. Sums over nodes between a single
+ * leaf and all leaves need not be visible: a collective may compute them internally. */
 static int must_be_there(const ad_bits_note *note, int64_t leaves) {
   return note->kind != AD_BITS_SUM || note->beyond || note->node.count == 1 || note->node.count == leaves;
 }
 
-/* Finds the first note of this step and kind that only the reference has. */
+/* Finds the first note of the reference, of this step and kind, that the run must have but does not have; NULL if there
+ * is none. */
 static const ad_bits_listed *find_missing(const comparing *c, int64_t step, ad_bits_kind kind) {
   for (size_t i = 0; i < c->reference.count; i++) {
     const ad_bits_listed *at = &c->reference.list[i];
@@ -216,7 +221,7 @@ static size_t same_from(const ad_bits_list *list, size_t from) {
   return count;
 }
 
-/* Compares the notes from number *next on, of one step and kind. */
+/* Compares the run's notes of one step and kind, the first of which has index *next, and advances *next past them. */
 static void compare_kind(const comparing *c, int64_t step, ad_bits_kind kind, size_t *next) {
   const ad_bits_list *run = &c->run;
   while (*next < run->count && run->list[*next].note.step == step && run->list[*next].note.kind == kind) {

@@ -1,5 +1,5 @@
-/* Tries the known bugs of runs with leaves: takes the steps with the bug, and compares bits with the reference, as the
- * check does. */
+/* Tries the known bugs of runs with leaves: takes the steps with the bug, and compares their bits with the reference's,
+ * as the check for bits does. */
 #include <stdio.h>
 #include <sys/mman.h>
 
@@ -7,7 +7,8 @@
 #include "check/bits.h"
 #include "recipe/paper.h"
 
-/* What the bug's run differs in is what killed it. */
+/* Records what the comparison found as the result for the mutant: it was killed by a difference, never took effect, or
+ * had no effect. */
 static void judge(const ad_bits_finding *found, int fired, ad_mutant *mutant) {
   if (!found->equal) {
     mutant->killed_by = AD_KILLED_BY_BITS;

@@ -1,4 +1,5 @@
-/* What the ranks of one run noted, in memory that they share with the process that started them. */
+/* The notes that all ranks of one run make for the check for bits, in memory that the ranks share with the process that
+ * started them. */
 #include "check/bits_notes.h"
 
 #include <stdlib.h>
@@ -15,7 +16,8 @@ static ad_bits_note *notes_of(const ad_bits_notes *notes, int64_t rank) {
   return (ad_bits_note *)(void *)first + (size_t)rank * notes->room;
 }
 
-/* The memory is reserved, and taken only for what is noted. */
+/* Reserves address space for `room` notes on each rank; the kernel allocates a page only when notes are written there.
+ * */
 ad_status ad_bits_notes_create(int64_t ranks, size_t room, ad_bits_notes **out) {
   size_t bytes = head_bytes(ranks) + (size_t)ranks * room * sizeof(ad_bits_note);
   ad_bits_notes *notes = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -40,7 +42,7 @@ ad_status ad_bits_add(ad_bits_notes *notes, int64_t rank, const ad_bits_note *no
   return AD_OK;
 }
 
-/* Sends words to rank 0, or receives them there from `peer`. */
+/* Sends `words` to rank 0; on rank 0, receives them from `peer`. */
 static ad_status bring(ad_comm *comm, int64_t peer, void *words, size_t bytes) {
   int receives = ad_comm_rank(comm) == 0;
   ad_transfer transfer = {.size = sizeof transfer,
@@ -65,7 +67,7 @@ ad_status ad_bits_gather(ad_comm *comm, ad_bits_notes *notes) {
   return AD_OK;
 }
 
-/* ---- the notes of all ranks, in order ---- */
+/* ---- sorting the notes of all ranks ---- */
 
 static int compare_numbers(int64_t a, int64_t b) { return (a > b) - (a < b); }
 
@@ -80,7 +82,8 @@ int ad_bits_order(const void *a, const void *b) {
   return 0;
 }
 
-/* Of the same thing, what is no result of a collective comes first. */
+/* Compares two notes for sorting. Among notes of the same array or number, results of collectives come after the
+ * others. */
 static int order_ranks(const void *a, const void *b) {
   const ad_bits_listed *x = a, *y = b;
   int order = ad_bits_order(a, b);

@@ -1,4 +1,4 @@
-/* What the ranks of a run note for the check for bits (check/bits.h): hashes of arrays, and numbers. */
+/* The notes that ranks of a run make for the check for bits (check/bits.h): hashes of arrays, and numbers. */
 #ifndef CHECK_BITS_NOTES_H
 #define CHECK_BITS_NOTES_H
 #include <stddef.h>
@@ -6,7 +6,8 @@
 #include "addend/status.h"
 #include "kernels/nodes.h"
 
-/* The kinds are in the order in which they are compared, because what is wrong first explains the rest. */
+/* The kinds of notes, in the order in which they are compared: a difference in an earlier kind explains those in later
+ * ones. */
 typedef enum ad_bits_kind {
   AD_BITS_RAN,     /* a forward pass of one leaf */
   AD_BITS_SUM,     /* a leaf's own gradient, or the sum over a node of the tree, of one parameter */
@@ -20,36 +21,37 @@ typedef enum ad_bits_kind {
 typedef struct ad_bits_note {
   int64_t step;
   ad_bits_kind kind;
-  ad_axes over, beyond; /* AD_BITS_SUM: as in reduce/watch.h */
-  int64_t of;           /* number of the parameter, loss or norm group */
-  int64_t part;         /* AD_BITS_VALUE: an ad_param_part */
-  ad_node node;         /* AD_BITS_RAN, AD_BITS_SUM: the leaves */
-  int64_t numel;        /* how many elements this rank has; 1 for numbers */
-  uint64_t hash;        /* of these elements: the hash of a whole array is the sum of its parts' (mod 2^64) */
+  ad_axes over, beyond; /* only for AD_BITS_SUM: as in ad_watched_sum (reduce/watch.h) */
+  int64_t of;           /* index of the parameter, loss or norm group */
+  int64_t part;         /* only for AD_BITS_VALUE: an ad_param_part */
+  ad_node node;         /* only for AD_BITS_RAN and AD_BITS_SUM: the leaf, or the node of the tree over leaves */
+  int64_t numel;        /* number of elements that this rank has; 1 for a number */
+  uint64_t hash; /* hash of these elements; the hash of a whole array is the sum of its shards' hashes (mod 2^64) */
 } ad_bits_note;
 
-/* The notes of a run, in memory that processes share, so without pointers. */
+/* How many notes a rank has made. Notes are in memory that processes share, so they contain no pointers. */
 typedef struct ad_bits_rank {
-  int64_t place; /* the rank's place beside the data-parallel axes (tp, cp, ep) */
+  int64_t place; /* the rank's index within its data-parallel position, along the other axes (tp, cp, ep) */
   size_t count;
 } ad_bits_rank;
 typedef struct ad_bits_notes {
   size_t bytes;
   int64_t ranks;
-  size_t room; /* notes for which each rank has memory */
+  size_t room; /* number of notes for which each rank has memory */
   ad_bits_rank rank[];
 } ad_bits_notes;
 ad_status ad_bits_notes_create(int64_t ranks, size_t room, ad_bits_notes **out) AD_CHECKED;
 void ad_bits_notes_destroy(ad_bits_notes *notes);
-/* Forgets the notes of a rank, and says at which place it is. */
+/* Removes a rank's notes, and sets its `place`. */
 void ad_bits_begin(ad_bits_notes *notes, int64_t rank, int64_t place);
-ad_status ad_bits_add(ad_bits_notes *notes, int64_t rank, const ad_bits_note *note) AD_CHECKED; /* AD_MEMORY: no room */
+/* Adds a note of this rank. Returns AD_MEMORY if the rank has no memory for one more. */
+ad_status ad_bits_add(ad_bits_notes *notes, int64_t rank, const ad_bits_note *note) AD_CHECKED;
 
-/* Brings what each rank noted in memory of its own to rank 0. All ranks of the comm call it. */
+/* Sends the notes of every rank to rank 0, for ranks that share no memory. All ranks of the comm call it. */
 ad_status ad_bits_gather(ad_comm *comm, ad_bits_notes *notes) AD_CHECKED;
 
-/* All notes in order: by step, kind, number of leaves, then by what they are of; then what a rank had before what a
- * collective left; last by rank. */
+/* The notes of all ranks, sorted by ad_bits_order. Among equal notes, results of collectives come after the others;
+ * then by rank. */
 typedef struct ad_bits_listed {
   ad_bits_note note;
   int64_t rank, place;
@@ -60,8 +62,10 @@ typedef struct ad_bits_list {
 } ad_bits_list;
 ad_status ad_bits_list_create(const ad_bits_notes *notes, ad_bits_list *out) AD_CHECKED;
 void ad_bits_list_release(ad_bits_list *list);
-/* Returns 0 if two ad_bits_listed are of the same thing at the same place, on whatever ranks; else their order. */
+/* Returns 0 if both ad_bits_listed are of the same array or number at the same place; their ranks may differ. Otherwise
+ * returns their order, as for qsort. */
 int ad_bits_order(const void *a, const void *b);
-const ad_bits_listed *ad_bits_list_find(const ad_bits_list *list, const ad_bits_listed *like); /* NULL: not there */
+/* Returns a note that ad_bits_order finds equal to `like`, or NULL if there is none. */
+const ad_bits_listed *ad_bits_list_find(const ad_bits_list *list, const ad_bits_listed *like);
 
 #endif

@@ -1,5 +1,5 @@
-/* A rank's share of a run for the check for bits: takes the steps and notes, in each, which leaves ran, and hashes of the
- * gradients and of what came of them. */
+/* One rank's part of a run for the check for bits: takes the steps, and in each notes which leaves ran and the hashes
+ * of their gradients, of the sums and of the updated values. */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -17,10 +17,10 @@ typedef struct rank_notes {
   const ad_bits_job *job;
   ad_run *run;
   int64_t rank, step;
-  ad_injection before; /* the mutation at AD_INJECT_PHASE */
-  size_t phases;       /* how many phases have run */
+  ad_injection before; /* the mutation that was installed at AD_INJECT_PHASE before */
+  size_t phases;       /* number of phases that have run forward so far */
   ad_sum_watch watch;
-  ad_status status; /* of the first note that failed */
+  ad_status status; /* status of the first note that could not be stored */
 } rank_notes;
 
 static void add(rank_notes *r, ad_bits_note note) {
@@ -30,7 +30,7 @@ static void add(rank_notes *r, ad_bits_note note) {
 
 /* ---- hashes ---- */
 
-static uint64_t mixed(uint64_t x) { /* a bijection in which each bit of x changes half of the result's */
+static uint64_t mixed(uint64_t x) { /* a bijection: if one bit of x changes, about half of the result's bits change */
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   return x ^ (x >> 31);
@@ -51,7 +51,8 @@ static void hash_run(void *context, int64_t first, int64_t count) {
   }
 }
 
-/* Each element is hashed with its place in the full value, so that no sharding changes the sum. */
+/* Hashes each element together with its index in the full value. So the sum of all shards' hashes does not depend on
+ * the sharding. */
 static void hash_array(const ad_array *array, int64_t rank, ad_bits_note *note) {
   ad_part part;
   hashing h = {array->data, ad_dtype_size(array->dtype), 0};
@@ -67,9 +68,9 @@ static void note_number(rank_notes *r, ad_bits_kind kind, size_t of, double valu
   add(r, note);
 }
 
-/* ---- during a step ---- */
+/* ---- notes that are made during a step ---- */
 
-/* A leaf counts as run when the first of its phases runs forward. */
+/* Called before each forward phase. Notes that a leaf ran when the first of the leaf's phases begins. */
 static void see_phase(void *context, void *passing) {
   rank_notes *r = context;
   if (r->before.function) r->before.function(r->before.context, passing);
@@ -85,12 +86,13 @@ static void see_sum(void *context, const ad_watched_sum *sum) {
   if (note.numel) add(r, note);
 }
 
-/* ---- after a step ---- */
+/* ---- notes that are made after a step ---- */
 
 static ad_status note_report(rank_notes *r, const ad_step_report *report) {
   for (size_t i = 0; i < ad_program_loss_count(r->run->program); i++)
     note_number(r, AD_BITS_LOSS, i, report->losses[i]);
-  const ad_norm_group *group = &r->run->norms.groups[0]; /* with leaves a program has one module, and so one group */
+  const ad_norm_group *group =
+      &r->run->norms.groups[0]; /* a program with leaves has one module, and so one norm group */
   for (size_t i = 0; i < group->sum_count; i++) note_number(r, AD_BITS_SQUARES, i, group->sums[i]);
   for (size_t i = 0; i < ad_run_norm_group_count(r->run); i++) {
     double clip = 0;
@@ -122,7 +124,7 @@ static ad_status take_steps(rank_notes *r) {
   return r->status;
 }
 
-/* ---- the rank ---- */
+/* ---- running one rank ---- */
 
 static void install(rank_notes *r, ad_known_bug_scene *scene) {
   if (r->job->bug) ad_known_bug_inject(r->job->bug, scene);

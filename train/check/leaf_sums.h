@@ -1,14 +1,15 @@
-/* Which sums of leaves the ranks of a transition hand in, and which they get (train.leaves): a rank's arrays describe one
- * value, and have one for each node of its leaves. */
+/* Which sums of leaves each rank of a transition submits and receives, if leaves are summed (train.leaves): a rank has
+ * one array for each node of the tree over leaves that its own leaves form. */
 #ifndef CHECK_LEAF_SUMS_H
 #define CHECK_LEAF_SUMS_H
 #include "array/transit.h"
 #include "kernels/nodes.h"
 
-/* Writes the nodes whose sums a rank hands in, and returns their number. Without leaves, and for ranks outside the
- * transition's group, whose leaves this rank does not know, it is 1, a node of no leaves. */
+/* Writes the nodes whose sums `rank` submits, and returns their number. If no leaves are summed, or if `rank` is not in
+ * the transition's group (its leaves are then not known here), writes one node without leaves and returns 1. */
 size_t ad_leaf_sums_given(const ad_transit_passing *pass, int64_t rank, ad_node *out);
-/* The same for the nodes whose sums each rank of the group gets. */
+/* Writes the nodes whose sums each rank of the group receives, and returns their number; without leaves, as
+ * ad_leaf_sums_given. */
 size_t ad_leaf_sums_taken(const ad_transit_passing *pass, ad_node *out);
 
 #endif

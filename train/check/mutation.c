@@ -123,7 +123,7 @@ void ad_places_release(ad_places *places) {
 
 /* ---- gathering the values that every rank submitted ---- */
 
-/* The range of elements of an array, or of one segment of it, on this rank. */
+/* A range of elements in this rank's memory of an array: the whole array, or one segment of it. */
 typedef struct stretch {
   size_t start, numel;
 } stretch;
@@ -151,7 +151,7 @@ static void write_values(const ad_array *array, stretch to, const double *values
     ad_cast(data, array->dtype, values, AD_F64, to.numel);
 }
 
-/* What one rank submitted: one value after another, of `numel` elements each; several or none only where leaves are
+/* The size of what one rank submitted: `values` arrays of `numel` elements each. `values` is 1 unless leaves are
  * summed. */
 typedef struct held {
   int64_t numel, values;
@@ -160,12 +160,12 @@ typedef struct held {
 /* The values that all ranks of the mesh submitted, filled by gather(). */
 typedef struct submitted {
   ad_group everyone; /* all ranks of the mesh */
-  held *held;        /* of each rank */
-  size_t *counts;    /* for each rank, the number of its elements in all values */
+  held *held;        /* for each rank, the size of what it submitted */
+  size_t *counts;    /* for each rank, values * numel: the number of all its elements */
   double *values;    /* the elements of one rank after another */
 } submitted;
 
-/* Returns value number `which` of a rank, of `numel` elements. */
+/* Returns the values of array number `which` that `rank` submitted, and sets *numel to its number of elements. */
 static const double *values_of(const submitted *all, int64_t rank, size_t which, size_t *numel) {
   size_t start = 0;
   int64_t index = ad_group_index(&all->everyone, rank);
@@ -232,7 +232,7 @@ static void release_submitted(submitted *all) {
 /* The ranks whose values are combined, as the operator requires. */
 typedef struct members {
   ad_group group; /* the group over which the right transition goes */
-  int64_t own;    /* this rank's index in the right group */
+  int64_t own;    /* this rank's index in that group */
   int64_t count;  /* number of ranks whose values are combined */
   double factor;  /* the factor by which their sum is multiplied */
   const ad_mutation *mutation;
@@ -261,15 +261,15 @@ static members members_of(const ad_mutation *mutation, ad_comm *comm, const ad_a
       break;
     case AD_OPERATOR_OTHER_GROUP:
       break;
-    default: /* left_out, or a backward with the own part only: this rank alone */
+    default: /* left_out, or a backward that keeps only this rank's own part: no other rank's values are used */
       who.instead = ad_array_group(comm, in, 0);
   }
   who.count = ad_group_size(&who.instead);
   return who;
 }
 
-/* Returns member i of a sheared group: member i of the right group, moved along another axis by i's distance from this
- * rank's own index. Sheared groups partition the ranks, as the right groups do. */
+/* Returns member i of a sheared group: the rank that is member i of the right group, moved along another axis by the
+ * difference between i and this rank's own index. Sheared groups partition the ranks, as the right groups do. */
 static int64_t sheared(const members *who, int64_t i) {
   const ad_mesh *mesh = who->group.mesh;
   int64_t position[AD_AXIS_COUNT], rank = ad_group_rank(&who->group, i);
@@ -283,9 +283,10 @@ static int64_t member_at(const members *who, int64_t i) {
   return who->mutation->operator_ == AD_OPERATOR_OTHER_GROUP ? sheared(who, i) : ad_group_rank(&who->instead, i);
 }
 
-/* ---- computing what this rank holds instead ---- */
+/* ---- computing the wrong result of this rank ---- */
 
-/* One value of those that are summed. `node` has no leaves if the rank that submitted it is not in the true group. */
+/* One of the arrays that are summed. `node` is the node of the tree over leaves that the array is the sum of; it has no
+ * leaves if the submitting rank is not in the right group, or if no leaves are summed. */
 typedef struct addend {
   const double *values;
   size_t numel;
@@ -296,8 +297,8 @@ static void add_values(double *to, const double *values, size_t numel) {
   for (size_t k = 0; k < numel; k++) to[k] += values[k];
 }
 
-/* Returns how many of the addends from number `first` on are summed as the lower half of the sum over `count` of them:
- * by the tree over leaves if they are all of a node's leaves, else by that of law 10. */
+/* The sum of `count` addends, list[first] and the following ones, is the sum of a lower and an upper half. Returns the
+ * number of addends in the lower half: by the tree over leaves with `by_leaves`, otherwise by the tree of law 10. */
 static size_t lower_half(const addend *list, size_t first, size_t count, int by_leaves) {
   size_t lower = 0, leaves = 0;
   if (!by_leaves) return ad_tree_lower(first, count);
@@ -307,9 +308,9 @@ static size_t lower_half(const addend *list, size_t first, size_t count, int by_
   return lower;
 }
 
-/* Adds the addends from number `first` on in the order in which the right transition adds them, so that a mutation
- * without effect gives the same bits. If an addend has fewer or more elements than `numel`, the elements that both have
- * are added. */
+/* Sums `count` addends, from list[first] on, in the order in which the right transition adds them, so that a mutation
+ * without effect gives the same bits. If an addend does not have `numel` elements, only the elements that it and the
+ * result both have are added. */
 static ad_status sum_tree(const addend *list, size_t first, size_t count, int by_leaves, size_t numel, double *out) {
   double *upper;
   memset(out, 0, numel * sizeof *out);
@@ -326,8 +327,9 @@ static ad_status sum_tree(const addend *list, size_t first, size_t count, int by
   return status;
 }
 
-/* Lists the members' values that belong into a result, whose node has no leaves if leaves are not summed. Those of ranks
- * outside the true group belong into the first result. Returns their number. */
+/* Lists the members' arrays that are addends of `result`: those of nodes inside the node `result`. If no leaves are
+ * summed, and for ranks outside the right group, a rank's arrays are addends of the first result (`is_first`). Returns
+ * their number. */
 static size_t list_addends(const members *who, const ad_transit_passing *pass, const submitted *all, ad_node result,
                            int is_first, addend *list) {
   size_t listed = 0;
@@ -345,7 +347,7 @@ static size_t list_addends(const members *who, const ad_transit_passing *pass, c
   return listed;
 }
 
-/* Returns 1 if the addends are all of a result's leaves, each once. */
+/* Returns 1 if the addends together are all leaves of `result`, each once. */
 static int are_all_leaves(const addend *list, size_t count, ad_node result) {
   int64_t leaves = 0;
   for (size_t i = 0; i < count; i++) {
@@ -355,7 +357,7 @@ static int are_all_leaves(const addend *list, size_t count, ad_node result) {
   return leaves && leaves == result.count;
 }
 
-/* Sums what belongs into a result. */
+/* Sums the members' addends of one result, and multiplies the sum by the operator's factor. */
 static ad_status sum_members(const members *who, const ad_transit_passing *pass, const submitted *all, ad_node result,
                              int is_first, size_t numel, double *out) {
   size_t room = 0;
@@ -369,7 +371,8 @@ static ad_status sum_members(const members *who, const ad_transit_passing *pass,
   return status;
 }
 
-/* Copies this rank's rows of a segment's sum, or its part of an array's sum. */
+/* Copies this rank's part of a sum to `out`: of a segment, the rows that this rank stores; otherwise, its part of the
+ * array. */
 static void take_own_part(const members *who, ad_comm *comm, const ad_transit_passing *pass, int segment,
                           const double *sum, double *out) {
   if (segment >= 0) {
@@ -384,8 +387,8 @@ static void take_own_part(const members *who, ad_comm *comm, const ad_transit_pa
   ad_part_copy(out, &to, sum, &from, &to, sizeof *out);
 }
 
-/* Copies the members' parts to the places of the right members' parts. If a place has no member's part, it stays
- * zero. */
+/* For a gather: copies each member's part to the position of the part that it replaces. A position that no member's
+ * part replaces stays zero. */
 static void place_parts(const members *who, ad_comm *comm, const ad_transit_passing *pass, const submitted *all,
                         double *out) {
   ad_part full, theirs, region;
@@ -401,7 +404,7 @@ static void place_parts(const members *who, ad_comm *comm, const ad_transit_pass
   }
 }
 
-/* Computes the elements that this rank gets in one result instead of the right ones. */
+/* Computes the wrong elements that this rank gets in `result`, in place of those of the right transition. */
 static ad_status compute(const ad_mutation *mutation, const ad_transit_passing *pass, int segment, const submitted *all,
                          stretch in, const ad_node *result, int is_first, double *out) {
   members who = members_of(mutation, pass->comm, pass->in);

@@ -1,14 +1,15 @@
 /* A program whose batch is divided into leaves (train.leaves). Each leaf's tape runs on the ranks of one data-parallel
- * position, so the program sees the mesh of that position alone, in which the data-parallel axes have size 1. Its module
- * and its counts are on the mesh of all ranks. The two meshes have the same axes, so a layout goes from one to the other
- * with the same types: what is R on a data-parallel axis has a gradient that is P there. */
+ * position. So the program sees only the mesh of that position, in which the data-parallel axes have size 1, while its
+ * module and its counts are on the mesh of all ranks. Both meshes have the same axes, so a layout keeps its types when
+ * it changes meshes. A parameter that is R on a data-parallel axis has a gradient that is P there, on the mesh of all
+ * ranks. */
 #include "base/error.h"
 #include "mesh/mesh.h"
 #include "program/program.h"
 
-/* ---- before `create` ---- */
+/* ---- before the kind's `create` ---- */
 
-/* Puts the mesh of this rank's data-parallel position in place of a mesh, which goes to *full. */
+/* Moves the mesh of all ranks from *mesh to *full, and sets *mesh to the mesh of this rank's data-parallel position. */
 static ad_status slice(const ad_program *program, ad_mesh **mesh, ad_mesh **full) {
   *full = *mesh;
   *mesh = NULL;
@@ -25,9 +26,10 @@ ad_status ad_leaves_slice(ad_program *program) {
   return slice(program, &program->meshes[0], &program->full_mesh);
 }
 
-/* ---- after `create` ---- */
+/* ---- after the kind's `create` ---- */
 
-/* Refuses a parameter that every data-parallel rank would not add its leaves' gradients to. */
+/* Refuses a parameter that is not R on every data-parallel axis, or that is on another view: its gradient would not be
+ * the sum over the leaves of all ranks. */
 static ad_status check_param(const ad_program *program, const ad_param_spec *param) {
   char axes[96];
   ad_axes wrong = AD_AXES_DP & ~ad_layout_axes_of(&param->layout, AD_R);
@@ -54,8 +56,9 @@ static ad_status widen_params(ad_program *program, ad_planned_module *module) {
   return AD_OK;
 }
 
-/* A state may change with every microbatch, and later microbatches see it. Leaves that other ranks compute would not,
- * so its value would depend on who computes what. */
+/* Refuses a module with states. A state may change in each microbatch, and later microbatches see the change. A rank
+ * does not see the changes made by leaves on other ranks, so the state would depend on which rank computes which leaf.
+ * */
 static ad_status check_states(const ad_planned_module *module) {
   if (!module->spec.state_count) return AD_OK;
   return ad_fail(AD_INVALID,
@@ -64,8 +67,8 @@ static ad_status check_states(const ad_planned_module *module) {
                  module->spec.name, module->states[0].name);
 }
 
-/* Each leaf is counted on one data-parallel position, so a count is P on the data-parallel axes, whatever it is there
- * for a single position. */
+/* Puts a count on the mesh of all ranks. Each leaf is counted at one data-parallel position, so there the count is P on
+ * the data-parallel axes, whatever its type on the mesh of one position. */
 static ad_status widen_count(const ad_program *program, ad_count_spec *count) {
   const ad_mesh *mesh = count->layout.mesh;
   if (mesh != program->meshes[0] && mesh != program->pools[0])

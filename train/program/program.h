@@ -21,8 +21,8 @@ struct ad_program {
   ad_mesh **meshes; /* one for each module; a pool with blocks or stages has one for each of them */
   size_t *pool_of;  /* for each mesh, the number of its pool */
   size_t mesh_count;
-  /* With leaves `pools` and `meshes` have one mesh each, that of this rank's data-parallel position. These are the
-   * meshes of all ranks, on which the module and the counts are; NULL without leaves. */
+  /* With leaves, the meshes of all ranks, on which the module and the counts are; `pools` and `meshes` then have one
+   * mesh each, that of this rank's data-parallel position. NULL without leaves. */
   ad_mesh *full_pool, *full_mesh;
   int64_t *own_list; /* setting.own */
   void *own;         /* the object that the kind's `create` made */
@@ -165,12 +165,13 @@ int ad_program_has_validation(const ad_program *program); /* returns 1 if some d
 /* Sets *out to the number of a pipeline's stages on this mesh. Returns AD_INVALID if it is below pp, which would leave
  * ranks without a stage. */
 ad_status ad_program_find_stages(const ad_program_setting *setting, const ad_mesh *mesh, int64_t *out) AD_CHECKED;
-/* In leaves.c, for programs whose setting has leaves. ad_leaves_slice, before `create`, makes the meshes those of this
- * rank's data-parallel position. ad_leaves_widen, after `create`, brings the module and the counts that were added to
- * the meshes of all ranks; AD_INVALID if they cannot be summed by leaves. */
+/* In leaves.c, for programs with leaves. ad_leaves_slice is called before the kind's `create` and replaces the meshes
+ * by those of this rank's data-parallel position. ad_leaves_widen is called after it and moves the module and its
+ * counts to the meshes of all ranks; AD_INVALID if the gradients or counts cannot be summed by leaves. */
 ad_status ad_leaves_slice(ad_program *program) AD_CHECKED;
 ad_status ad_leaves_widen(ad_program *program) AD_CHECKED;
-/* Returns the mesh of all ranks on which a module's parameters are, which with leaves is not that of its tapes. */
+/* Returns the mesh of all ranks on which a module's parameters are stored. With leaves, the module's tapes use another
+ * mesh (ad_program_mesh). */
 const ad_mesh *ad_program_full_mesh(const ad_program *program, size_t module);
 /* Returns 1 if names in the program are MODULE.NAME, and 0 if the kind has one module, whose names are used as they
  * are. */

@@ -311,7 +311,8 @@ static void check_evaluated(ad_reading *r, const ad_program *program) {
   }
 }
 
-/* Refuses leaves whose sums would be rounded between two ranks: the ranks that sum would decide what is rounded. */
+/* With leaves, refuses a parameter whose sums are sent in a dtype other than that in which they are added. They would
+ * be rounded between ranks, so the result would depend on the number of ranks. */
 static void check_leaf_sums(ad_reading *r, const ad_program *program) {
   for (size_t i = 0; r->recipe->train.leaves && i < ad_program_module(program, 0)->param_count; i++) {
     char name[AD_PROGRAM_NAME_SIZE];
@@ -327,8 +328,8 @@ static void check_leaf_sums(ad_reading *r, const ad_program *program) {
   }
 }
 
-/* If there are no errors so far, creates the program, which finds the remaining ones. Each override is valid by itself
- * then, but several may match one parameter and contradict each other. */
+/* If there are no errors so far, creates the program, and checks its names, dtypes and leaves. Each override is valid
+ * by itself here, but several that match one parameter may contradict each other. */
 static ad_status check_made(ad_reading *r, const ad_comm *comm) {
   ad_program *program;
   if (r->errors.status) return AD_OK;
@@ -353,7 +354,7 @@ static void check_rules(ad_reading *r, const ad_program_setting *setting, const 
   if (ARE_READ(r, "evaluate", "model.vocabulary", "data")) ad_prompts_check(r->recipe, to);
 }
 
-/* Makes the mesh of the first stage. If that fails (an error was added before), makes a mesh of one rank instead. */
+/* Makes the mesh of the first stage. If that fails, makes a mesh of one rank instead; the error was added before. */
 static ad_status make_stage(ad_reading *r, const ad_mesh *mesh, ad_mesh **out) {
   ad_status status = ad_mesh_create_stage(mesh, 0, out);
   if (!status || status == AD_MEMORY) return status;
@@ -415,7 +416,7 @@ static ad_status make_meshes(ad_reading *r, ad_mesh **meshes) {
   return AD_OK;
 }
 
-/* Completes the microbatches and their syncs, and checks leaves with them. */
+/* Completes train.microbatches and train.sync, and checks the keys that leaves need. */
 static ad_status check_parts(ad_reading *r, const ad_mesh *mesh) {
   ad_recipe *recipe = r->recipe;
   ad_complaints to = complaints_of(r);

@@ -1,5 +1,5 @@
-/* Leaves of the batch (train.leaves). A step's microbatches become rounds, and reduce/deal.h says which leaf a rank
- * computes in each. */
+/* Leaves of the batch (train.leaves). With leaves, a step consists of rounds instead of microbatches; reduce/deal.h
+ * decides which leaf a rank computes in each round. */
 #include "recipe/leaves.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "recipe/schema.h"
 #include "reduce/deal.h"
 
-/* ---- rounds, and who computes which leaf in them ---- */
+/* ---- rounds, and which rank computes which leaf in a round ---- */
 
 int64_t ad_recipe_parts(const ad_recipe *recipe) {
   return recipe->train.leaves ? recipe->train.leaves : recipe->train.microbatches;
@@ -42,7 +42,8 @@ int64_t ad_recipe_usual_microbatches(const ad_recipe *recipe, const ad_mesh *mes
   return (recipe->train.leaves + positions - 1) / positions;
 }
 
-/* Says who has which leaf. Release *sync afterwards, which the deal borrows. */
+/* Fills `deal`, from which ad_leaf_of finds which rank computes which leaf. The deal borrows *sync, which the caller
+ * releases. */
 static ad_status deal_out(const ad_recipe *recipe, const ad_mesh *mesh, ad_leaf_deal *deal, ad_sync **sync) {
   int64_t rounds = ad_recipe_rounds(recipe);
   AD_TRY(ad_new((size_t)rounds, sync));
@@ -56,15 +57,15 @@ static ad_status deal_out(const ad_recipe *recipe, const ad_mesh *mesh, ad_leaf_
   return AD_OK;
 }
 
-/* Returns 1 if some data-parallel position has a leaf in this round. */
+/* Returns 1 if any data-parallel position computes a leaf in this round. */
 static int is_computed(const ad_leaf_deal *deal, int64_t round) {
   for (int64_t i = 0; i < deal->replicas * deal->shards; i++)
     if (ad_leaf_of(deal, i / deal->shards, i % deal->shards, round) >= 0) return 1;
   return 0;
 }
 
-/* Fills the rounds in which this rank has no leaf, but others have: with the rank's first leaf or, if it has none at all,
- * with leaf 0. */
+/* Fills in a leaf for each round in which this rank has none and some other rank has one: the first leaf of this rank
+ * or, if it has no leaf at all, leaf 0. */
 static void join_others(const ad_leaf_deal *deal, int64_t *leaves) {
   int64_t first = 0;
   for (int64_t i = deal->rounds; i-- > 0;)
@@ -101,12 +102,12 @@ ad_status ad_recipe_list_passes(const ad_recipe *recipe, int64_t rank, int64_t *
   return list(recipe, rank, recipe->shard.zero == 3, out);
 }
 
-/* ---- which recipes cannot have leaves: each check returns 1 if it complained ---- */
+/* ---- recipes that cannot have leaves: each function returns 1 if it complained ---- */
 
 static const char key[] = "train.leaves";
 
-/* Returns what the program does, in a few words, that needs all microbatches on each rank; NULL if it does nothing of
- * the kind. */
+/* Some programs need all microbatches on each rank. Returns in a few words why this one does, or NULL if it does not.
+ * */
 static const char *needs_all(const ad_program_kind *kind) {
   if (kind->choices.margin) return "chooses by comparing numbers";
   if (kind->account.measured) return "measures numbers in each step";
@@ -131,7 +132,8 @@ static int refuses_kind(const ad_recipe *recipe, const ad_complaints *to) {
   return modules > 1 || needs;
 }
 
-/* Refuses meshes whose data-parallel positions are not the slowest axes, replicas before shards. */
+/* Refuses meshes with pp or block above 1, and meshes in which dp_replicate and dp_shard are not the slowest axes, in
+ * this order. */
 static int refuses_mesh(const ad_mesh *mesh, const ad_complaints *to) {
   ad_mesh *slice;
   const ad_axis others[] = {AD_PP, AD_BLOCK};

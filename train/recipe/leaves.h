@@ -1,29 +1,32 @@
-/* Leaves of the batch (train.leaves): the parts in which a step is computed, who computes which of them, and which
- * recipes cannot have leaves. */
+/* Leaves of the batch (train.leaves): how many rounds a step has, which rank computes which leaf, and which recipes
+ * cannot have leaves. */
 #ifndef RECIPE_LEAVES_H
 #define RECIPE_LEAVES_H
 #include "addend/recipe.h"
 
-/* Returns the number of parts of the global batch that the program sees: its leaves, or its microbatches. */
+/* Returns the number of parts into which the program sees the global batch divided: of leaves or, without leaves, of
+ * microbatches. */
 int64_t ad_recipe_parts(const ad_recipe *recipe);
 /* Returns the number of rounds of a step. In a round each data-parallel position computes one microbatch or, with
  * leaves, at most one leaf. */
 int64_t ad_recipe_rounds(const ad_recipe *recipe);
-/* Returns how far the gradients of a round are reduced: with leaves, those of a microbatch after its last round. */
+/* Returns how far gradients are reduced after a round. With leaves, a microbatch has several rounds, and its gradients
+ * are reduced after the last of them. */
 ad_sync ad_recipe_sync(const ad_recipe *recipe, size_t round);
-/* Sets train.rounds_each, the number of rounds of a microbatch on this many data-parallel positions. */
+/* Sets train.rounds_each, the number of rounds in a microbatch, for a mesh with `positions` data-parallel positions. */
 void ad_recipe_set_rounds(ad_recipe *recipe, int64_t positions);
-/* For a recipe with leaves that leaves train.microbatches out: returns how many there are. With ZeRO 2 and 3 a
- * microbatch is one leaf of a rank, so that a rank holds whole gradients of one leaf at a time. `mesh` is that of the
- * program's first module. */
+/* Returns the default of train.microbatches for a recipe with leaves. With ZeRO 2 and 3 each microbatch has at most one
+ * leaf on each rank, so that a rank stores the full gradients of one leaf at a time. `mesh` is that of the program's
+ * first module. */
 int64_t ad_recipe_usual_microbatches(const ad_recipe *recipe, const ad_mesh *mesh);
-/* For a recipe with leaves: makes the list of the leaves that a rank computes in each round of a step; -1 means none.
+/* For a recipe with leaves: sets *out to a list with the leaf that `rank` computes in each round of a step; -1: none.
  * Release it with ad_release. */
 AD_CHECKED ad_status ad_recipe_list_leaves(const ad_recipe *recipe, int64_t rank, int64_t **out);
-/* The same of the leaves through which a rank's program passes. With ZeRO 3 ranks gather parameters together, so a rank
- * without a leaf passes through one all the same while others compute theirs, and what comes of it counts nowhere. */
+/* Like ad_recipe_list_leaves, but lists the leaf on which the rank's program runs in each round. With ZeRO 3 all ranks
+ * gather parameters together. So while others compute leaves, a rank that has none runs its program on some leaf, too,
+ * and the results are discarded. */
 AD_CHECKED ad_status ad_recipe_list_passes(const ad_recipe *recipe, int64_t rank, int64_t **out);
-/* Complains if leaves cannot be summed with the other keys, and otherwise sets train.rounds_each. */
+/* Complains if train.leaves does not work with the recipe's other keys; otherwise sets train.rounds_each. */
 void ad_recipe_check_leaves(ad_recipe *recipe, const ad_mesh *mesh, const ad_complaints *to);
 
 #endif

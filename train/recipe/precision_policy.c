@@ -140,7 +140,8 @@ ad_program_setting ad_recipe_setting(const ad_recipe *recipe, const ad_comm *com
                               .stage_layer_count = recipe->schedule.layer_count};
 }
 
-/* Makes the list of the leaves that a rank's program runs, in ascending order. *out is NULL if the recipe has no leaves. */
+/* Lists the leaves on which this rank's program runs, in ascending order. Sets *out to NULL if the recipe has no
+ * leaves. */
 static ad_status list_own(const ad_recipe *recipe, const ad_comm *comm, int64_t **out, size_t *count) {
   *out = NULL;
   *count = 0;

@@ -30,8 +30,8 @@ const ad_count *ad_run_count(const ad_run *run, size_t count) { return run->coun
 
 int64_t *const *ad_run_counted(const ad_run *run) { return run->counts.own; }
 
-/* Sets the counts of the leaves that other ranks compute to 0, so that the sum over ranks counts each leaf once. The
- * program has counted all that it read. */
+/* Sets the counts of leaves that other ranks compute to 0, so that the sum over ranks counts each leaf once. (The
+ * program also counts leaves that this rank only runs to gather parameters with the others.) */
 static void drop_others(const ad_run *run, int64_t *counts) {
   size_t round = 0, rounds = (size_t)ad_recipe_rounds(run->recipe);
   for (int64_t leaf = 0; leaf < run->recipe->train.leaves; leaf++) {
