@@ -91,8 +91,7 @@ static void see_sum(void *context, const ad_watched_sum *sum) {
 static ad_status note_report(rank_notes *r, const ad_step_report *report) {
   for (size_t i = 0; i < ad_program_loss_count(r->run->program); i++)
     note_number(r, AD_BITS_LOSS, i, report->losses[i]);
-  const ad_norm_group *group =
-      &r->run->norms.groups[0]; /* a program with leaves has one module, and so one norm group */
+  const ad_norm_group *group = &r->run->norms.groups[0]; /* with leaves there is one module, and so one group */
   for (size_t i = 0; i < group->sum_count; i++) note_number(r, AD_BITS_SQUARES, i, group->sums[i]);
   for (size_t i = 0; i < ad_run_norm_group_count(r->run); i++) {
     double clip = 0;

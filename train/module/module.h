@@ -39,7 +39,7 @@ struct ad_module {
   ad_parameters parameters;
 };
 
-/* Does what ad_module_update does, with these gradients, one for each parameter, instead of the reducer's. */
+/* Like ad_module_update, with the given gradients, one for each parameter, instead of the reducer's. */
 ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradients, double lr, double factor,
                                 const char *site) AD_CHECKED;
 
@@ -50,21 +50,21 @@ AD_CHECKED ad_status ad_module_create(ad_comm *comm, const ad_module_spec *spec,
 void ad_module_destroy(ad_module *module); /* NULL allowed */
 const ad_mesh *ad_module_mesh(const ad_module *module);
 size_t ad_module_param_count(const ad_module *module);
-/* Returns the number of the parameter with this name, or the count of parameters if there is none. */
+/* Returns the index of the parameter with this name, or the count of parameters if there is none. */
 size_t ad_module_find(const ad_module *module, const char *name);
 size_t ad_module_state_count(const ad_module *module);
 ad_array *ad_module_state(ad_module *module, size_t state);
 /* The arrays of a parameter, which ad_module_part returns. */
 typedef enum ad_param_part {
   AD_PART_VALUE,  /* storage layout, param dtype of the policy */
-  AD_PART_MASTER, /* what the optimizer updates; the value if its dtype is wide */
-  AD_PART_STATE,  /* the optimizer's state 0; AD_PART_STATE + k is its state k */
-  /* storage layout, accumulate dtype; valid from finish to the next microbatch */
+  AD_PART_MASTER, /* the array that the optimizer updates; the value itself if its dtype is wide */
+  AD_PART_STATE,  /* state 0 of the optimizer; AD_PART_STATE + k is its state k */
+  /* storage layout, accumulate dtype; valid from the reducer's finish to the next microbatch */
   AD_PART_GRADIENT = AD_PART_STATE + AD_OPTIMIZER_STATES_MAX,
   AD_PART_COUNT
 } ad_param_part;
 enum { AD_PART_KEPT = AD_PART_GRADIENT }; /* parts before this one are saved in checkpoints */
-/* The name of a part of a parameter that an optimizer of this kind updates: "value", "first_moment". NULL if the
+/* Returns the name of a part of a parameter, such as "value" or "first_moment", for this kind of optimizer; NULL if the
  * optimizer has no such state. */
 const char *ad_param_part_name(ad_optimizer_kind kind, ad_param_part part);
 /* Returns an array of a parameter, or NULL for a missing part (a mirror has no optimizer's states). If the value is its

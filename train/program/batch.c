@@ -14,7 +14,7 @@ struct ad_batch {
   const ad_batch_field *fields; /* borrowed */
   size_t field_count;
   ad_array *arrays; /* [microbatches][fields] */
-  int64_t step;     /* the step that was read last, and the set that it was read from */
+  int64_t step;     /* step of the batch that was read last, and where its samples come from */
   ad_data_split validation;
 };
 
@@ -26,12 +26,12 @@ static ad_array *array_of(const ad_batch *batch, size_t field, size_t m) {
   return &batch->arrays[m * batch->field_count + field];
 }
 
-/* Returns array number `index` of those of the microbatches that this rank runs. */
+/* Returns array `index` of all arrays of the microbatches that this rank runs. */
 static ad_array *own_array(const ad_batch *batch, size_t index) {
   return array_of(batch, index % batch->field_count, (size_t)batch->setting.own[index / batch->field_count]);
 }
 
-/* Makes the array of a field in a microbatch; without data if this rank does not run the microbatch. */
+/* Makes the array of a field in a microbatch. The array has no data if this rank does not run the microbatch. */
 static ad_status create_array(const ad_batch *batch, size_t field, int64_t m, int is_own) {
   const ad_batch_field *of = &batch->fields[field];
   ad_shape shape = {of->row.ndim + 1, {ad_cut(batch->setting.global_batch, m, batch->setting.microbatches).count}};

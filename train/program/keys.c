@@ -107,9 +107,9 @@ void ad_keys_check(const ad_program_kind *kind, const void *options, const ad_co
   }
 }
 
-/* Adds efsdp=N to a view that names only the axes of experts, so that the view has all ranks of the mesh; efsdp comes
- * before ep and etp and after dp_replicate. The result is in `whole`, and *out points to it. *out is `text` itself if
- * `text` is no mesh, or if no N gives all ranks. */
+/* Completes a view that names axes of experts but not efsdp: adds efsdp=N after dp_replicate and before ep and etp, so
+ * that the view has all ranks of the mesh. Sets *out to the completed view, which is in `whole`, or to `text` if `text`
+ * is no mesh or no N gives all ranks. */
 static ad_status add_efsdp(const ad_mesh *mesh, const char *text, char *whole, size_t size, const char **out) {
   ad_mesh *own;
   *out = text;

@@ -13,7 +13,7 @@ size_t ad_key_value_size(const ad_key *key);
 /* Returns the index of `text` among the key's words, or -1 if it is not among them. "false" is the first word, "true"
  * the last. */
 int ad_key_word(const ad_key *key, const char *text);
-/* Returns the word for this number of an AD_KEY_BOOLEAN. */
+/* Returns the word for the index `number` of an AD_KEY_BOOLEAN. */
 const char *ad_key_word_of(const ad_key *key, int number);
 /* Returns 1 if the key's value is a string that the options own. */
 int ad_key_is_text(const ad_key *key);

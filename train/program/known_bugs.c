@@ -5,7 +5,7 @@
 #include "array/array.h"
 #include "mesh/mesh.h"
 
-/* Returns 1 if several ranks divide the samples evenly. */
+/* Returns 1 if the samples of the gradient are sharded over several ranks in equal parts. */
 static int is_shared_out(const ad_array *gradient) {
   int64_t ranks = ad_mesh_ranks_over(gradient->layout.mesh, ad_layout_sharded_axes(&gradient->layout));
   return ranks > 1 && ad_array_numel(gradient) && gradient->shape.dim[0] % ranks == 0;

@@ -5,8 +5,8 @@
 #include "program/states.h"
 
 const ad_known_bug *ad_program_known_bugs(size_t *count);
-/* Returns, as AD_NEED_... bits, the known bugs that would change the gradient of this state (a value of
- * AD_INJECT_STATE). */
+/* Returns the AD_NEED_... bits of those known bugs that would change the gradient of this state. `passing` is the
+ * argument of functions at AD_INJECT_STATE. */
 ad_needs ad_program_known_bugs_show(const ad_state_passing *passing);
 
 #endif

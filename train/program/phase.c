@@ -22,9 +22,9 @@ ad_array *ad_phase_state(ad_phase_run *at, size_t state) { return ad_module_stat
 
 static const char no_name[] = "NULL";
 
-/* Enters a value that came from other ranks on the phase's tape. All replicas of the value are the same. If its
- * gradient is wanted, its users leave addends of the gradient along the axes that the bridge names; otherwise it is a
- * constant and counts as R or I. The site of the transition is the value's name. */
+/* Puts a value that came from other ranks on the phase's tape. All replicas of the value are equal. If no gradient is
+ * wanted, it is a constant. Otherwise it becomes R on the axes along which the bridge sums the gradient, so that each
+ * rank leaves an addend; the site of this conversion is the value's name. */
 static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const ad_transfer_spec *transfer) {
   const ad_array *array = passed->arrived;
   if (transfer->one_way) return passed->inputs[at->place] = ad_constant(at->tape, array);
@@ -47,7 +47,7 @@ static ad_tensor *transfer_leaf(ad_phase_run *at, ad_tensor *leaf, const ad_tran
   return ad_transfer_tensor_at(at->tape, leaf, transfer->bridge, transfer->value);
 }
 
-/* Enters on the phase's tape a value that another phase of this rank gave. */
+/* Puts a value that another phase of this rank gave on this phase's tape. */
 static ad_tensor *take_given(ad_phase_run *at, ad_passed_value *passed, const ad_transfer_spec *transfer) {
   const ad_array *array = ad_tensor_array(passed->output);
   ad_tensor *leaf = passed->output->carries ? ad_input_with(at->tape, array, passed->output->grad_dtype, AD_HERE)
@@ -116,7 +116,7 @@ static ad_status check_transfers(const ad_phase_run *at, const char *name, const
   return AD_OK;
 }
 
-/* Checks that the phase may give this value now; `found` is the value's number. */
+/* Checks that the phase may give this value now; `found` is the value's index. */
 static ad_status check_gift(const ad_phase_run *at, size_t found, const char *name, const ad_tensor *value) {
   const char *phase = phase_of(at)->name;
   if (found == at->program->value_count || !ad_phase_lists(phase_of(at)->gives, name))

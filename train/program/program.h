@@ -19,7 +19,7 @@ struct ad_program {
   ad_mesh **pools; /* one for each module in the kind's list */
   size_t pool_count;
   ad_mesh **meshes; /* one for each module; a pool with blocks or stages has one for each of them */
-  size_t *pool_of;  /* for each mesh, the number of its pool */
+  size_t *pool_of;  /* for each mesh, the index of its pool */
   size_t mesh_count;
   /* With leaves, the meshes of all ranks, on which the module and the counts are; `pools` and `meshes` then have one
    * mesh each, that of this rank's data-parallel position. NULL without leaves. */
@@ -65,7 +65,7 @@ typedef struct ad_submitted_loss {
 
 struct ad_phase_run {
   const ad_program *program;
-  size_t phase, place, microbatch; /* place: the phase's number among this rank's phases */
+  size_t phase, place, microbatch; /* place: the phase's index among this rank's phases */
   int trains;
   int loss_scale;    /* exponent of the power of 2 by which a step's gradients are scaled */
   int rounds;        /* 1: transferred values are rounded to their communication dtypes, even within a rank */
@@ -104,7 +104,7 @@ struct ad_phase_run {
     returned_;                                                                                             \
   })
 
-/* Adds a gradient to *sum (law 6, like adds to like). If it is the first one, it becomes *sum itself. */
+/* Adds a gradient to *sum (law 6, like adds to like). The first gradient becomes *sum; later ones are added to it. */
 ad_status ad_gradient_joins(ad_array *sum, const ad_array *gradient, int *arrived) AD_CHECKED;
 /* Sums the gradients of a value over those phases of this rank that needed the value, in the order of backward. */
 ad_status ad_passed_gradients(const ad_passed_value *passed, size_t phases, ad_array *sum, int *arrived) AD_CHECKED;
@@ -114,30 +114,29 @@ int ad_transfer_is_split(const ad_transfer_spec *transfer); /* returns 1 if each
                                                              * value, because the value is sharded by samples and is
                                                              * no parameter */
 void ad_batch_destroy(ad_batch *batch);
-/* Returns array number `index` of the program's batch and writes its name. Returns NULL after the last array. */
+/* Returns array `index` of the program's batch and writes its name. Returns NULL after the last array. */
 const ad_array *ad_program_batch_array(const ad_program *program, size_t index, char *name, size_t size);
 const ad_array *ad_program_constant_array(const ad_program *program, size_t index, char *name, size_t size);
 /* Returns numbers that the program measured in a step, and sets their name and count. Returns NULL after the last
  * `index`. */
 const double *ad_program_measured(const ad_program *program, size_t index, const char **name, size_t *count);
 size_t ad_program_data_bytes(const ad_program *program); /* returns the bytes of data and batch on this rank */
-/* Returns array number `index` of a batch and writes its name. Returns NULL after the last array, or if `batch` is
- * NULL. */
+/* Returns array `index` of a batch and writes its name. Returns NULL after the last array, or if `batch` is NULL. */
 const ad_array *ad_batch_list(const ad_batch *batch, size_t index, char *name, size_t size);
 size_t ad_batch_bytes(const ad_batch *batch);
 /* Returns the names of the kind's modules; NULL follows the last. */
 const char *const *ad_program_kind_modules(const ad_program_kind *kind);
 /* Returns AD_INVALID if the record was built for another version of this library. */
 ad_status ad_program_kind_check(const ad_program_kind *kind) AD_CHECKED;
-/* Returns the number of the value with this name, or value_count if no phase gives it. */
+/* Returns the index of the value with this name, or value_count if no phase gives it. */
 size_t ad_program_find_value(const ad_program *program, const char *name);
-/* Returns the transfer that brings the value to the module's phases, or NULL if they need none. */
+/* Returns the transfer that brings the value to the module's phases, or NULL if they get it without a transfer. */
 const ad_transfer_spec *ad_program_transfer_of(const ad_program *program, size_t value, size_t module);
 int ad_phase_lists(const char *const *names, const char *name); /* returns 1 if the list has this name; `names` may
                                                                  * be NULL */
 
-/* The library's own programs; NULL follows the last. Defined in programs/programs.c, the only thing in programs/ that
- * train/ needs. */
+/* The library's own programs; NULL follows the last. Defined in programs/programs.c; nothing else in programs/ is
+ * needed by train/. */
 extern const ad_program_kind *(*const ad_own_programs[])(void);
 /* Returns the kinds that recipes may name, in the order in which --help lists them; NULL follows the last. */
 const ad_program_kind *const *ad_program_kinds(void);

@@ -33,13 +33,13 @@ static ad_status shrink_meshes(const ad_recipe *recipe, ad_axes keep, ad_recipe 
   return AD_OK;
 }
 
-/* Returns where the options have the text of key number `key`, or NULL if the key is no view. */
+/* Returns where the options have the text of key `key`, or NULL if the key is no view. */
 static char **view_at(const ad_recipe *recipe, size_t key) {
   const ad_key *of = &recipe->program->keys[key];
   return of->kind == AD_KEY_VIEW ? (char **)((char *)recipe->options + of->offset) : NULL;
 }
 
-/* Copies the program's options, and changes the views in them like the meshes. */
+/* Copies the program's options, and gives the axes of their views size 1 as in the meshes. */
 static ad_status shrink_views(const ad_recipe *recipe, ad_axes keep, ad_recipe *alone) {
   const ad_program_kind *program = recipe->program;
   AD_TRY(ad_new_bytes(1, program->options_size, &alone->options));

@@ -216,7 +216,7 @@ static void check_compute(ad_reading *r) {
           ad_dtype_name(residual));
 }
 
-/* ---- the program's own checks and complaints ---- */
+/* Returns where an element of a list is written; its line may differ from that of the list's key. */
 
 /* Returns where an element of a list is written; this may be on a line of its own. */
 static ad_recipe_place element_place(const ad_reading *r, const char *path, size_t index) {

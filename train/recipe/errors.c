@@ -77,7 +77,7 @@ void ad_recipe_errors_add_io(ad_recipe_errors *errors, ad_recipe_place place, co
 ad_status ad_recipe_errors_report(const ad_recipe_errors *errors) {
   if (errors->status == AD_OK) return AD_OK;
   if (errors->status == AD_MEMORY) return ad_fail(AD_MEMORY, "no memory for the list of the recipe's errors");
-  enum { MORE = 40 };  // characters of that last line
+  enum { MORE = 40 };  // characters of the last line, which has the number of errors that are left out
   char buffer[AD_MESSAGE_MAX];
   ad_text text = ad_text_on(buffer, sizeof buffer);
   size_t i = 0;

@@ -31,8 +31,8 @@ static int is_unseen(uint32_t code) {
   return 0;
 }
 
-/* Returns the number of bytes of the next character if a name may have it, else 0. Recipes are read in the C locale, so
- * isalnum knows only ASCII characters. */
+/* Returns the length in bytes of the character at `text` if a name may contain it, else 0. Recipes are read in the C
+ * locale, so isalnum knows only ASCII characters. */
 static size_t taken_at(const char *text) {
   size_t bytes;
   if ((unsigned char)*text < 0x80) return isalnum((unsigned char)*text) || (*text && strchr("._-", *text));

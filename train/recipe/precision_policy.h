@@ -6,12 +6,12 @@
 
 /* Returns `base` with the fields that are set in `over`. A field that is 0 in `over` is not set. */
 ad_precision_policy ad_precision_policy_merge(ad_precision_policy base, ad_precision_policy over);
-/* Sets the fields of the precision policy that are 0. The dtype of a raw gradient becomes that in which the tape
- * computes. Returns AD_INVALID if the policy contradicts itself, or if the reducer would refuse it. */
+/* Completes the precision policy: sets its fields that are 0. The dtype of a gradient that is `raw` becomes that in
+ * which the tape computes. Returns AD_INVALID if the policy contradicts itself, or if the reducer would refuse it. */
 ad_status ad_recipe_complete(const ad_recipe *recipe, ad_precision_policy *policy) AD_CHECKED;
 /* Returns the dtype in which tapes compute: `dtype`, or the recipe's dtype if `dtype` is 0. */
 ad_dtype ad_recipe_compute(const ad_recipe *recipe, ad_dtype dtype);
-/* Returns the program's setting from the recipe, without the meshes. */
+/* Returns the program's setting from the recipe, except the meshes. */
 ad_program_setting ad_recipe_setting(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype);
 /* Creates the program with parameters as its layers declare them, still without storage and precision policies. */
 ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype, ad_program **out) AD_CHECKED;

@@ -60,8 +60,9 @@ static ad_status take_evaluation(derivation *d) {
   return ad_recipe_gives(from, "evaluate.every") ? set_number(d, "evaluate.every", from->evaluate.every) : AD_OK;
 }
 
-/* Sets the other keys. The ranks of the program's own training exist already and have no other work, so all of them
- * divide the batch. The pretraining always ends with a checkpoint, from which any number of ranks can resume. */
+/* Sets the remaining keys of the pretraining's recipe. The ranks of the program's own training exist already and have
+ * no other work, so all of them divide the batch. The pretraining always ends with a checkpoint, from which any number
+ * of ranks can resume. */
 static ad_status take_rest(derivation *d) {
   char text[192];
   int64_t world, every = d->from->checkpoint.every;

@@ -154,8 +154,8 @@ static int section_of(printer *p, const ad_key *key, int root, sections *open) {
   return map_above(open, root);
 }
 
-/* Returns the number of keys in each map of a list of maps. The first of these keys has the number `first`, and the
- * others follow. */
+/* Returns the number of keys in each map of a list of maps. `first` is the index of the first of these keys; the others
+ * follow it. */
 static size_t keys_of_list(const printer *p, size_t first) {
   size_t length = ad_schema_list_length(p->schema.entries[first].key.path), count = 1;
   while (first + count < p->schema.count &&
@@ -165,7 +165,7 @@ static size_t keys_of_list(const printer *p, size_t first) {
   return count;
 }
 
-/* Adds one map of a list of maps, made of element number `element` of each key's list. */
+/* Adds one map of a list of maps, made of element `element` of each key's list. */
 static int add_map_of_list(printer *p, size_t first, size_t keys, size_t element) {
   int map = add_map(p, YAML_FLOW_MAPPING_STYLE);
   for (size_t i = first; map && i < first + keys; i++) {

@@ -194,7 +194,7 @@ static ad_status add_meshes(ad_schema *schema) {
   return AD_OK;
 }
 
-/* Adds those keys of the program that come after common key number `predecessor`. */
+/* Adds the program's keys that come after the common key `predecessor`. */
 static ad_status add_own(ad_schema *schema, size_t predecessor) {
   const ad_program_kind *program = schema->program;
   for (size_t i = 0; program && i < program->key_count; i++) {
@@ -212,7 +212,7 @@ static ad_status add_own(ad_schema *schema, size_t predecessor) {
 
 static int is_of_prompts(const char *path) { return !strncmp(path, "evaluate.prompt", strlen("evaluate.prompt")); }
 
-/* Returns 1 if recipes of this program have common key number i. If no program is known, they have every common key. */
+/* Returns 1 if recipes of this program have the common key i. If no program is known, they have every common key. */
 static int is_wanted(const ad_schema *schema, size_t i) {
   if (i == PLACEMENT) return ad_schema_mesh_count(schema->program) > 1;
   if (is_of_prompts(common[i].path)) return !schema->program || schema->program->sampling.next;

@@ -11,8 +11,8 @@ ad_dtype ad_run_compute_dtype(const ad_run *run) { return ad_recipe_compute(run-
 
 ad_loss_scale *ad_run_loss_scale(ad_run *run) { return &run->loss_scale; }
 
-/* Returns the exponent of the loss scale, which stays the same until a step's norm is judged; 0 if there is no loss
- * scale. */
+/* Returns the present exponent of the loss scale, which changes only when a step's norm is judged; 0 if there is no
+ * loss scale. */
 int ad_run_loss_scale_exponent(const ad_run *run) { return run->loss_scale.enabled ? run->loss_scale.exponent : 0; }
 
 size_t ad_run_data_bytes(const ad_run *run) { return ad_program_data_bytes(run->program); }

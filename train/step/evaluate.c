@@ -21,8 +21,7 @@ static int64_t batches_of(const ad_run *run, int64_t samples) {
 
 /* ---- the mean loss on the validation set ---- */
 
-/* Adds a batch's loss times its count. The loss was divided by that count, but a batch must weigh as much as its
- * count. */
+/* Adds a batch's loss times its count: the loss was divided by this count, but batches are weighted by their counts. */
 static ad_status add_batch(ad_run *run, int64_t batch, double *sum, double *count) {
   ad_step_report report;
   run->samples->batch = (size_t)(batch * run->recipe->train.global_batch);
@@ -67,12 +66,12 @@ static double total(const double *values, size_t count) {
   return sum;
 }
 
-/* Returns 1 if the losses of samples sum to the loss. They do not if the program records something else as losses of
- * samples. */
+/* Returns 1 if `noted`, the loss that follows from the losses of samples, is the measured `loss`. It is not if the
+ * program records other numbers as losses of samples. */
 static int is_of(double loss, double noted) { return fabs(noted - loss) <= 1e-3 * fabs(loss); }
 
-/* Returns the standard error of a ratio of sums over samples, by linearisation; NaN if the samples do not sum to the
- * loss. */
+/* Returns the standard error of a ratio of sums over samples, by linearisation; NaN if the losses of samples do not
+ * give the loss. */
 static double standard_error(const ad_sample_losses *of, double loss) {
   double counts = total(of->counts, of->size), ratio = total(of->sums, of->size) / counts, squares = 0, n = 0;
   if (!(counts > 0) || !is_of(loss, ratio)) return NAN;

@@ -83,7 +83,8 @@ static void begin_pass(ad_run *run) {
   ad_progress_begin_pass(run);
 }
 
-/* Calls the reducers of modules on which no phase runs. They expect the microbatches, too, with no addends. */
+/* A module on which no phase runs has no gradients, but its reducer must reduce in each step, too: gives the reducer
+ * one microbatch without addends. */
 static ad_status reduce_nothing(const ad_run *run) {
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
     ad_module *module = ad_run_module(run, i);

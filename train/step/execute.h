@@ -22,12 +22,13 @@ ad_status ad_run_execute(ad_run *run, ad_step_state *state) AD_CHECKED;
 ad_status ad_run_execute_forward(ad_run *run, size_t m) AD_CHECKED;
 ad_status ad_step_wait_for_counts(ad_run *run, ad_step_state *state) AD_CHECKED;
 
-/* Run phase `p` of microbatch m on this rank (phases.c). ad_phase_values: forward, without losses. ad_phase_forward:
- * forward; divides the losses that the phase submits, and adds them to the state's. ad_phase_backward: all of backward
- * or, with AD_INPUTS_START, only the gradients of inputs. ad_phase_weights: the gradients of weights that
- * ad_phase_backward deferred, if any. ad_phase_after: calls the program's `after`, once backward is complete. In a
- * round of train.leaves in which this rank passes through no leaf, all but ad_phase_values do nothing; where it passes
- * through one that counts nowhere, what they compute is dropped. */
+/* These functions run phase `p` of microbatch m on this rank (phases.c). ad_phase_values: forward, without losses.
+ * ad_phase_forward: forward; divides the losses that the phase submits, and adds them to the state's.
+ * ad_phase_backward: all of backward or, with AD_INPUTS_START, only the gradients of inputs. ad_phase_weights: the
+ * gradients of weights that ad_phase_backward deferred, if any. ad_phase_after: calls the program's `after`, once
+ * backward is complete. With train.leaves, m is a round. If this rank runs no leaf in the round, all except
+ * ad_phase_values do nothing; if it runs a leaf only to gather parameters with other ranks, the results are discarded.
+ * */
 ad_status ad_phase_values(ad_run *run, size_t p, size_t m) AD_CHECKED;
 ad_status ad_phase_forward(ad_run *run, ad_step_state *state, size_t p, size_t m) AD_CHECKED;
 ad_status ad_phase_backward(ad_run *run, size_t p, size_t m, ad_start start) AD_CHECKED;

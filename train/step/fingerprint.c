@@ -16,8 +16,8 @@
 
 enum { CONTENT_SIZE = 128, WORDS = AD_MESSAGE_MAX / 2, VALUE_SHOWN = 120 };
 
-/* Finds the contents of the files that the key at `path` names, which replace the value of the key. Returns 0 if the
- * key names no files. */
+/* If the key at `path` names files, writes to `content` the text that describes their contents and returns 1; the
+ * fingerprint has this text in place of the key's value. Returns 0 if the key names no files. */
 static int find_content(const ad_run *run, const char *path, char content[CONTENT_SIZE]) {
   const ad_program_kind *kind = ad_program_kind_of(run->program);
   const char *key;
@@ -39,9 +39,9 @@ static ad_status add_fact(const ad_run *run, const ad_schema_entry *entry, ad_fi
   return AD_OK;
 }
 
-/* The facts that are not keys of the recipe: what computes matrix products, on which bits depend. Runs with leaves have
- * one fact more for each thing that decides how a leaf is computed: what computes products, and the axes besides data
- * parallelism. */
+/* Facts that are not keys of the recipe. Every run has PRODUCTS: the library that computes matrix products, on which
+ * bits depend. Runs with leaves also have leaf_facts, one fact for each choice that changes the bits of a leaf: the
+ * details of PRODUCTS, and the sizes of tp and cp. */
 #define PRODUCTS "products"
 enum { LEAF_TP = AD_PRODUCTS_FACTS, LEAF_CP, LEAF_FACTS };
 static const struct {
@@ -165,16 +165,16 @@ static const char *fact_value(const ad_checkpoint_fact *facts, size_t count, con
   return NULL;
 }
 
-/* Returns 1 if the checkpoint's value means the same as `own`, this run's value as text. A key that the checkpoint does
- * not have was introduced after it; addend then did what the key's default means now. A fact that is no key of the
- * recipe is not compared here. */
+/* Returns 1 if the checkpoint's value `other` means the same as `own`, this run's value. `other` is NULL if the
+ * checkpoint does not have the key: the key was introduced after it, and addend then did what the key's default means
+ * now. Facts that are no keys of the recipe are not compared here. */
 static int agrees(const ad_schema *schema, const char *path, const char *own, const char *other) {
   const ad_schema_entry *entry = ad_schema_find(schema, path);
   if (!entry) return 1;
   return other ? !strcmp(own, other) || ad_key_means(&entry->key, other, own) : ad_key_is_default(&entry->key, own);
 }
 
-/* Lists the keys that differ: in `bound` those that change what the numbers mean, in `unbound` the other ones. */
+/* Lists the keys that differ: in `bound` the keys that change what the numbers mean, in `unbound` all other keys. */
 static void compare_facts(const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count, ad_text *bound,
                           ad_text *unbound) {
   for (size_t i = 0; i < here->count; i++) {
@@ -191,7 +191,7 @@ static const char *why_fixed(const ad_run *run, const char *key) {
   return kind->course.fixed ? AD_GUEST(kind, "fixed", kind->course.fixed(ad_program_own(run->program), key)) : NULL;
 }
 
-/* Fails if a key differs that the program does not allow to change even with --force. */
+/* Fails if a key differs that, for this program, must not change even with --force. */
 static ad_status check_fixed(const ad_run *run, const ad_fingerprint *here, const ad_checkpoint_fact *there,
                              size_t count) {
   for (size_t i = 0; i < here->count; i++) {
@@ -215,8 +215,8 @@ static void report_other_products(const ad_fingerprint *here, const ad_checkpoin
          other, own);
 }
 
-/* For runs with leaves, whose bits are the same on any number of data-parallel ranks: reports each difference by which
- * leaves are computed with other bits than before the checkpoint. */
+/* For a run with leaves, whose bits are the same on any number of data-parallel ranks: warns if leaves will have other
+ * bits than before the checkpoint, and lists the facts that differ. */
 static void report_other_bits(const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count) {
   char words[WORDS] = "";
   ad_text list = ad_text_on(words, WORDS);

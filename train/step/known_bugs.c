@@ -15,10 +15,10 @@ enum { SPOILED_RANK = 1 }; /* the rank that has the bug */
 
 static int is_spoiled(const ad_known_bug_scene *scene) { return scene->rank == SPOILED_RANK; }
 
-/* The bug: rank 0 reads its slice from the batch of another step. Steps 0 and 1 are exchanged, 2 and 3, and so on, so
- * that the program is asked only for steps that the right run has, too. Rank 0 is chosen because, if matrices are
- * sharded, other ranks' parts of the vocabulary may not contain any character of the text, so that the bug would have
- * no effect there. */
+/* The bug: rank 0 reads its slice from the batch of another step: step 0 reads that of step 1 and the reverse, as do
+ * steps 2 and 3, and so on. So the program is asked only for batches that the right run reads, too. It is rank 0
+ * because, if matrices are sharded, the parts of the vocabulary on other ranks may not contain any character of the
+ * text, so that the bug would have no effect there. */
 static void shift_slice(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   if (scene->rank) return;
@@ -80,8 +80,8 @@ static int is_first(const ad_mesh *mesh, ad_axes axes, int64_t rank) {
   return ad_group_rank(&group, 0) == rank;
 }
 
-/* Returns 1 if positions on the other mesh select none or several, instead of one, of the ranks that have the same
- * elements as `rank`. */
+/* Returns 1 if the bug changes how often the elements of `rank` count: of the ranks with the same elements, none or
+ * several, instead of one, are first by their positions on the other mesh. */
 static int counts_otherwise(const ad_mesh *own, const ad_mesh *other, ad_axes replicas, int64_t rank) {
   ad_group same = ad_mesh_group(own, replicas, rank);
   int counted = 0;
@@ -104,15 +104,15 @@ int ad_replicas_differ_on_other_mesh(const ad_run *run) {
 
 static void keep_run(void *context, void *passing) { ((ad_known_bug_scene *)context)->kept = passing; }
 
-/* Returns 1 if this transition selects one of several replicas of a parameter's sum of squares: it is one f64, and not
- * on a tape. */
+/* Returns 1 if this transition selects, among the replicas of a parameter's sum of squares, the one that counts for the
+ * norm. Such a sum is one f64 and is on no tape. */
 static int counts_for_the_norm(const ad_transit_passing *pass) {
   const ad_array *in = pass->in;
   return pass->transit->move == AD_MOVE_ONCE && pass->transit->what && strcmp(pass->transit->what, "norm") != 0 &&
          in->dtype == AD_F64 && in->shape.ndim == 1 && in->shape.dim[0] == 1;
 }
 
-/* The bug: selects the replica that counts for the norm by its position on the mesh of another module. */
+/* The bug: selects the replica that counts for the norm by positions on the mesh of another module. */
 static void count_on_other_mesh(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   ad_transit_passing *pass = passing;

@@ -5,8 +5,8 @@
 #include "step/transfers.h"
 
 const ad_known_bug *ad_train_known_bugs(size_t *count);
-/* Returns 1 if the norm would count the replicas of some gradient differently with positions on the mesh of another
- * module. */
+/* Returns 1 if, for some gradient, the known bug "norm-over-other-mesh" would count other replicas than the right norm.
+ * */
 int ad_replicas_differ_on_other_mesh(const ad_run *run);
 
 /* Lists the known bugs of runs with train.leaves. Defined in leaf_known_bugs.c. */
@@ -14,11 +14,10 @@ const ad_known_bug *ad_train_leaf_bugs(size_t *count);
 
 /* Lists the known bugs between modules. Defined in pool_known_bugs.c. */
 const ad_known_bug *ad_pool_known_bugs(size_t *count);
-/* Returns, as AD_NEED_... bits, the known bugs between modules that would change something at this transfer (a value of
- * AD_INJECT_RETURNED). */
+/* Returns the AD_NEED_... bits of those known bugs between modules that would change the gradient of this transfer.
+ * `passing` is the argument of functions at AD_INJECT_RETURNED. */
 ad_needs ad_pool_known_bugs_show(const ad_transfer_passing *passing);
-/* Returns, as AD_NEED_... bits, the known bugs between modules that the run can show. The run must have taken a
- * step. */
+/* Returns those AD_NEED_... bits of known bugs between modules that this run has. The run must have taken a step. */
 ad_needs ad_pool_facts(const ad_run *run);
 
 /* Lists the known bugs of pipelines. Defined in pipeline_known_bugs.c. */

@@ -3,7 +3,7 @@
 #include "base/exact.h"
 #include "step/known_bugs.h"
 
-/* The bug: a rank computes its first leaf again in place of its second, which then runs nowhere. */
+/* The bug: a rank computes its first leaf again in place of its second, which no rank computes. */
 static void repeat_leaf(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   size_t *leaf = passing;
@@ -15,7 +15,8 @@ static void repeat_leaf(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* The bug: each rank rounds the sum of its own squares before ranks sum, so that the norm depends on the sharding. */
+/* The bug: each rank rounds the sum of its own squares before the sums of all ranks are added, so that the norm depends
+ * on the sharding. */
 static void round_squares(void *context, void *passing) {
   ad_exact *squares = passing;
   double rounded = ad_exact_value(squares);

@@ -19,7 +19,7 @@ static double tokens_per_second(const ad_step_report *report) {
   return report->seconds > 0 ? (double)report->count / report->seconds : 0;
 }
 
-/* Writes the single losses, if there are several. */
+/* Writes each loss by itself, if the program has several. */
 static void write_losses(FILE *file, const ad_metric *metric) {
   size_t count = ad_program_loss_count(metric->program);
   for (size_t i = 0; i < count && count > 1; i++)

@@ -8,12 +8,12 @@
 
 typedef struct ad_metric {
   ad_step_report report;
-  /* The evaluation before the first step, in the metric of that step. In other metrics `samples` is 0. */
+  /* Only in the metric of the first step: the evaluation before that step. In all other metrics before.samples is 0. */
   ad_evaluation before;
   ad_evaluation validation;      /* samples is 0 if it was not evaluated at this step */
   ad_validation_changes changes; /* how the validation loss changed; all NaN if this is not known */
   ad_run_memory memory;          /* all 0 if the memory was not measured at this step */
-  const ad_program *program;     /* its measured numbers are written, and its single losses if there are several */
+  const ad_program *program;     /* its measured numbers, and its losses if it has several, are written */
 } ad_metric;
 
 typedef struct ad_metrics {

@@ -8,13 +8,14 @@
 
 /* ---- counting the microbatches that are in flight together ---- */
 
-/* A phase of the program, by its number. */
+/* A phase of the program, by its index. */
 typedef struct numbered_phase {
   const ad_program *program;
   size_t number;
 } numbered_phase;
 
-/* Returns 1 if the backward of phase number `giver` starts from gradients that this phase computes. */
+/* Returns 1 if phase `giver` gives a value that this phase needs. Backward of `giver` then reads the gradient from the
+ * tape of this phase. */
 static int gives_to(const numbered_phase *phase, size_t giver) {
   const char *const *needs = ad_program_phase(phase->program, phase->number)->needs;
   for (; needs && *needs; needs++)
@@ -22,8 +23,8 @@ static int gives_to(const numbered_phase *phase, size_t giver) {
   return 0;
 }
 
-/* Returns 1 if an action needs the phase's tape. The phase's own actions do, and so does the backward of phases that
- * gave this phase a value. */
+/* Returns 1 if an action needs the phase's tape: the phase's own actions do, and the backward of each phase whose
+ * values this phase needs. */
 static int uses_tape(const void *context, const ad_action *action) {
   const numbered_phase *phase = context;
   if (action->kind == AD_ACTION_RECV_F || action->kind == AD_ACTION_RECV_B) return 0;
@@ -172,7 +173,7 @@ int64_t ad_run_pass_of(const ad_run *run, size_t round) { return run->leaves ? r
 size_t ad_run_own_phases(const ad_run *run) { return run->in_flight.own_phases; }
 const ad_phase_share *ad_run_phase(const ad_run *run, size_t p) { return &run->in_flight.phases[p]; }
 
-/* Returns number `index` of all tapes on this rank, or NULL after the last. */
+/* Returns tape `index` of all tapes on this rank, or NULL after the last. */
 static const ad_tape *tape_at(const ad_run *run, size_t index) {
   for (size_t p = 0; p < ad_program_phase_count(run->program); p++) {
     const ad_phase_share *phase = &run->in_flight.phases[p];

@@ -13,8 +13,8 @@
 
 /* ---- creating a run's modules ---- */
 
-/* Returns 1 if buckets use the same memory one after another. They do from ZeRO 2 on, unless the gradients of some
- * microbatch, or of some leaf, are kept instead of sent. */
+/* Returns 1 if the reducer uses the memory of a bucket again for later buckets. It does from ZeRO 2 on, unless the
+ * gradients of some microbatch or leaf are kept instead of sent. */
 static int reuses_buckets(const ad_recipe *recipe) {
   int reuses = recipe->shard.zero >= 2;
   for (int64_t i = 0; i < ad_recipe_rounds(recipe); i++) reuses &= ad_recipe_sync(recipe, (size_t)i) != AD_SYNC_NONE;
@@ -45,7 +45,8 @@ static ad_module_options module_options(ad_run *run) {
                              .optimizer = optimizer_options(recipe)};
 }
 
-/* Fills `sync` with how far each round is reduced, for a run with leaves; *out is NULL for others. */
+/* For a run with leaves: fills `of`, and the list *sync with how far the gradients of each round are reduced, and sets
+ * *out to `of`. For other runs sets *out to NULL. The caller releases *sync. */
 static ad_status leaf_options(const ad_run *run, ad_leaf_options *of, ad_sync **sync, const ad_leaf_options **out) {
   *out = NULL;
   *sync = NULL;

@@ -114,8 +114,8 @@ static int is_normed(const ad_run *run, size_t module, size_t group) {
   return !ad_program_module(run->program, module)->is_mirror && run->norms.group_of[module] == group;
 }
 
-/* For a dump, passes the norm to the module's reducer if the norm group has no other module. Gradients are multiplied
- * by `scale`. */
+/* For a dump: if the module is the only one of its norm group, passes the group's norm to the module's reducer.
+ * Gradients are multiplied by `scale`. */
 static ad_status report_norm(const ad_run *run, size_t module, double scale, const ad_step_report *report) {
   size_t group = run->norms.group_of[module], members = 0;
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) members += is_normed(run, i, group);

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-/* ---- edges: which phase gives values to which ---- */
+/* ---- edges: which phase gives values to which other phase ---- */
 
 typedef struct edge {
   int32_t from, to;
@@ -46,8 +46,9 @@ static ad_status add_edge(edges *to, size_t from, size_t phase, ad_stage_way way
   return AD_OK;
 }
 
-/* Adds the edge on which phase `p` gets a value of phase `giver`. A value from other ranks comes only once: the
- * module's first phase that needs the value receives it, and passes it to later phases of the module. */
+/* Adds the edge along which phase `p` gets a value of phase `giver`. If `giver` runs on other ranks, a module receives
+ * the value only once: its first phase that needs the value receives it, and later phases of the module get it from
+ * that phase. */
 static ad_status add_need(edges *to, size_t giver, size_t value, size_t p) {
   const ad_program *program = to->program;
   size_t module = program->phases[p].module, first = ad_order_first_to_need(program, value, module);
@@ -71,7 +72,8 @@ static ad_status find_edges(edges *to) {
   return AD_OK;
 }
 
-/* Compares edges by their phases. If two edges join the same phases, the one in both directions comes first. */
+/* Compares edges by their phases. Of several edges between the same phases, those with a gradient that comes back are
+ * sorted first. */
 static int by_phases(const void *a, const void *b) {
   const edge *x = a, *y = b;
   if (x->from != y->from) return x->from < y->from ? -1 : 1;
@@ -99,7 +101,7 @@ static ad_status connect(const ad_program *program, ad_table *table) {
 
 /* ---- sets of ranks ---- */
 
-/* Returns the number of the set of ranks on which a phase runs. Sets are numbered by their first phase. */
+/* Returns the index of the set of ranks on which a phase runs. Sets are numbered in the order of their first phases. */
 static int32_t set_of(const ad_program *program, const int32_t *sets, size_t phase, int32_t *count) {
   for (size_t p = 0; p < phase; p++)
     if (have_same_ranks(program, p, phase)) return sets[p];

@@ -26,7 +26,7 @@ typedef struct ad_order_use {
  * all. Release with ad_order_release. */
 ad_status ad_order_create(const ad_program *program, int64_t rank, size_t microbatches, const char *schedule,
                           ad_order *out) AD_CHECKED;
-/* Makes the order of another rank. Borrows the table. */
+/* Like ad_order_create, for any rank and with a table that exists already. Borrows the table. */
 ad_status ad_order_share(const ad_program *program, int64_t rank, const ad_table *table, ad_order *out) AD_CHECKED;
 /* Replaces the order by a table of compute actions (F, B, I, W): inserts transfers and reductions, and checks the laws.
  * On success the order owns the table; on an error it still belongs to the caller. */
@@ -37,8 +37,8 @@ void ad_order_release(ad_order *order);
 
 size_t ad_order_count(const ad_order *order); /* returns the number of actions in this rank's list */
 const ad_action *ad_order_at(const ad_order *order, size_t index);
-/* Sets *out to the largest number of microbatches that use the memory at the same time, at least 1. The numbers of
- * these microbatches are so close together that microbatch m can use slot m modulo *out. */
+/* Sets *out to the largest number of microbatches that use the memory at the same time, at least 1. Of *out consecutive
+ * microbatches each has its own slot: microbatch m can use slot m modulo *out. */
 ad_status ad_order_most_at_once(const ad_order *order, ad_order_use use, size_t *out) AD_CHECKED;
 
 /* Returns the first phase of the module that needs the value, or phase_count if none does. This phase receives the

@@ -1,7 +1,7 @@
 /* One phase of one microbatch, forward and backward: its tape, the values that it needs and gives, and its losses. With
- * train.leaves the run's microbatch is a round, in which the program sees the microbatch that is the round's leaf. In a
- * round of ZeRO 3 without a leaf for this rank, the program passes through some leaf, so that the rank gathers parameters
- * when others do, and what it computes is dropped. */
+ * train.leaves the run's microbatch is a round, and the program's microbatch is the leaf that this rank runs in that
+ * round. In a round of ZeRO 3 in which this rank has no leaf to compute, it runs some leaf nevertheless, to gather
+ * parameters together with the other ranks, and its results are discarded. */
 #include <math.h>
 #include "array/array.h"
 #include "base/error.h"
@@ -36,10 +36,12 @@ static ad_status check_phase(const ad_run *run, size_t p, size_t m) {
 
 static ad_status wait_for_value(void *run, size_t value, size_t m) { return ad_transfers_wait_value(run, value, m); }
 
-/* Returns the program's microbatch in the run's microbatch m, in which this rank passes through one. */
+/* Returns the microbatch that the program sees in the run's microbatch m: m itself or, with train.leaves, the leaf that
+ * this rank runs in round m. The rank must run one. */
 static size_t part_of(const ad_run *run, size_t m) { return (size_t)ad_run_pass_of(run, m); }
 
-/* Returns 1 if what this rank computes in the run's microbatch m counts nowhere. */
+/* Returns 1 if this rank's results in the run's microbatch m are discarded, because it runs a leaf only to gather
+ * parameters. */
 static int drops(const ad_run *run, size_t m) { return ad_run_part_of(run, m) < 0; }
 
 static ad_phase_run phase_run(ad_run *run, size_t p, size_t m) {
@@ -136,7 +138,7 @@ double ad_loss_coefficient(const ad_run *run, size_t loss) {
   return spec->coefficient == 0 ? 1 : spec->coefficient;
 }
 
-/* Divides loss number `i` by its count or, with per_microbatch, multiplies it by the microbatch's share of the count.
+/* Divides the loss `i` by its count or, with per_microbatch, multiplies it by the microbatch's share of the count.
  * Backward starts from the result times the loss's coefficient and the loss scale. */
 static void divide_loss(ad_run *run, const ad_step_state *state, size_t p, size_t i, size_t m) {
   const ad_loss_spec *spec = ad_program_loss(run->program, i);
@@ -159,7 +161,8 @@ static double own_addend(const ad_run *run, const ad_tensor *loss) {
   return (ad_group_index(&replicas, rank) == 0 ? 1 : 0) * ad_tensor_scalar(loss);
 }
 
-/* Divides the losses that the phase submitted, and adds those that count to the state's losses. */
+/* Divides the losses that the phase submitted, and adds them to the state's losses unless this microbatch's results are
+ * discarded. */
 static ad_status take_losses(ad_run *run, ad_step_state *state, size_t p, size_t m) {
   const ad_submitted_loss *submitted = losses_of(run, p, m);
   for (size_t i = 0; i < losses(run); i++) {

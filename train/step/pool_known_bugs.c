@@ -66,7 +66,8 @@ static void keep_those_before(void *context, void *passing) {
 
 /* ---- known bugs of a gradient that comes back ---- */
 
-/* Returns the axes along which several ranks have a replica, of which only one gets the gradient that comes back. */
+/* Returns the axes along which several ranks have a replica of the value. On these axes the returned gradient is P:
+ * only the first rank has it. */
 static ad_axes replicas_of(const ad_array *gradient) {
   return ad_layout_axes_of(&gradient->layout, AD_P) & ad_mesh_large(gradient->layout.mesh);
 }
@@ -157,7 +158,7 @@ static void scale_for_other_average(void *context, void *passing) {
   }
 }
 
-/* ---- known bugs: values are sent in a narrower dtype than the recipe promises ---- */
+/* ---- known bugs: values are sent in a narrower dtype than the recipe says ---- */
 
 static void narrow(void *context, ad_comm_dtype_passing *at) {
   if (at->dtype != AD_F16) return;
@@ -184,7 +185,7 @@ static int has_gradient(const ad_run *run, size_t param) {
   return 0;
 }
 
-/* Returns 1 if other ranks compute with values of this module's parameters. */
+/* Returns 1 if modules on other ranks compute with parameters of this module. */
 static int gives_values_away(const ad_run *run, size_t module) {
   for (size_t i = 0; i < ad_program_transfer_count(run->program); i++) {
     const ad_transfer_spec *spec = ad_program_transfer(run->program, i);
@@ -195,8 +196,8 @@ static int gives_values_away(const ad_run *run, size_t module) {
   return 0;
 }
 
-/* Returns what known bugs need of a transfer, for the dtypes of the recipe, whatever the dtype in which the run
- * computes. */
+/* Returns the AD_NEED_... bits of a transfer that follow from its communication dtypes in the recipe, even if the run
+ * computes in another dtype. */
 static ad_needs facts_of_comm_dtype(const ad_transfer_spec *transfer) {
   if (!ad_bridge_is_disjoint(transfer->bridge)) return 0;
   ad_needs facts = transfer->comm_dtype == AD_F16 ? AD_NEED_F16_VALUES : 0;

@@ -1,5 +1,5 @@
-/* How far a step has come on this rank: whose microbatch each module's reducer takes now, and which gradients phases
- * have not submitted yet. */
+/* How far a step has come on this rank: the microbatch whose gradients each module's reducer takes now, and the
+ * gradients of weights that phases have not submitted yet. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "module/module.h"
@@ -70,7 +70,7 @@ static ad_reducer *reducer_of(const ad_run *run, size_t p) {
   return ad_module_reducer(ad_run_module(run, ad_program_phase(run->program, p)->module));
 }
 
-/* Begins, in the reducer, the microbatch or the round that the module begins now. */
+/* Begins the run's microbatch m in the module's reducer; with train.leaves, m is a round. */
 static ad_status begin_in_reducer(ad_run *run, size_t p, size_t m) {
   ad_sync sync = ad_recipe_sync(run->recipe, module_of(run, p)->ended);
   if (run->leaves) return ad_reducer_begin_leaf(reducer_of(run, p), sync, ad_run_part_of(run, m));

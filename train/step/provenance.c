@@ -221,7 +221,8 @@ ad_status ad_provenance_read(const char *folder, json_t **out) {
   return status;
 }
 
-/* Returns the "starts" in the folder's run.json; an empty list if there is no run.json or it is damaged. */
+/* Returns the "starts" (one entry for each start of the training) in the folder's run.json; an empty list if there is
+ * no run.json or it is damaged. */
 static json_t *earlier_starts(const char *folder) {
   json_t *document;
   if (ad_provenance_read(folder, &document)) ad_log(AD_LOG_WARNING, "%s", ad_last_error());

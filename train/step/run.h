@@ -20,14 +20,15 @@ typedef struct ad_norm_group {
   char **names;            /* the names of the parameters of these gradients */
   size_t *places;          /* for each of these gradients, its index in `sums` */
   size_t count;            /* the number of these gradients */
-  double *sums;            /* the sum of squares of each parameter of the group on any rank, in the program's order */
-  ad_exact *exact;         /* the same before they are rounded; NULL without train.leaves */
+  /* sums of squares in the program's order, one for each parameter of the group, also for those on other ranks */
+  double *sums;
+  ad_exact *exact; /* the same sums before rounding; NULL without train.leaves */
   size_t sum_count;
 } ad_norm_group;
 
 /* The losses and values that phases have submitted for one microbatch in flight. */
 typedef struct ad_microbatch_run {
-  int32_t number;            /* number of the microbatch; -1 if there is none yet in this pass */
+  int32_t number;            /* index of the microbatch; -1 if there is none yet in this pass */
   ad_submitted_loss *losses; /* [phases of this rank][losses of the program] */
   ad_passed_value *values;   /* one for each value of the program */
   ad_tensor **taken;         /* the memory of `inputs` and `needed` of all values */
@@ -35,7 +36,7 @@ typedef struct ad_microbatch_run {
 
 /* The tapes of a phase on this rank. */
 typedef struct ad_phase_share {
-  size_t place;      /* the phase's number among those of this rank; SIZE_MAX if its module is on other ranks */
+  size_t place;      /* the phase's index among those of this rank; SIZE_MAX if its module is on other ranks */
   ad_tape **tapes;   /* microbatch m has tapes[m % tape_count]; NULL if the phase's module is on other ranks */
   size_t tape_count; /* at least 1; a microbatch needs its tape from its forward pass until all its gradients are
                       * computed */
@@ -51,7 +52,7 @@ typedef struct ad_in_flight {
   ad_tape_pool *pool;     /* the memory of all tapes; NULL if each tape has its own */
 } ad_in_flight;
 
-/* From which microbatch the reducer of a module takes gradients. */
+/* Which microbatch's gradients the reducer of a module takes. */
 typedef struct ad_module_run {
   size_t phases;      /* number of the program's phases that run on the module */
   int64_t open;       /* the microbatch whose gradients the reducer takes now; -1 if there is none */
@@ -91,7 +92,7 @@ typedef struct ad_norms {
 /* The counts of the program, one entry for each. Written by counts.c. */
 typedef struct ad_run_counts {
   ad_count **sums; /* the sum of each count over ranks; NULL if this rank has no share of the count */
-  int64_t **own;   /* this rank's number in each microbatch of the program */
+  int64_t **own;   /* this rank's count in each microbatch of the program */
 } ad_run_counts;
 
 /* The transfers of values and gradients between modules on different ranks. Written by transfers.c. */
@@ -128,13 +129,13 @@ struct ad_run {
   ad_run_counts counts;
   ad_order order;  /* the actions of a step on this rank; its microbatches are rounds (ad_recipe_rounds) */
   int64_t *leaves; /* with train.leaves, the leaf that this rank computes in each round, -1: none; else NULL */
-  int64_t *passes; /* the leaf through which it passes: the same, or one that counts nowhere (ad_recipe_list_passes) */
+  int64_t *passes; /* like `leaves`, with leaves run only to gather parameters, too (ad_recipe_list_passes) */
   ad_in_flight in_flight;
   ad_progress progress;
   ad_value_transfers transfers;
   ad_transfer_overflows overflows;
   int trains; /* 1: the present pass belongs to a training step */
-  int drops;  /* 1: what the present pass computes counts nowhere */
+  int drops;  /* 1: the results of the present microbatch are discarded (ad_run_pass_of) */
   ad_loss_scale loss_scale;
   int64_t uncounted;         /* number of steps in which no token counted */
   ad_sample_losses *samples; /* where tapes write the losses of samples; NULL if they are not wanted */
@@ -197,15 +198,16 @@ ad_status ad_microbatches_create(ad_run *run, int shares_memory) AD_CHECKED;
 void ad_microbatches_destroy(ad_run *run);
 /* Forgets the microbatches of the pass before, and returns their tapes' memory to the pool. Called before a pass. */
 void ad_microbatches_begin_pass(ad_run *run);
-/* If microbatch m is new, forgets the earlier microbatch whose entry of the list m takes. Called before an action of
+/* If the list's entry for microbatch m still has an earlier microbatch, replaces that one. Called before each action of
  * microbatch m. */
 void ad_microbatch_begin(const ad_run *run, int32_t m);
 ad_microbatch_run *ad_run_microbatch(const ad_run *run, size_t m);
 /* Returns the microbatch of the program that this rank computes in a round of a step: the round itself or, with
- * train.leaves, a leaf, -1 if it computes none. */
+ * train.leaves, the leaf; -1 if it computes none. */
 int64_t ad_run_part_of(const ad_run *run, size_t round);
-/* Returns the microbatch of the program through which this rank passes in a round: the one that it computes or, with
- * train.leaves and ZeRO 3, one that counts nowhere; -1 if it passes through none. */
+/* Returns the microbatch of the program that this rank runs in a round: that of ad_run_part_of or, if this is -1 with
+ * train.leaves and ZeRO 3, a leaf that it runs only to gather parameters with other ranks, whose results are discarded;
+ * -1 if it runs none. */
 int64_t ad_run_pass_of(const ad_run *run, size_t round);
 size_t ad_run_own_phases(const ad_run *run);
 const ad_phase_share *ad_run_phase(const ad_run *run, size_t p);
@@ -234,8 +236,9 @@ int ad_run_loss_scale_exponent(const ad_run *run);
 /* Returns the tape of phase `p` for microbatch m, or NULL if the phase's module is on other ranks. */
 ad_tape *ad_run_tape(const ad_run *run, size_t p, size_t m);
 ad_dtype ad_run_compute_dtype(const ad_run *run);
-/* In transfers.c: whether values are rounded to their communication dtypes, and the exponent of the scale that
- * transferred gradients have in addition to the loss scale. */
+/* In transfers.c. ad_run_round_transfers and ad_run_rounds_transfers set and return whether values are rounded to their
+ * communication dtypes. ad_run_scale_transfers sets the exponent of a scale that transferred gradients have besides the
+ * loss scale. */
 void ad_run_round_transfers(ad_run *run, int rounds);
 int ad_run_rounds_transfers(const ad_run *run);
 void ad_run_scale_transfers(ad_run *run, int exponent);
@@ -270,10 +273,10 @@ void ad_interrupt_clear(void);
 AD_CHECKED ad_status ad_run_loss(ad_run *run, int64_t step, ad_data_split validation, double *out);
 ad_module *ad_run_module(const ad_run *run, size_t module); /* returns NULL if the module is on other ranks */
 ad_group ad_run_everyone(const ad_run *run);                /* returns the group of all ranks */
-/* One parameter among those of all modules, in the program's order. Every rank numbers all of them, also those of
- * modules on other ranks. */
+/* One parameter of all modules. Parameters are numbered over all modules, in the program's order; every rank numbers
+ * all of them, also those of modules on other ranks. */
 typedef struct ad_run_param {
-  size_t module, param;      /* the module's number in the program, the parameter's number in the module */
+  size_t module, param;      /* the module's index in the program, and the parameter's index in the module */
   const ad_param_spec *spec; /* has the parameter's name in the module; ad_program_param_name returns that in the
                               * program */
   ad_module *held;           /* NULL if the module is on other ranks */
@@ -300,7 +303,7 @@ AD_CHECKED ad_status ad_run_refresh(ad_run *run, ad_written written);
 /* For checks: computes the gradients of step `step` without reducing them. `visit` is called with the gradient of every
  * parameter of this rank in every microbatch, not reduced and multiplied by 2^loss_scale. `report` gets only the step's
  * losses and count; it may be NULL. Collective. */
-/* `index` is the number of the parameter, as for ad_run_param_at. */
+/* `index` is the parameter's index over all modules, as for ad_run_param_at. */
 typedef void (*ad_addend_visitor)(void *context, size_t index, const ad_array *addend);
 AD_CHECKED ad_status ad_run_addends(ad_run *run, int64_t step, int loss_scale, ad_addend_visitor visit, void *context,
                                     ad_step_report *report);

@@ -297,7 +297,7 @@ typedef struct visited_module {
   const ad_run *run;
   ad_addend_visitor visit;
   void *context;
-  size_t first; /* number of the module's first parameter among those of all modules */
+  size_t first; /* index of the module's first parameter among those of all modules */
 } visited_module;
 
 static void visit_gradient(void *context, size_t param, const ad_array *gradient) {

@@ -153,7 +153,7 @@ void ad_trace_bucket(void *context, ad_bucket_event event, const ad_bucket_step 
 
 /* ---- keeping the events of the last steps ---- */
 
-/* Returns the number of the first event in the ring that is kept: the begin of the earliest of the last steps. */
+/* Returns the number of the first event in the ring that is kept: the beginning of the earliest of the last steps. */
 static size_t first_late(const ad_trace *trace) {
   size_t first = trace->late_count;
   int steps = 0;

@@ -30,12 +30,12 @@ typedef enum ad_trace_kind {
 
 /* An event of a trace. All members are 64-bit integers, because ranks send events to each other as integers. */
 typedef struct ad_trace_event {
-  int64_t kind, index; /* index: the number of the microbatch or the bucket */
+  int64_t kind, index; /* index: of the microbatch or of the bucket */
   int64_t step;
   int64_t begin, end; /* nanoseconds since the trace's origin; end is 0 if the span did not end */
   int64_t bytes;
   int64_t move, axes; /* only in events of reductions: an ad_move and ad_axes */
-  int64_t stage;      /* only in events of a phase's pass over a microbatch: the phase's number */
+  int64_t stage;      /* only in events of a phase's pass over a microbatch: the phase's index */
 } ad_trace_event;
 
 /* A trace keeps the events of this many first steps and of this many last steps, at most AD_TRACE_EVENTS_MAX of

@@ -55,8 +55,8 @@ static ad_status agree(ad_run *run, ad_status own, const char *site) {
   return ad_agree(run->comm, &run->everyone, own, site);
 }
 
-/* Returns 1 if this step is measured: its memory (which takes longer than writing a line) and, if the recipe does not
- * say when, the validation loss. */
+/* Returns 1 if memory is measured after this step, which takes longer than writing a line. If the recipe does not say
+ * when to evaluate, the validation loss is measured after the same steps. */
 static int measures(const ad_recipe *recipe, int64_t step) {
   int64_t interval = recipe->train.steps / MEASUREMENTS + 1;
   return step + 1 == recipe->train.steps || step % interval == 0;
@@ -467,7 +467,7 @@ ad_status ad_train_make_folder(const ad_recipe *recipe, const ad_train_options *
   return make_folder_before(recipe, &own);
 }
 
-/* Logs that bf16 saves memory on this processor, but no time. Logs this once in a process, which may run two
+/* Logs that bf16 takes less memory on this machine, but more time. Logs this once in a process, which may run two
  * trainings. */
 static void report_what_bf16_is_worth(const training *t) {
   static atomic_flag is_reported = ATOMIC_FLAG_INIT;
@@ -491,7 +491,7 @@ static void report_what_is_evaluated(const training *t) {
          (long long)wanted, (long long)there, there == 1 ? "sample is" : "samples are");
 }
 
-/* Reports, by the caller's function, what the `count` of a step report counts. */
+/* Tells the caller what the `count` of a step report counts ("tokens"), by the function in its options. */
 static void report_what_counts(const training *t) {
   if (t->options.counts && ad_run_is_first(t->run))
     t->options.counts(t->options.context, ad_program_count(t->run->program, 0)->name);

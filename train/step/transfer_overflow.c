@@ -1,4 +1,4 @@
-/* Finds out which transfer between modules had a value that is too large for the dtype in which it travels. */
+/* Finds out which transfer between modules had a value that is too large for its communication dtype. */
 #include "step/transfer_overflow.h"
 
 #include <math.h>
@@ -40,8 +40,9 @@ void ad_transfer_overflow_note(ad_run *run, const ad_transfer_spec *spec, int ba
   *noted(run, i, backward) = fmax(*noted(run, i, backward), found);
 }
 
-/* Returns the number of the first overflow that this rank recorded, or twice the number of transfers if there is none.
- * The values of all transfers are numbered before their gradients. */
+/* Returns the index of the first transfer for which this rank recorded an overflow of the value. If there is none,
+ * returns the index of the first with an overflow of the gradient, plus the number of transfers; if there is none
+ * either, twice the number of transfers. */
 static size_t first_noted(const ad_run *run) {
   size_t count = transfers(run), at = 0;
   while (at < count && *noted(run, at, 0) == 0) at++;

@@ -16,8 +16,8 @@ ad_status ad_transfer_overflow_create(ad_run *run) AD_CHECKED;
 void ad_transfer_overflow_destroy(ad_run *run);
 /* Forgets the overflows that were recorded. Called before a step. */
 void ad_transfer_overflow_clear(ad_run *run);
-/* Records the largest overflow in `to`, `from` cast to the dtype in which it travels: the value of `spec` or its
- * gradient. */
+/* `to` is `from` cast to its communication dtype: the value of `spec` or, with `backward`, its gradient. Records the
+ * largest number of `from` that became infinite in `to`. */
 void ad_transfer_overflow_note(ad_run *run, const ad_transfer_spec *spec, int backward, const ad_array *to,
                                const ad_array *from);
 /* Sets what ad_run_transfer_overflow returns, to the same on all ranks: the first value that any rank recorded or, if

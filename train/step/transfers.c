@@ -24,8 +24,8 @@ static int needs(const ad_run *run, size_t p, const ad_value_transfer *c) {
   return phase_at(run, p)->module == c->spec->module && ad_phase_lists(phase_at(run, p)->needs, c->spec->value);
 }
 
-/* Returns 1 if the transfer joins these phases: `from` gives the value, and `to` is the first phase of its module that
- * needs it. (Later phases of the module use the value that came for `to`.) */
+/* Returns 1 if the transfer goes from phase `from` to phase `to`: `from` gives the value, and `to` is the first phase
+ * of its module that needs it. (Later phases of the module use the value that `to` received.) */
 static int joins(const ad_run *run, const ad_value_transfer *c, size_t from, size_t to) {
   return gives(run, from, c) && to == ad_order_first_to_need(run->program, c->value, c->spec->module);
 }
@@ -91,7 +91,7 @@ static void describe_value(const ad_run *run, const ad_value_transfer *c, size_t
   out->data = data;
 }
 
-/* A transfer on the rank that receives its value, or its gradient. Selects the actions that use the buffer. */
+/* The context of the functions below: a transfer whose value, or gradient, this rank receives into a buffer. */
 typedef struct arriving {
   const ad_run *run;
   const ad_value_transfer *transfer;
@@ -222,8 +222,8 @@ static ad_status check_posted(const ad_value_transfer *c, size_t m, int backward
 
 /* ---- casting to and from the dtype in which values are sent ---- */
 
-/* Returns the array that is sent: `value` itself or, if the communication dtype is another one, the memory of `travels`
- * with the description of `value`. */
+/* Returns the array that is sent: `value` itself if `comm_dtype` is 0; otherwise an array with the shape and layout of
+ * `value`, in that dtype and in the memory of `travels`. */
 static ad_array in_comm_dtype(const ad_array *value, ad_array *travels, ad_dtype comm_dtype) {
   void *data = travels->data;
   if (!comm_dtype) return *value;

@@ -20,7 +20,7 @@ typedef struct ad_transfer_way {
 /* A transfer of the program between disjoint ranks, of which this rank is one. */
 typedef struct ad_value_transfer {
   const ad_transfer_spec *spec;
-  size_t value;            /* the value's number in the program */
+  size_t value;            /* the value's index in the program */
   ad_transfer_way ways[2]; /* forward and backward */
   size_t bytes;            /* the bytes of all buffers on this rank */
 } ad_value_transfer;
@@ -36,15 +36,15 @@ ad_status ad_transfers_create(ad_run *run) AD_CHECKED;
 void ad_transfers_destroy(ad_run *run);
 void ad_transfers_begin_pass(ad_run *run);    /* forgets which microbatches were posted */
 size_t ad_transfers_bytes(const ad_run *run); /* returns the bytes of all transfers' buffers on this rank */
-/* Waits until the values on the tape are sent that microbatch m takes over from an earlier microbatch. Called before
- * phase `p` runs microbatch m on this rank. */
+/* Waits until the values are sent that an earlier microbatch left on the tape of phase `p`. Called before phase `p`
+ * runs microbatch m on this rank, which overwrites them. */
 ad_status ad_transfers_wait_space(ad_run *run, size_t p, size_t m) AD_CHECKED;
 /* Waits until the value of microbatch m has arrived. Called when a phase asks for a value, so that earlier computation
  * hides the wait. This function and those below return AD_INVALID if the transfer was not posted or is posted a second
  * time. */
 ad_status ad_transfers_wait_value(ad_run *run, size_t value, size_t m) AD_CHECKED;
-/* Posts, on the sending or the receiving side, the values that phase `from` gives and that phase `to` is the first of
- * its module to need. */
+/* Posts, on the sending or the receiving side, the transfers of values that phase `from` gives and phase `to` needs, if
+ * `to` is the first phase of its module that needs the value. */
 ad_status ad_transfers_post_values(ad_run *run, size_t from, size_t to, size_t m) AD_CHECKED;
 /* Waits for the gradients of the values that phase `p` gave. Called before the backward of phase `p` on this rank. */
 ad_status ad_transfers_wait_gradients(ad_run *run, size_t p, size_t m) AD_CHECKED;
