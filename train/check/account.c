@@ -36,7 +36,8 @@ static void name_folder(const ad_checker *checker, size_t module, char *out, siz
 static const char memory[] = "/dev/shm";
 enum { STALE_SECONDS = 600 };
 
-/* Returns the process that started the ranks whose account is at `path`; -1 if `path` is no account of this user. */
+/* Returns the id of the process that started the ranks whose account is at `path`; -1 if `path` is no account of this
+ * user. */
 static int owner_of(const char *path, const char *name, struct stat *status) {
   int pid;
   if (sscanf(name, "account-%d-", &pid) != 1 || lstat(path, status) || status->st_uid != geteuid()) return -1;
@@ -134,7 +135,7 @@ ad_status ad_account_begin(ad_checker *checker, int64_t step) {
 
 /* ---- after the step: reading and removing the account ---- */
 
-/* Lists the gradients of module m's parameters for the file of reference gradients. Returns their number. */
+/* Lists the gradients of module m's parameters for the file of reference gradients. Returns the number of gradients. */
 static size_t list_full(const ad_checker *checker, size_t m, ad_safetensor *list) {
   size_t count = 0;
   for (size_t i = 0; i < checker->param_count; i++) {
@@ -158,8 +159,8 @@ static ad_status write_list(const char *path, const ad_safetensor *list, size_t 
   return status;
 }
 
-/* Writes one process's gradients beside those of the ranks, so that `addend diff` can find out whether the addends,
- * weighted differently, would give them. */
+/* Writes one process's gradients beside those of the ranks. From them `addend diff` finds out whether the addends with
+ * other weights would give the reference's gradient. */
 static ad_status write_reference(const ad_checker *checker, size_t m) {
   char path[AD_ACCOUNT_PATH + 48];
   ad_safetensor *list;

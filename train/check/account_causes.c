@@ -24,8 +24,8 @@ static ad_axes same_in(const ad_mesh *own, const ad_mesh *view, ad_axes axes) {
   return covered == axes ? same : 0;
 }
 
-/* Finds the list of axes in `text` that names exactly these axes, in any order. Returns its start, and sets *length to
- * its number of characters. */
+/* Finds the list of axes in `text` that has exactly the axes `axes`, in any order. Returns the start of the list, and
+ * sets *length to its number of characters. */
 static const char *find_axes(const char *text, ad_axes axes, size_t *length) {
   char names[80];
   ad_axes named;
@@ -106,8 +106,8 @@ static void report_own_count(const ad_reported_counts *counts, ad_causes *causes
                   ad_axes_print(counts->beside, names, sizeof names));
 }
 
-/* Reads the causes of a wrong sum from the judgement of `addend diff` on a parameter. There are none if the sum is
- * right by its types, or if no counts of addends explain it. */
+/* Reads the causes of a wrong sum from the judgement of `addend diff` on a parameter. There are no causes if the sum is
+ * right by its types, or if no counts of addends give the sum. */
 static void take_causes(const json_t *judged, ad_causes *out) {
   const json_t *cause = json_object_get(judged, "cause"), *several = json_object_get(judged, "possible_causes");
   size_t i;
@@ -127,16 +127,16 @@ static const json_t *find_param(const json_t *document, const char *name) {
   return NULL;
 }
 
-/* Returns 1 if a sum that was judged to be of this kind is right for its addends. Replicas may differ nevertheless,
- * along axes over which nothing is summed, if the addends of the ranks differ. */
+/* Returns 1 if a cause of this kind means that the sum is right for its addends. It may also be right if replicas
+ * differ only along axes over which nothing is summed, because the addends of the ranks differ. */
 static int is_sum_of_addends(ad_cause_kind kind, const ad_run_param *at, ad_axes differs) {
   ad_axes reduced = ad_check_reduced_axes(&at->spec->layout);
   if (kind == AD_CAUSE_RIGHT || kind == AD_CAUSE_IDENTICAL) return 1;
   return (kind == AD_CAUSE_OWN_ONLY || kind == AD_CAUSE_REPLICAS_DIFFER) && differs && !(differs & reduced);
 }
 
-/* Reads the cause if each microbatch's addends are the reference's except for one factor: then the addends are wrong,
- * not the sum. */
+/* Reads the cause if each microbatch's addends differ from the reference's by one factor only: then the addends are
+ * wrong, not the sum. */
 static void take_weights(const json_t *judged, ad_check_param *param) {
   const json_t *cause = json_object_get(json_object_get(judged, "reference"), "cause");
   const char *place = json_string_value(json_object_get(cause, "place"));
@@ -164,8 +164,8 @@ void ad_account_judge(const ad_checker *checker, const json_t *document, size_t 
                          : AD_SUM_IS_WRONG;
   if (param->accounted == AD_ADDENDS_ARE_WRONG) take_weights(judged, param);
   if (param->accounted != AD_SUM_IS_WRONG) return;
-  /* The causes that `addend diff` names for a sum that no counts give are about a job's own collectives; the check
-   * knows the program's transitions and finds better ones. */
+  /* If no counts of addends give the sum, `addend diff` names causes about a job's own collectives. The check knows the
+   * program's transitions and finds better causes. */
   if (!ad_cause_row_of(kind)->counted || kind == AD_CAUSE_ROUNDING) return;
   if (kind == AD_CAUSE_REPLICAS_DIFFER && param->causes.list[0].kind != AD_CAUSE_REPLICAS_DIFFER) return;
   take_causes(judged, &causes);

@@ -7,7 +7,7 @@
 #include "step/run.h"
 #include "mesh/mesh.h"
 
-/* Returns this rank's total of a count over all microbatches; 0 if it has no such count. */
+/* Returns this rank's total of the count `count` over all microbatches; 0 if the rank has no share of this count. */
 static int64_t total_of(const ad_run *run, size_t count) {
   const ad_count *sums = ad_run_count(run, count);
   int64_t total = 0;

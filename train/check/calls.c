@@ -50,8 +50,8 @@ static void count_call(ad_calls *calls, const ad_calls_kind *one) {
   to->bytes += one->bytes;
 }
 
-/* Returns 1 if a call is counted: only calls with float values over several ranks are, because they may carry
- * gradients. */
+/* Returns 1 if a call is counted. Only calls with float values over several ranks are counted, because only they may
+ * carry gradients. */
 static int counts(const ad_call *call) { return call->members > 1 && ad_dtype_is_float(call->dtype); }
 
 static void add_call(void *context, void *passing) {
@@ -123,9 +123,9 @@ ad_status ad_calls_plan(const ad_run *run, int64_t step, ad_calls *out) {
 
 static const ad_calls_kind none;
 
-/* Returns 1 for an exchange. Exchanges are compared by their number alone, and only if the plan has an exchange over
- * the same group: the plan has the exchanges of experts' rows, but not the number of rows, and no exchanges of a ring
- * or a bridge. */
+/* Returns 1 for an exchange. Exchanges are compared by their number of calls alone, and only if the plan has an
+ * exchange over the same group. The plan has the exchanges of experts' rows, without the number of rows; it has no
+ * exchanges of a ring or a bridge. */
 static int is_exchange(const ad_calls_kind *kind) { return kind->op == AD_EXCHANGE; }
 
 static int is_equal(const ad_calls_kind *a, const ad_calls_kind *b) {
@@ -199,7 +199,8 @@ ad_status ad_calls_begin(ad_checker *checker, int64_t step) {
   return AD_OK;
 }
 
-/* Sets *out, on all ranks, to the first rank whose collectives differ from its plan, or to the number of ranks. */
+/* Sets *out, on all ranks, to the first rank whose collectives differ from its plan, or to the number of ranks if none
+ * differ. */
 static ad_status first_that_differs(const ad_checker *checker, int equal, int64_t *out) {
   *out = equal ? ad_comm_size(checker->comm) : ad_comm_rank(checker->comm);
   ad_collective call = {

@@ -33,9 +33,8 @@ ad_status ad_calls_plan(const ad_run *run, int64_t step, ad_calls *out) AD_CHECK
 enum { AD_CALLS_TEXT = 256 };
 /* Returns 1 if `made` and `planned` have the same collectives. Bytes are compared, except those of exchanged rows of
  * experts, whose number the router decides. Exchanges over groups without an exchange in the plan (keys on a ring,
- * values on a bridge) are left out. Otherwise prints to `text` the first kind that differs: "all_reduce of bf16 over
- * dp_shard: 3
- * calls with 1,024 bytes, but the plan has 2 calls with 512 bytes". */
+ * values on a bridge) are left out. Otherwise prints the first kind of call that differs to `text`: "all_reduce of bf16
+ * over dp_shard: 3 calls with 1,024 bytes, but the plan has 2 calls with 512 bytes". */
 int ad_calls_equal(const ad_calls *made, const ad_calls *planned, char *text, size_t size);
 
 /* Returns 1 if every parameter's gradient is reduced under the precision policy that the program gave it. Otherwise
@@ -43,9 +42,9 @@ int ad_calls_equal(const ad_calls *made, const ad_calls *planned, char *text, si
 int ad_calls_keep_policies(const ad_run *run, char *text, size_t size);
 
 struct ad_checker;
-/* Begin and end the counting of collectives around one step of a check, on all ranks. If a rank made other calls than
- * planned, the result of the check says so. A step that overflows and is skipped is not compared, because it makes
- * fewer calls. */
+/* Called before and after one step of a check, on all ranks: count the collectives of the step and compare them with
+ * the plan's. If a rank made other calls than planned, the result of the check says so. A step that overflows and is
+ * skipped is not compared, because it makes fewer calls. */
 ad_status ad_calls_begin(struct ad_checker *checker, int64_t step) AD_CHECKED;
 ad_status ad_calls_end(struct ad_checker *checker) AD_CHECKED;
 

@@ -8,7 +8,7 @@
  * ratios: the numerator and the denominator of each convergent, each divided by the previous one. */
 static double nonzero(double x) { return fabs(x) < 1e-300 ? 1e-300 : x; }
 
-/* Returns coefficient number n of the continued fraction. */
+/* Returns coefficient n of the continued fraction. */
 static double coefficient(int n, double x, double a, double b) {
   int half = n / 2;
   double m = half;

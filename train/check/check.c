@@ -40,8 +40,8 @@ static ad_status check_job(const ad_check_job *job) {
   return status;
 }
 
-/* Returns 1 if the recipe is also to be checked in its own dtypes: a check in f64 shows nothing about rounding, so a
- * recipe that rounds anywhere is. */
+/* Returns 1 if the recipe is checked a second time, in its own dtypes. A check in f64 shows nothing about rounding, so
+ * the second check is made for each recipe that rounds anywhere. */
 static int checks_own_dtypes(const ad_recipe *recipe, const ad_check_options *options) {
   ad_check_options own = *options;
   own.recipe_dtype = 1;
@@ -57,14 +57,15 @@ static ad_check_options in_own_dtypes(const ad_check_options *options) {
   return own;
 }
 
-/* Returns 1 if a directional check accompanies the check: for custom programs, because a comparison with one process
- * does not show what ranks and one process both compute wrongly. addend's own programs are compared with PyTorch's
- * numbers instead. */
+/* Returns 1 if a directional check is made in addition. It is for custom programs: if a formula is wrong both on the
+ * ranks and in one process, comparing them shows nothing. addend's own programs are compared with PyTorch's numbers
+ * instead. */
 static int takes_slope(const ad_recipe *recipe, const ad_check_options *options) {
   return !options->directional && ad_program_kind_is_custom(recipe->program);
 }
 
-/* Returns why the gradients are not the slope of the loss; NULL if they are. */
+/* Returns why the gradients are not the slope of the loss, so that no directional check can be made; NULL if they are
+ * the slope. */
 static const char *not_smooth(const ad_recipe *recipe) {
   const char *(*rule)(const void *options) = recipe->program->rules.not_smooth;
   return rule ? AD_GUEST(recipe->program, "not_smooth", rule(recipe->options)) : NULL;
@@ -84,7 +85,7 @@ static ad_status print_document(const ad_findings *findings, char **json) {
   return AD_OK;
 }
 
-/* Returns 1 if the bits of the recipe are checked too: with train.leaves they do not depend on the number of ranks. */
+/* Returns 1 if bits are checked, too: with train.leaves they must not depend on the number of ranks. */
 static int takes_bits(const ad_recipe *recipe, const ad_check_options *options) {
   return recipe->train.leaves && !options->directional;
 }
@@ -183,8 +184,8 @@ static ad_status take_options(const ad_recipe *recipe, const ad_check_options *o
   return out->dump ? ad_folder_make(out->dump) : AD_OK;
 }
 
-/* Makes memory for the further checks: *own for the one in the recipe's own dtypes, *slope for the directional one of a
- * custom program. NULL: this check is not made. */
+/* Makes memory for the results of further checks: *own for the check in the recipe's own dtypes, *slope for the
+ * directional check of a custom program. Sets each to NULL if that check is not made. */
 static ad_status create_beside(const ad_recipe *recipe, const ad_check_options *options, ad_check_result **own,
                                ad_check_result **slope) {
   *own = *slope = NULL;
@@ -221,8 +222,8 @@ static ad_status share_verdict(ad_comm *comm, int64_t *verdict) {
   return status;
 }
 
-/* Checks on the ranks of `comm`. If `own` is NULL, there is no check in the recipe's own dtypes; if `slope` is NULL, no
- * directional one. */
+/* Checks on the ranks of `comm`. If `own` is NULL, there is no check in the recipe's own dtypes; if `slope` is NULL,
+ * there is no directional check. */
 static ad_status check_here(ad_comm *comm, const ad_check_job *job, ad_check_result *own, ad_check_result *slope,
                             int *holds, char **json) {
   double start = ad_seconds();

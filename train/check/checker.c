@@ -29,8 +29,8 @@ static int rounds(const ad_check_job *job) { return !ad_check_is_wide(job->recip
 
 /* ---- sharing the ranks' choices (e.g. of experts), for the reference to make the same ---- */
 
-/* Sets *out to the choices that the program made in the step by comparing numbers that rounding changes (experts by
- * scores), or to NULL if there are none. */
+/* Sets *out to the choices that the program made in the step by comparing numbers that rounding changes (such as
+ * choosing experts by scores), or to NULL if it made none. */
 static ad_status own_decisions(const ad_checker *checker, int32_t **out, size_t *count) {
   const ad_program *program = ad_run_program(checker->run);
   const ad_program_kind *kind = ad_program_kind_of(program);
@@ -40,7 +40,7 @@ static ad_status own_decisions(const ad_checker *checker, int32_t **out, size_t 
              : AD_OK;
 }
 
-/* Gives the reference the ranks' choices. If scores are nearly equal, rounding decides the choice, and the reference
+/* Makes the reference use the ranks' choices. If scores are nearly equal, rounding decides the choice; the reference
  * might choose differently and so compute another formula. */
 static ad_status share_decisions(ad_checker *checker) {
   int32_t *decisions;
@@ -159,14 +159,14 @@ static ad_status gather(ad_checker *checker, const ad_array *part, ad_array *ful
   return ad_run_full(checker->run, part, full);
 }
 
-/* Starts the reference's step from the distributed values. Before the first step they must equal what the reference
- * drew. */
+/* Copies a full array of the distributed run to the reference, whose step starts from it. Before the first step the
+ * array must equal the initial values that the reference drew. */
 static void restart_part(ad_checker *checker, int64_t step, size_t param, ad_param_part part, const ad_array *full) {
   if (step == 0 && !ad_reference_agrees(checker->reference, param, part, full)) checker->job->result->initial_equal = 0;
   ad_reference_restart(checker->reference, param, part, full);
 }
 
-/* Gathers every state of every module. On the first rank calls `visit` with the state's number in the program. */
+/* Gathers every state of every module. On the first rank calls `visit` with the state's index over all modules. */
 static ad_status visit_states(ad_checker *checker,
                               void (*visit)(ad_checker *checker, size_t index, const ad_array *full)) {
   const ad_program *program = ad_run_program(checker->run);
@@ -241,8 +241,8 @@ static ad_status measure_addends(ad_checker *checker, int64_t step) {
 
 /* ---- judging the distributed step by the reference ---- */
 
-/* Returns the replicas of the first of a parameter's arrays whose replicas differ, gradient first; those of the last
- * array if none differs. */
+/* Returns how replicas compare for the first of a parameter's arrays whose replicas differ, beginning with the
+ * gradient; if no replicas differ, for the last array. */
 static const ad_replicas *worst_replicas(const ad_checker *checker, size_t param) {
   if (!checker->replicas[AD_PART_GRADIENT][param].equal) return &checker->replicas[AD_PART_GRADIENT][param];
   int part = 0;
@@ -250,7 +250,7 @@ static const ad_replicas *worst_replicas(const ad_checker *checker, size_t param
   return &checker->replicas[part][param];
 }
 
-/* Describes the parameter as one that no step has judged. */
+/* Describes the parameter, with the numbers of a parameter that no step has judged. */
 static void describe_param(const ad_run *run, size_t index, ad_check_param *out) {
   ad_run_param at = ad_run_param_at(run, index);
   *out = (ad_check_param){
@@ -311,9 +311,10 @@ static double share_of(double distance, double bound) {
   return isnan(share) ? INFINITY : share;
 }
 
-/* Returns the distance of the gradient to the sum of the ranks' own addends, as a share of what reducing may round,
- * without what computing rounds. A small allowance is added for a gradient that is summed in place in its bucket,
- * because it adds the rows of later microbatches one by one (core/docs/dtypes.md). */
+/* Returns the distance of the gradient to the sum of the ranks' own addends, divided by how far rounding in the
+ * reduction may move it; rounding while addends are computed does not count. A small allowance is added for a gradient
+ * that is summed in place in its bucket, because it adds the rows of later microbatches one by one
+ * (core/docs/dtypes.md). */
 static double share_of_sum(ad_checker *checker, size_t i, const double *dist, ad_allowance allowance) {
   const ad_array *addends = &checker->addends.themselves.full[i], *sizes = &checker->addends.sizes.full[i];
   size_t numel = ad_array_numel(addends);
@@ -323,7 +324,8 @@ static double share_of_sum(ad_checker *checker, size_t i, const double *dist, ad
   return share_of(error.share, 1);
 }
 
-/* Judges a gradient in dtypes that round: computes its error, the error's bound, and its shares. */
+/* Judges a gradient in dtypes that round: computes its error, the error's bound, and the members of `out` that end in
+ * `_share`. */
 static void judge_rounded(ad_checker *checker, size_t i, const double *dist, const ad_step_report *report,
                           double largest, ad_check_param *out) {
   const ad_computing *computing = &checker->computing;
@@ -399,8 +401,8 @@ static int is_of_group(const ad_checker *checker, size_t param, int group) {
   return group < 0 || (int)ad_run_norm_group_of(checker->run, module) == group;
 }
 
-/* Returns the bound of the norm of one group's gradients, or of all (group -1): norms differ by no more than the
- * gradients may. */
+/* Returns the bound of the norm of group `group` (-1: of all gradients): norms differ by no more than the gradients may
+ * differ. */
 static double bound_of_norm(ad_checker *checker, const ad_step_report *report, double norm, int group) {
   double squares = 0;
   if (!rounds(checker->job) || !(norm > 0)) return AD_WIDE_BOUND;
@@ -420,14 +422,14 @@ static double largest_loss(const ad_step_report *report) {
   return largest;
 }
 
-/* Returns the bound of a loss, relative to the loss. `losses` are those of one process's draws in the recipe's own
- * dtypes. */
+/* Returns the bound of a loss, relative to the loss. `losses` has the loss of each draw (check/draws.h) of one process
+ * in the recipe's own dtypes. */
 static double bound_of_loss(const ad_checker *checker, const double losses[AD_DRAWS], double ref, double largest) {
   if (!rounds(checker->job)) return AD_WIDE_BOUND;
   return fmax(AD_WIDE_BOUND, over(ad_computing_of_loss(&checker->computing, losses, ref, largest), fabs(ref)));
 }
 
-/* Keeps the error that is the larger share of its bound, and its bound. */
+/* Replaces *kept by `error`, and *kept_bound by `bound`, if `error` is the larger share of its bound. */
 static void keep_worst(double error, double bound, double *kept, double *kept_bound) {
   double before = over(*kept, *kept_bound);
   if (isnan(before) || over(error, bound) < before) return;
@@ -441,8 +443,8 @@ static void judge_loss(ad_checker *checker, double dist, const double losses[AD_
              &result->loss_bound);
 }
 
-/* Judges how much worse a choice was than one that was not chosen. Scores lie between 0 and 1, so the bound is how far
- * both scores together may be off. */
+/* Judges choices that the ranks made: by how much the score of a chosen item is below that of an item not chosen.
+ * Scores are between 0 and 1; the bound is how far both scores together may be off. */
 static void judge_choices(ad_checker *checker) {
   ad_check_result *result = checker->job->result;
   double margin = ad_reference_margin(checker->reference);
@@ -503,7 +505,7 @@ static ad_status sum_replicas(ad_checker *checker, const ad_array *gradient, ad_
   return status;
 }
 
-/* If replicas of a gradient differ and their sum is the reference, sets the cause: a sum over the replicas is
+/* If replicas of a gradient differ and their sum is the reference, sets the cause that a sum over the replicas is
  * missing. */
 static ad_status judge_replicas(ad_checker *checker, const ad_step_report *report) {
   for (size_t i = 0; i < checker->param_count; i++) {
@@ -575,7 +577,7 @@ static void compare_measured(ad_checker *checker) {
   }
 }
 
-/* Judges a state after a step that the reference has taken, too. */
+/* Judges a state after a step, if the reference has taken the same step. */
 static void compare_state(ad_checker *checker, size_t index, const ad_array *full) {
   judge_state(checker, ad_reference_state_error(checker->reference, index, full));
 }

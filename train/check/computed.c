@@ -14,7 +14,7 @@ typedef struct search {
   const ad_places *places;
   int forward;    /* 1: the loss is wrong, too, so the mistake is in the forward pass */
   double factor;  /* the factor by which all wrong gradients differ from the reference; NaN: there is none */
-  int weighed;    /* 1: each microbatch is right except for a factor, which only the count can cause */
+  int weighed;    /* 1: each microbatch is right except for a factor, so only the count can be the cause */
   const char *by; /* the last wrong parameter in the order of the forward pass: backward reaches it first */
 } search;
 
@@ -154,9 +154,9 @@ static void find_causes(const search *s, ad_causes *causes) {
       ->no_axis = AD_NO_AXIS_FORMULA;
 }
 
-/* If the account shows wrong addends, removes causes that were found from the sum alone. Two of them stay, because they
- * may still be true: a factor of the full gradient, since wrong addends may have one, too; and replicas that are parts
- * of one sum, since an earlier sum may be missing. Without an account all causes stay. */
+/* If the account shows wrong addends, removes causes that were found from the sum alone. Two causes stay, because they
+ * may still be true: a factor of the full gradient, since wrong addends may have a factor, too; and replicas that are
+ * parts of one sum, since an earlier sum may be missing. Without an account all causes stay. */
 void ad_computed_explain(const ad_places *places, ad_check_result *result) {
   search s = search_for(places, result);
   for (size_t i = 0; i < result->param_count; i++) {

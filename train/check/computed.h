@@ -5,9 +5,9 @@
 #include "check/mutation.h"
 #include "check/result.h"
 
-/* ad_computed_explain finds causes for every parameter whose addends are or may be wrong. Possible causes are
- * transitions that the addends passed, grouped by axes (of the forward pass if the loss is wrong, too; else of the
- * backward pass), and a formula in between. */
+/* ad_computed_explain finds causes for every parameter whose addends are or may be wrong. Possible causes are the
+ * transitions that the addends passed, grouped by axes, and a formula between them. If the loss is wrong, too, these
+ * are transitions of the forward pass, otherwise of the backward pass. */
 int ad_place_is_count(const ad_place *place); /* returns 1 if the transition sums a count that losses are divided by */
 void ad_computed_explain(const ad_places *places, ad_check_result *result);
 

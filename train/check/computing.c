@@ -12,23 +12,25 @@
 
 /* Returns how far ranks may differ from one process. If ranks compute formulas in pieces, or if sums themselves round,
  * each rank rounds at other places, so its gradients are like another draw. If ranks share only the batch, and sums are
- * wider than the dtype to which they are rounded, ranks round the same values at the same places. Then only those few
- * values differ that another order of a sum rounds the other way. core/docs/dtypes.md has measurements. */
+ * wider than the dtype to which they are rounded, ranks round the same values at the same places. Then results differ
+ * only at the few values that are rounded the other way because a sum was made in another order. core/docs/dtypes.md
+ * has measurements. */
 static ad_latitude latitude_of(const ad_run *run, int shards_formulas) {
   int rounds_identically = ad_run_compute_dtype(run) == AD_BF16 && !shards_formulas;
   return rounds_identically ? (ad_latitude){1, 1, 0.3, 5} : (ad_latitude){2, 1, 1, INFINITY};
 }
 
-/* Returns what is allowed for values that round up in the ranks and down in f64: their results are a whole step of the
- * communication dtype apart. The allowance is a part of `comm_rounding` (the norm of one process's roundings to
- * communication dtypes), since the ranks may have other such values than one process. One such step in `numel` elements
- * is sqrt(12 / numel) of `comm_rounding`. core/docs/dtypes.md has measurements. */
+/* Returns the allowance for values that ranks round up and one process rounds down, or the reverse: their results are a
+ * whole step of the communication dtype apart, and the ranks may have such values at other elements than one process.
+ * The allowance is a third of `comm_rounding` (the norm of one process's roundings to communication dtypes) or, if that
+ * is more, one such step in `numel` elements, which is sqrt(12 / numel) of `comm_rounding`. core/docs/dtypes.md has
+ * measurements. */
 static double flipped_roundings(double comm_rounding, double numel) {
   return comm_rounding * fmax(1.0 / 3, sqrt(12 / numel));
 }
 
 /* Returns how many numbers a check judges in a step: gradients, losses and their sum, norms, choices. The probability
- * of a false alarm is divided among them. */
+ * of a false alarm is divided by this number. */
 static double numbers_in_a_step(const ad_run *run) {
   return (double)ad_run_param_count(run) + AD_LOSSES_MAX + AD_NORM_GROUPS_MAX + 3;
 }
@@ -188,8 +190,8 @@ static double distance(const double *a, const double *b, size_t numel) {
   return sqrt(squares);
 }
 
-/* Returns the least distance that is always allowed. Each addend, of the ranks and of one process, is rounded at least
- * once. And in f64 no distance need be below the bound of the check in f64. */
+/* Returns the least distance that is always allowed: each addend is rounded at least once, by the ranks and by one
+ * process. In f64 it is at least the bound of the check in f64. */
 static double least_apart(const ad_computing *c, const ad_run *run, size_t i) {
   double unit = ad_unit_roundoff(ad_dtype_wide(ad_run_compute_dtype(run)));
   return fmax(2 * unit * c->sizes[i], AD_WIDE_BOUND * c->norm[i]);

@@ -31,10 +31,10 @@ enum {
   EVERY = MOVES | CONVERT | ONCE | DECLARE
 };
 
-/* The transitions to which each operator applies: `forward` and `backward` in the execution (of the forward pass or the
- * step; of the backward pass), `record` in the record on the tape. The comment of a row is its result. Entries are 0 if
- * there is no such mutation: a backward pass has no record of its own, since law 2 determines it; types do not know
- * averages; a gather done twice has another shape. */
+/* For each operator, the kinds of moves that it can mutate. `forward`: in the execution of the forward pass and of the
+ * rest of the step; `backward`: in the execution of the backward pass; `record`: in the record on the tape. The comment
+ * of a row is the wrong result. An entry is 0 if there is no such mutation: a backward pass has no record of its own,
+ * since law 2 determines it; types do not know averages; a gather done twice has another shape. */
 static const struct {
   unsigned forward, backward, record;
 } table[AD_OPERATOR_COUNT] = {
@@ -51,7 +51,7 @@ static const struct {
     [AD_OPERATOR_ONCE_EVERYWHERE] = {ONCE, ONCE, ONCE},      /* the sum of every rank's replica */
 };
 
-/* ---- whether one way of doing it wrongly has a meaning for one transition ---- */
+/* ---- to which transitions an operator applies ---- */
 
 /* Returns 1 if the operator applies to an exchange of rows by counts (V->V). Types do not show whose rows a rank has,
  * so there is no mutation in the record. */
@@ -79,7 +79,7 @@ static ad_axes axes_for(const ad_place *place, ad_operator op, int in_record) {
     case AD_OPERATOR_FEWER_AXES:
       return own & (own - 1) ? own : 0;
     case AD_OPERATOR_OTHER_GROUP: {
-      /* If the value is Partial (P) on an axis, the later sum over this axis would undo a shear along it. */
+      /* The value may be Partial (P) on an axis: a later sum over this axis would undo a shear along it. */
       ad_axes along = place->ranks > 1 ? others & place->large & ~place->partial : 0;
       return along & (~along + 1); /* the first of these axes: one mutation is enough */
     }
@@ -129,11 +129,11 @@ static int takes_router_for_final(const ad_place *place, ad_operator op, ad_axis
 static int catalogue_of_backward(const ad_place *place, ad_operator op) {
   int over_tp = is_over_tp(place), sums = place->move == AD_MOVE_ALL_REDUCE;
   switch (op) {
-    case AD_OPERATOR_BACKWARD_IDENTITY: /* of the gradients of all heads only those of this rank's heads are left */
+    case AD_OPERATOR_BACKWARD_IDENTITY: /* only the gradients of this rank's heads are left */
       return over_tp ? 3 : 0;
-    case AD_OPERATOR_BACKWARD_LOCAL: /* of rows by counts, the gradients of slots on other ranks are lost */
+    case AD_OPERATOR_BACKWARD_LOCAL: /* the gradients of rows that were sent to slots on other ranks are lost */
       return place->move == AD_MOVE_ALL_TO_ALL && place->from == AD_V ? 4 : 5;
-    case AD_OPERATOR_AVERAGED: /* the ranks that share one sequence are averaged over as if they were data parallel */
+    case AD_OPERATOR_AVERAGED: /* averages over the ranks that share one sequence, as if they were data parallel */
       return over_tp && place->move == AD_MOVE_REDUCE_SCATTER ? 14 : 0;
     /* a sum inside the tensor-parallel region multiplies the gradient by the number of its ranks */
     case AD_OPERATOR_DOUBLED:
@@ -143,7 +143,7 @@ static int catalogue_of_backward(const ad_place *place, ad_operator op) {
   }
 }
 
-/* Returns the number in docs/catalogue.md of the published bug that this operator at this kind of transition is; 0:
+/* Returns the number in docs/catalogue.md of the published bug that the operator makes at this kind of transition; 0:
  * none. */
 static int catalogue_of(const ad_place *place, ad_operator op, ad_axis axis) {
   int is_count = !strcmp(place->what, "count"), is_norm = !strcmp(place->what, "norm");
@@ -234,7 +234,8 @@ static ad_status add_places_of(const ad_recipe *recipe, int64_t rank, ad_places 
   return status;
 }
 
-/* Sets *out to the first of these ranks that computes a leaf: in a step of one that computes none, types show nothing. */
+/* Sets *out to the first of these ranks that computes a leaf. In the step of a rank that computes none, types would
+ * show no mutation. */
 static ad_status find_leaf(const ad_recipe *recipe, int64_t ranks, int64_t *out) {
   for (int64_t rank = 0; rank < ranks; rank++) {
     int64_t *leaves, rounds = ad_recipe_rounds(recipe), round = 0;
@@ -315,8 +316,8 @@ static ad_status take_recorded_step(void *context) {
   return take_dry_step(recorded->recipe, recorded->mutation->place.rank, NULL, recorded->mutation);
 }
 
-/* Takes the step with a conversion that the search for repairs inserts. A conversion before the mutation changes the
- * numbers of transitions; then the mutated transition is not found, and the repair does not count. */
+/* Takes the step with a conversion that the search for repairs inserts. A conversion before the mutated transition
+ * shifts the indices of transitions; then the mutated one is not found, and the repair does not count. */
 static ad_status take_mended_step(void *context) {
   const recorded_step *recorded = context;
   AD_TRY(take_recorded_step(context));
@@ -338,7 +339,7 @@ static int divides_a_loss(const ad_program *program, size_t count) {
   return 0;
 }
 
-/* Sets *out to 1 if the place sums counts, and no loss is divided by any of them on the place's rank. */
+/* Sets *out to 1 if the place sums counts, and on the place's rank no loss is divided by any of these counts. */
 static ad_status is_of_idle_count(const ad_recipe *recipe, const ad_place *place, int *out) {
   ad_paper paper;
   *out = ad_place_is_count(place);

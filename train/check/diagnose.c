@@ -7,7 +7,7 @@
 #include "program/program.h"
 #include "mesh/mesh.h"
 
-/* More than the largest error of a sum in bf16 or f16. */
+/* A bound that is above the largest error of a sum in bf16 or f16. */
 static const double coarse_rounding = 0x1p-5;
 
 /* Returns the limit below which an error counts as the rounding of a narrower dtype. In a check in f64 the limit is
@@ -22,8 +22,8 @@ static const char *print_axes(ad_axes axes) {
   return ad_axes_print(axes, names, sizeof names);
 }
 
-/* Adds the cause of a ratio that is the number of ranks over these axes, or its inverse. Some of the axes may not be in
- * `reduced`, the axes over which the gradient is summed: ranks along those have other parts of the gradient. */
+/* Adds the cause of a ratio that is the number of ranks over `axes`, or its inverse. Not all of these axes need be in
+ * `reduced`, the axes over which the gradient is summed: along other axes ranks have other parts of the gradient. */
 static void add_axes(ad_axes axes, ad_axes reduced, double ratio, ad_causes *causes) {
   int summed = !(axes & ~reduced);
   const char *names = print_axes(axes);

@@ -23,7 +23,7 @@ typedef struct ad_walk {
   int64_t rank;
 } ad_walk;
 
-/* Returns the global row-major index of the element with local row-major index `local`. */
+/* Returns the row-major index, in the full array, of the element with row-major index `local` in this rank's part. */
 static int64_t global_index(const ad_walk *walk, int64_t local) {
   const ad_array *array = walk->array;
   int64_t index = 0, stride = 1;
@@ -72,11 +72,11 @@ static ad_status set_values(ad_run *run, const double *saved, double h) {
 
 enum { CONSTANTS_MAX = 4096 };
 
-/* The constants of a forward pass in their order, each as a hash of its values. Later passes compare theirs with those
- * of the first pass. */
+/* The constants of a forward pass in their order, each as a hash of its values. Later passes compare their constants
+ * with those of the first pass. */
 typedef struct ad_constants {
   uint64_t hashes[CONSTANTS_MAX];
-  size_t count, known; /* number of constants that this pass has had so far, and that the first pass had */
+  size_t count, known; /* numbers of constants: of this pass so far, and of the first pass */
   char *changed;       /* the first line with a constant that differs; "": none so far */
   size_t size;
 } ad_constants;
@@ -127,8 +127,8 @@ static ad_status find_slopes(ad_run *run, const double *saved, double h, double 
   return AD_OK;
 }
 
-/* Returns the error of the gradient's slope if the loss may have a kink. The error is 0 if the loss has one and the
- * slope lies between the slopes to both sides of it. At a kink these two slopes stay apart however small the step is;
+/* Returns the error of the gradient's slope, where the loss may have a kink. The error is 0 if the loss has a kink and
+ * the slope is between the slopes on both sides of it. At a kink these two slopes stay apart however small the step is;
  * the slopes of a smooth loss approach each other. */
 static double error_beside_kinks(const ad_slopes *wide, const ad_slopes *near, double slope) {
   double error = fmin(ad_relative_difference(wide->central, slope), ad_relative_difference(near->central, slope));

@@ -213,7 +213,7 @@ static void add_mutants(const ad_mutants *mutants, json_t *document) {
   json_object_set_new(document, "survivors", json_integer((json_int_t)ad_mutants_survivors(mutants)));
 }
 
-/* Returns the parameter whose error is the largest share of its bound, and sets *share to that share. */
+/* Returns the parameter whose error is the largest share of its bound, and sets *share to this share. */
 static const ad_check_param *nearest(const ad_check_result *result, double *share) {
   const ad_check_param *worst = &result->params[0];
   *share = -1;

@@ -14,7 +14,7 @@ typedef struct ad_findings {
   /* the check in the recipe's own dtypes; NULL: it was not asked for, or the recipe rounds nothing */
   const ad_check_result *own;
   const ad_check_result *slope; /* the directional check of a custom program, beside `result`; NULL: there was none */
-  /* the check for bits of a recipe with train.leaves; NULL: there was none, as on ranks that had started already */
+  /* the check for bits of a recipe with train.leaves; NULL: bits were not compared */
   const ad_bits_finding *bits;
   /* why the slope of a custom program's loss was not compared; NULL: there is no such reason */
   const char *not_smooth;

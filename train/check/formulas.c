@@ -21,9 +21,9 @@ static int is_on_several_ranks(const ad_layout *layout, ad_type type) {
   return (ad_layout_axes_of(layout, type) & ad_mesh_large(layout->mesh)) != 0;
 }
 
-/* Sets the context to 1 if some operand, or its gradient, is a sum of which each rank has a part that is rounded to 16
- * bits: the operand if it is P, its gradient if the operand is R. The gradient of a parameter does not count, because
- * it is wider; nor do parts that are rounded after they were added. */
+/* Sets the context to 1 if the ranks' parts of a sum are rounded to 16 bits before they are added. These are an operand
+ * that is P, or the gradient of an operand that is R. The gradient of a parameter does not count, because it is wider;
+ * sums that are rounded only after the parts were added do not count either. */
 static void see_operands(void *context, void *passing) {
   const ad_operation_passing *pass = passing;
   for (int i = 0; i < pass->count; i++) {
@@ -36,7 +36,8 @@ static void see_operands(void *context, void *passing) {
   }
 }
 
-/* Takes the first step in the recipe's own dtypes, as this rank, on backend dry. */
+/* Takes the first step in the recipe's own dtypes, as this rank, on backend dry. Sets *out to 1 if parts of a sum are
+ * rounded to 16 bits (see_operands). */
 static ad_status tape_shards(const ad_run *run, int *out) {
   ad_comm *dry;
   ad_run *again = NULL;

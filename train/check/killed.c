@@ -64,9 +64,9 @@ void ad_mutant_killed_by_number(const ad_check_result *result, ad_mutant *mutant
 
 /* ---- a mutant that only rounds, and that the check passed ---- */
 
-/* Returns how far the mutation moved gradients, divided by how far their own roundings move them: one process's error
- * in the recipe's own dtypes together with that of communication dtypes, both measured. Root mean square over the
- * parameters. */
+/* Returns how far the mutation moved gradients, divided by how far the program's own roundings move them: the errors of
+ * one process in the recipe's own dtypes together with those of communication dtypes, both measured. Root mean square
+ * over the parameters. */
 static double moved_over_roundings(const ad_computing *computing, const double *moved) {
   double squares = 0;
   for (size_t i = 0; i < computing->count; i++)

@@ -59,7 +59,7 @@ size_t ad_known_list_of_leaves(ad_mutant *list) {
   return append_all(lists, sizeof lists / sizeof *lists, list);
 }
 
-/* ---- facts: what a run has, so that a known bug can show ---- */
+/* ---- facts (AD_NEED_...): what a run has, so that a known bug can show ---- */
 
 static ad_needs facts_of_path(const ad_param_spec *spec) {
   const ad_mesh *mesh = spec->layout.mesh;
@@ -168,7 +168,8 @@ static ad_needs facts_of_batch(const ad_run *run) {
   return facts | (keeps_shards(run) ? AD_NEED_SHARDS_KEPT : 0);
 }
 
-/* With leaves, a round may have none: only a rank with two leaves computes several parts of the batch. */
+/* Counts the leaves of this rank: only a rank with at least two leaves computes several parts of the batch, whatever
+ * the number of rounds. */
 static ad_needs facts_of_leaves(const ad_run *run) {
   int64_t own = 0;
   for (int64_t round = 0; run->leaves && round < ad_recipe_rounds(run->recipe); round++) own += run->leaves[round] >= 0;

@@ -19,7 +19,7 @@ typedef struct ad_check_needs {
   size_t ranks, full, reference; /* bytes of all ranks together */
 } ad_check_needs;
 
-/* Bytes of one full gradient of every parameter, in its own dtype and in f64. */
+/* The bytes of one full gradient of every parameter: `own` in its own dtype, `wide` in f64. */
 typedef struct ad_full_bytes {
   size_t own, wide;
 } ad_full_bytes;
@@ -35,7 +35,7 @@ static ad_full_bytes full_bytes_of(ad_run *run) {
   return full_bytes;
 }
 
-/* Plans the recipe of one process in this dtype: its memory, and the bytes of its full gradients. */
+/* Plans the recipe of one process in this dtype, and returns its memory and the bytes of its full gradients. */
 static ad_status act_alone(const ad_recipe *alone, ad_dtype dtype, ad_plan_memory *out, ad_full_bytes *full_bytes) {
   ad_plan_world world = {.ranks = 1, .ranks_per_node = 1, .dtype = dtype};
   ad_comm *comm;
@@ -48,9 +48,9 @@ static ad_status act_alone(const ad_recipe *alone, ad_dtype dtype, ad_plan_memor
   return status;
 }
 
-/* Adds the reference's runs: one in f64; one that is fed the distributed gradients; and, if there are several steps,
- * one that runs free. The fed run computes gradients only if the check's dtype rounds, and then also stores draws in
- * f32. */
+/* Adds the memory of the reference's runs (check/reference.h): one in f64; one that is updated with the distributed
+ * gradients (`fed`); and, if there are several steps, one that gets nothing from the distributed run. The `fed` run
+ * computes gradients only if the check's dtype rounds, and then also stores draws in f32. */
 static ad_status add_reference(const ad_recipe *alone, const ad_check_job *job, int64_t ranks, ad_check_needs *to) {
   ad_plan_memory wide, own;
   ad_full_bytes full_bytes, ignored;

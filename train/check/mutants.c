@@ -1,4 +1,4 @@
-/* Makes mutants and collects what became of each. Mutants in the record are tried here, on backend dry; mutants in the
+/* Makes mutants and collects the result of each. Mutants in the record are tried here, on backend dry; mutants in the
  * execution are tried on ranks. If a mutant makes its ranks end, new ranks are started for the remaining mutants. */
 #include "check/mutants.h"
 
@@ -151,7 +151,7 @@ static ad_status try_in_world(const ad_trial_job *job, int64_t ranks) {
   return AD_OK;
 }
 
-/* Returns 1 if any known bug in dtypes can have an effect in this run. Marks those that cannot as not applicable. */
+/* Returns 1 if any known bug in dtypes can have an effect in this run. Marks the bugs that cannot as not applicable. */
 static int some_are_of_dtype(ad_mutants *shared) {
   int some = 0;
   for (size_t i = shared->derived; i < shared->count; i++) {

@@ -1,5 +1,5 @@
-/* Mutants and what became of each. Mutants are derived from the program's own transitions, or are known bugs that
- * change something else than a transition. */
+/* Mutants and their results. A mutant is derived from one of the program's own transitions, or is a known bug that
+ * changes something other than a transition. */
 #ifndef CHECK_MUTANTS_H
 #define CHECK_MUTANTS_H
 #include <stdatomic.h>
@@ -25,19 +25,19 @@ typedef enum ad_killed_by {
 } ad_killed_by;
 const char *ad_killed_by_name(ad_killed_by killed_by);
 
-/* One mutant and what became of it, in memory that processes share; so its pointers point only to constants. */
+/* One mutant and its result, in memory that processes share; so its pointers point only to constants. */
 typedef struct ad_mutant {
   char name[256];
   const ad_known_bug *known; /* NULL: the mutant is a derived one, described by `mutation` */
   ad_mutation mutation;
-  int catalogue;         /* number in docs/catalogue.md of the published bug that this one repeats; 0: none */
+  int catalogue;         /* number in docs/catalogue.md of the published bug that this mutant repeats; 0: none */
   double expected_ratio; /* ratio of the wrong gradient to the reference; NaN if it differs between elements */
   ad_killed_by killed_by;
   char param[AD_PROGRAM_NAME_SIZE];
   double ratio;
   double loss_err; /* relative error of the loss when the mutant was killed; NaN: it was not killed by a number */
-  /* if the mutant only rounds, in a custom program: how far it moved gradients, divided by how far the program's own
-   * roundings move them; NaN: not measured, or killed */
+  /* for a mutant of a custom program that only rounds: how far it moved gradients, divided by how far the program's own
+   * roundings move them; NaN: not measured, or the mutant was killed */
   double moved;
   ad_causes causes;
   char message[512];
@@ -47,7 +47,7 @@ static inline int ad_mutant_is_of_dtype(const ad_mutant *mutant) { return mutant
 /* The mutants of one check, in memory that the ranks and the process that starts them share. */
 typedef struct ad_mutants {
   size_t bytes;           /* bytes of this shared memory */
-  size_t count, next;     /* count: length of the list; next: number of the first mutant that has not been tried */
+  size_t count, next;     /* count: length of the list; next: index of the first mutant that has not been tried */
   size_t places;          /* number of transitions from which mutants were derived */
   size_t derived;         /* number of derived mutants, which come first in the list */
   size_t derived_in_all;  /* number of derived mutants that exist; more than `derived` if only some were drawn */
@@ -62,11 +62,12 @@ typedef struct ad_mutants {
 ad_status ad_mutant_killed_by_end(const ad_launch_result *launched, ad_status status, ad_mutant *mutant) AD_CHECKED;
 
 /* Lists all derived mutants and known bugs of the recipe's program. If `take` is above 0, lists only this many derived
- * mutants, drawn by `seed`. Tries at once those mutants whose mutation is in the record on the tape. */
+ * mutants, drawn by `seed`. Mutants whose mutation is in the record on the tape are tried in this call. */
 ad_status ad_mutants_create(const ad_recipe *recipe, int64_t take, uint64_t seed, ad_mutants **out) AD_CHECKED;
 void ad_mutants_destroy(ad_mutants *mutants);
-/* Starts ranks and tries all mutants whose mutation is in the execution. `result` is scratch memory. A failure of the
- * check itself is an error; if the ranks end with an error because of a mutant, this is a result. */
+/* Starts ranks and tries all mutants whose mutation is in the execution. `result` is scratch memory. If ranks end with
+ * an error because of a mutant, this is the mutant's result; only a failure of the check itself is returned as an
+ * error. */
 ad_status ad_mutants_try(const ad_recipe *recipe, const ad_check_options *options, ad_check_result *result,
                          ad_mutants *mutants) AD_CHECKED;
 size_t ad_mutants_survivors(const ad_mutants *mutants);
@@ -91,25 +92,26 @@ void ad_derived_report_no_effect(ad_mutant *mutant);
 /* known.c */
 /* appends the known bugs and returns their number; only counts them if `list` is NULL */
 size_t ad_known_list(ad_mutant *list);
-size_t ad_known_list_of_leaves(ad_mutant *list); /* the same for those of recipes with train.leaves */
-/* Returns the facts about the run without mutation as AD_NEED_... bits: what known bugs need to have an effect.
- * shards_formulas: as ad_formulas_sharded found. */
+size_t ad_known_list_of_leaves(ad_mutant *list); /* like ad_known_list, for recipes with train.leaves */
+/* Returns the AD_NEED_... bits of the run without mutation: what known bugs need to have an effect. `shards_formulas`
+ * is the result of ad_formulas_sharded. */
 struct ad_run;
 ad_needs ad_known_facts(const struct ad_run *run, int shards_formulas);
-/* Until the injection points are cleared, adds to *facts those facts that only show while a step runs (AD_NEED_RING,
- * AD_NEED_MASKED_RING, AD_NEED_SHARDED_SEQUENCE, and those of bridges, pools and states). */
+/* Until the injection points are cleared, adds to *facts the AD_NEED_... bits that show only while a step runs
+ * (AD_NEED_RING, AD_NEED_MASKED_RING, AD_NEED_SHARDED_SEQUENCE, and those of bridges, pools and states). */
 void ad_known_watch(ad_needs *facts);
-/* Returns 1 if the mutant can have an effect under these facts. Otherwise marks it as not applicable and writes why. */
+/* Returns 1 if the mutant can have an effect in a run with these AD_NEED_... bits. Otherwise marks it as not applicable
+ * and writes why. */
 int ad_known_shows(ad_mutant *mutant, ad_needs facts);
 
 /* killed.c */
-/* Marks the mutant as killed by number. Writes which parameter of the failed check shows the mutation best, the
- * parameter's ratio and causes or, if all gradients are right, what else is wrong. The mutant's fields must be as they
- * were listed. */
+/* Marks the mutant as killed by number. Writes which parameter of the failed check shows the mutation best, with the
+ * parameter's ratio and causes or, if all gradients are right, which other number is wrong. No result may have been
+ * written to the mutant before. */
 void ad_mutant_killed_by_number(const ad_check_result *result, ad_mutant *mutant);
 /* For a mutant that only rounds and passes the check of a custom program: records how far it moves gradients. If the
- * program's own roundings move them further, marks the mutant as without effect. moved [parameters]: norms of the
- * moves. shards_formulas: as ad_formulas_sharded found. */
+ * program's own roundings move them further, marks the mutant as without effect. `moved` has one norm of a move for
+ * each parameter. `shards_formulas` is the result of ad_formulas_sharded. */
 struct ad_computing;
 void ad_mutant_moved_by_rounding(const ad_check_result *result, const struct ad_computing *computing,
                                  const double *moved, int shards_formulas, ad_mutant *mutant);

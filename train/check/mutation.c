@@ -1,4 +1,4 @@
-/* Recognises a transition each time it is executed, and does it wrongly. The wrong result is computed from the values
+/* Recognises a transition each time it is executed, and makes it wrong. The wrong result is computed from the values
  * that all ranks of the mesh submitted, so the same arithmetic serves all operators. Operators differ only in which
  * ranks' values are combined, and with what factor. */
 #include "check/mutation.h"
@@ -37,7 +37,7 @@ const char *ad_place_print(const ad_place *place, char *buffer, size_t size) {
 
 /* ---- listing the transitions of a step ---- */
 
-/* Describes the transition as a place. `segment` is the number of the parameter in a packed array, or -1. */
+/* Describes the transition as a place. `segment` is the index of the parameter in a packed array, or -1. */
 static ad_place transit_place(const ad_comm *comm, const ad_transit *transit, const ad_array *in, int segment) {
   const ad_mesh *mesh = in->layout.mesh;
   int on_tape = !transit->what && !transit->names;

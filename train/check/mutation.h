@@ -1,5 +1,5 @@
-/* Makes derived mutants: finds one transition of a program each time it is recorded or executed, and changes what is
- * done. All transitions pass two injection points (base/injection.h), where the change is made; the code that executes
+/* Makes derived mutants: finds one transition of a program each time it is recorded or executed, and changes it. All
+ * transitions pass two injection points (base/injection.h), where the change is made; the code that executes
  * transitions contains none of it. */
 #ifndef CHECK_MUTATION_H
 #define CHECK_MUTATION_H
@@ -33,7 +33,8 @@ typedef enum ad_place_phase { AD_PLACE_FORWARD, AD_PLACE_BACKWARD, AD_PLACE_STEP
 
 /* One transition of a program: on a tape, on a parameter's path from gradient to storage, of a count, or of a norm. */
 typedef struct ad_place {
-  /* the call site of a transition on a tape; the parameter of one on a parameter's path; else "norm" or "count ..." */
+  /* for a transition on a tape: its call site; on a parameter's path: the name of the parameter; otherwise "norm" or
+   * "count ..." */
   char what[AD_PROGRAM_NAME_SIZE];
   ad_place_phase phase;
   ad_move move;
@@ -44,7 +45,7 @@ typedef struct ad_place {
   ad_axes same;    /* the axes along which all ranks submit the same values */
   ad_axes partial; /* other axes, on which the value is Partial (P) */
   int64_t ranks;   /* number of ranks in the transition's group */
-  int ordinal;     /* the transition's number on its tape; -1: it is on no tape */
+  int ordinal;     /* the transition's index on its tape; -1: it is on no tape */
   int is_segment;  /* 1: the transition is one parameter's part of a packed array */
   int times;       /* how often the transition is executed in a step */
   int64_t rank;    /* a rank that executes the transition */

@@ -1,5 +1,5 @@
 /* Finds why a cause, or a mutant, is reported without an axis: the measured numbers are the same along all axes, or
- * depend on something else, or fit several axes. */
+ * depend on something other than an axis, or fit several axes. */
 #include "check/no_axis.h"
 
 #include <math.h>
@@ -53,7 +53,8 @@ static int is_other(const json_t *count, double than) {
   return json_is_number(count) && !(fabs(json_number_value(count) - than) <= 1e-4 * fmax(1, fabs(than)));
 }
 
-/* Returns the first known count, of the given microbatch or, with -1, of any; NaN if none is known. */
+/* Returns the first known count of this microbatch or, if `microbatch` is -1, of any microbatch; NaN if none is known.
+ * */
 static double first_count(const json_t *counts, int64_t microbatch) {
   const json_t *row, *count;
   size_t rank, m;

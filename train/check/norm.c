@@ -22,7 +22,7 @@ typedef struct part {
 typedef struct parts {
   const ad_checker *checker;
   part *list;   /* one for each parameter of the program; a mirror's parameters are in no norm and have squares 0 */
-  size_t worst; /* number of the parameter that changes the norm most */
+  size_t worst; /* index of the parameter that changes the norm most */
 } parts;
 
 static int is_times(double times, double expected) { return fabs(times - expected) <= 1e-6 * fmax(1, expected); }
@@ -54,8 +54,8 @@ static void count_in_norm(ad_checker *checker, parts *out) {
   }
 }
 
-/* Returns how many parameters have gradients on the same ranks as this one, this one included; 0 if they are not all
- * counted equally often. */
+/* Returns how many parameters have gradients on the same ranks as `of`, with `of` itself; 0 if they are not all counted
+ * equally often. */
 static int count_identical(const parts *p, const part *of) {
   int count = 0;
   for (size_t i = 0; i < p->checker->param_count; i++) {

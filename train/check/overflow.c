@@ -34,8 +34,8 @@ void ad_overflow_note(ad_checker *checker, const ad_step_report *report) {
   }
 }
 
-/* Searches the loss scale at which all steps are taken; sets *found to 0 if there is none. A skipped step changes
- * nothing but the scale, so the steps taken afterwards are those of a check that begins at that scale. */
+/* Searches for a loss scale at which all steps are taken; sets *found to 0 if there is none. A skipped step changes
+ * only the scale, so the steps taken afterwards are those of a check that begins at the lowered scale. */
 static ad_status find_scale(ad_checker *checker, int *scale, int *found) {
   ad_run *run = checker->run;
   run->options.quiet = 1;

@@ -148,7 +148,7 @@ void ad_reference_restart(ad_reference *reference, size_t index, ad_param_part p
   if (part == AD_PART_VALUE) widen(ad_run_part(reference->run, index, part), full);
 }
 
-/* Returns the run's state number `index`, counted over all modules. */
+/* Returns the state `index` of the run, counted over all modules. */
 static ad_array *state_at(const ad_run *run, size_t index) {
   size_t module = 0;
   while (index >= ad_program_module(run->program, module)->state_count)

@@ -6,8 +6,8 @@
 
 typedef struct ad_reference ad_reference;
 typedef struct ad_reference_options {
-  /* dtype in which parameters are updated; 0: the recipe's. With 0 the run in f64, too, rounds values that travel
-   * between modules to their communication dtypes */
+  /* dtype in which parameters are updated; 0: the recipe's dtypes. With 0 the run in f64, too, rounds values that
+   * travel between modules to their communication dtypes */
   ad_dtype dtype;
   int rounds;          /* 1: `dtype` is not f64, and gradients are computed in `dtype`, too */
   int shards_formulas; /* 1: the ranks' meshes shard formulas, and not only the batch */
@@ -23,15 +23,15 @@ void ad_reference_destroy(ad_reference *reference);
 /* Copies a parameter's full array, as the distributed run had it before its step; the reference's next step starts from
  * it. Parameters are numbered as in ad_run_param_at; `part` must be before AD_PART_KEPT. */
 void ad_reference_restart(ad_reference *reference, size_t index, ad_param_part part, const ad_array *full);
-/* Copies state number `index` of the distributed run, counted over all modules in the order of the program. */
+/* Copies state `index` of the distributed run, counted over all modules in the order of the program. */
 void ad_reference_restart_state(ad_reference *reference, size_t index, const ad_array *full);
 /* ad_reference_keep saves the parameters and states that the fed run has now; ad_reference_start_again restores them,
  * with no step taken. For checks that are repeated from the first step. The fed run is the reference's run that is
  * updated with the distributed gradients (ad_reference_feed). */
 ad_status ad_reference_keep(ad_reference *reference) AD_CHECKED;
 ad_status ad_reference_start_again(ad_reference *reference) AD_CHECKED;
-/* Computes the gradients of a step from the values that were copied, with all injections lifted. `loss_scale` is the
- * exponent that the distributed gradients carry, also in transfers. */
+/* Computes the gradients of a step from the values that were copied, without any mutation. `loss_scale` is the exponent
+ * of the loss scale that the distributed gradients have, also in transfers. */
 ad_status ad_reference_step(ad_reference *reference, int64_t step, int loss_scale, ad_step_report *out) AD_CHECKED;
 /* Returns, after the step, the relative error of a state (as ad_compare computes it) beyond what the state may be off
  * by (check/slack.h). */

@@ -19,8 +19,8 @@ static int64_t hash_of(const ad_hashes *hashes, int64_t rank) {
   return hashes->values[(size_t)(rank - hashes->first_rank) * hashes->stride];
 }
 
-/* Returns the axes along which the hash of some member differs from that of the first rank on the member's line along
- * the axis. */
+/* Returns the axes of the group along which hashes differ: some member's hash is not that of the first rank with the
+ * same position on all other axes. */
 static ad_axes differing_axes(const ad_hashes *hashes, const ad_group *group) {
   ad_axes differs = 0;
   for (int64_t i = 0; i < ad_group_size(group); i++) {
@@ -34,8 +34,8 @@ static ad_axes differing_axes(const ad_hashes *hashes, const ad_group *group) {
   return differs;
 }
 
-/* Returns the one member whose hash differs while all other members have the same hash; -1 if there is none, or in any
- * group of two. */
+/* Returns the one member whose hash differs while all other members have the same hash; -1 if there is no such member.
+ * In a group of two there never is. */
 static int64_t odd_member(const ad_hashes *hashes, const ad_group *group) {
   int64_t size = ad_group_size(group), odd = -1;
   if (size < 3) return -1;

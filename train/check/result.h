@@ -105,8 +105,8 @@ typedef struct ad_check_job {
 ad_status ad_check_result_create(const ad_recipe *recipe, ad_check_result **out) AD_CHECKED;
 void ad_check_result_clear(ad_check_result *result); /* sets every number to 0, before the check begins */
 void ad_check_result_destroy(ad_check_result *result);
-/* check_ranks.c: starts the ranks, each of which checks its share, and waits for them. Status and *launched are those
- * of ad_launch. */
+/* In check_ranks.c: starts the ranks, each of which checks its share, and waits for them. The status and *launched are
+ * those of ad_launch. */
 ad_status ad_check_run(const ad_check_job *job, ad_launch_result *launched) AD_CHECKED;
 /* Returns the axes of more than one rank over which the gradient of a parameter with this compute layout is a sum. */
 ad_axes ad_check_reduced_axes(const ad_layout *layout);
@@ -130,10 +130,10 @@ int ad_check_is_wide(const ad_recipe *recipe, const ad_check_options *options);
 /* The bound of states, which are sums of few numbers. */
 #define AD_STATE_BOUND 1e-12
 
-/* check_ranks.c: checks on this rank. All ranks of a check call it. */
+/* In check_ranks.c: checks on this rank. All ranks of a check call it. */
 ad_status ad_check_rank(ad_comm *comm, const ad_check_job *job) AD_CHECKED;
 
-/* compare.c: computes the ratio and the error of one parameter from `numel` elements of f64 or f32. `largest` is the
+/* In compare.c: computes the ratio and the error of one parameter from `numel` elements of f64 or f32. `largest` is the
  * largest element, by absolute value, of all reference gradients of the model. */
 void ad_compare(const void *dist, const void *ref, ad_dtype dtype, size_t numel, double largest, double *ratio,
                 double *max_rel_err);
@@ -146,13 +146,14 @@ double ad_relative_difference(double a, double b);
 
 /* Returns the largest of the parameter's errors, each divided by its bound; NaN: there is no number. */
 double ad_param_share(const ad_check_param *param);
-/* diagnose.c: finds the causes that fit a parameter's numbers. `reduced`: the axes that the gradient is summed over.
+/* In diagnose.c: finds the causes that fit a parameter's numbers. `reduced`: the axes that the gradient is summed over.
  * `differs`: the axes along which replicas differ. `odd_rank`: the one rank whose replica differs from all others, or
  * -1. `proportional`: 1 if the gradient is ratio times the reference, within rounding. The functions below replace
  * these causes by a more specific one. */
 void ad_diagnose(const ad_mesh *mesh, ad_axes reduced, const ad_check_param *param, int proportional, ad_axes differs,
                  int64_t odd_rank, ad_causes *out);
-/* For replicas of a gradient that differ along these axes, are wrong, and add up to the reference. */
+/* Sets the cause of a gradient whose replicas differ along these axes, are wrong, and add up to the reference: a sum is
+ * missing. */
 void ad_diagnose_parts(ad_axes differs, ad_causes *causes);
 /* If the factor fits, adds the cause that the gradient was averaged over its own ranks and multiplied by the ranks of
  * another module. This cause replaces one that only says that the factor fits no group. `module` and `mesh` are the
@@ -161,10 +162,12 @@ void ad_diagnose_averages(const ad_program *program, size_t module, const ad_mes
                           ad_causes *causes);
 /* If every gradient of a pipeline with this number of stages was divided by that number, adds that cause to each. */
 void ad_diagnose_stages(ad_check_result *result, int64_t stages);
-/* For shards along these axes, of different elements, that were summed with each other. */
+/* Sets the cause of a gradient whose shards along these axes, which have different elements, were summed with each
+ * other. */
 void ad_diagnose_shards(ad_axes axes, ad_causes *causes);
-/* For gradients that agree with the reference, and replicas that differ after the update. */
+/* Sets the cause of a parameter whose gradient agrees with the reference, and whose replicas differ after the update.
+ * */
 void ad_diagnose_updates(ad_axes differs, int64_t odd_rank, ad_causes *causes);
-void ad_diagnose_update(ad_causes *causes); /* for a gradient that is right and an update that is wrong */
+void ad_diagnose_update(ad_causes *causes); /* sets the cause of a right gradient with a wrong update */
 
 #endif

@@ -1,5 +1,6 @@
-/* A model of rounding: to which dtypes an addend is rounded on its way into the gradient, and how often. It knows
- * precision policy, microbatches and group sizes only, and not how the reducer works. */
+/* A model of rounding: to which dtypes an addend is rounded on its way into the gradient, and how often. The model
+ * knows only the precision policy, the number of microbatches and the sizes of groups; it does not know how the reducer
+ * works. */
 #include "check/rounding.h"
 
 #include <math.h>
@@ -67,7 +68,7 @@ static double relative_of(const ad_passage *p, ad_dtype result) {
   return expm1(grad + comm_dtype + sums + out);
 }
 
-/* Returns the bound of the absolute error of values below a dtype's normal range. A communicated value is scaled by
+/* Returns the bound of the absolute error of values below a dtype's normal range. A value that is sent is scaled by
  * 2^-k, where 2^k is at least the number of addends in it; `microbatches * ahead` such values are added into one
  * element. */
 static double absolute_of(const ad_passage *p) {
@@ -102,7 +103,7 @@ static double allowed_at(const ad_judged *g, size_t i) {
   return g->allowance.relative * g->sums[i] + g->allowance.absolute;
 }
 
-/* Returns the norm, over all elements, of the differences beyond `share` times the element's allowance. */
+/* Returns the norm, over all elements, of how far differences exceed `share` times the element's allowance. */
 static double excess(const ad_judged *g, double share) {
   double squares = 0;
   for (size_t i = 0; i < g->numel; i++) {
@@ -122,7 +123,8 @@ static int is_within(const ad_judged *g, double share, double computing) {
   return excess(g, share) <= share * computing;
 }
 
-/* Returns the smallest share of both allowances with which the gradient passes, by bisection; NaN if there is none. */
+/* Returns, by bisection, the smallest factor of both allowances (that of each element, and `computing`) with which the
+ * gradient passes; NaN if there is none. */
 static double share_of(const ad_judged *g, double computing) {
   enum { DOUBLINGS = 64, HALVINGS = 24 };
   double least = 0, share = 1;

@@ -33,8 +33,9 @@ static ad_status take_state(ad_slack *slack, const ad_states_passing *changed, s
   return AD_OK;
 }
 
-/* Adds the slack of a step's changes to states. Gradients may be off as those of parameters may: by AD_WIDE_BOUND of
- * the largest element of the state's gradient, but at least of a millionth of the largest of all. */
+/* Adds to the slack of each state what the rule reports for its change (ad_state_rule.off). As for gradients of
+ * parameters, an element of a state's gradient may be off by AD_WIDE_BOUND times the largest element of that gradient
+ * or, if this is more, times a millionth of the largest element of all these gradients. */
 static void note_changes(void *context, void *passing) {
   ad_slack *slack = context;
   const ad_states_passing *changed = passing;

@@ -1,8 +1,8 @@
 /* How far the states of the ranks and of the reference may differ after a step whose gradients are right, if a program
  * changes states by a custom rule (ad_phase_change_states). An example is Adam, which divides by the root of the
- * squares of gradients: if a gradient is zero except for rounding (queries of a token that sees only itself), Adam's
- * step is as large as epsilon permits, and another order of summation gives another step. With each change, a rule
- * reports the largest such difference (ad_state_rule.off). */
+ * squares of gradients. If a gradient is zero except for rounding (queries of a token that sees only itself), Adam's
+ * step is as large as epsilon permits, and another order of summation gives another step. For each change, the rule
+ * reports how large this difference may be (ad_state_rule.off). */
 #ifndef CHECK_SLACK_H
 #define CHECK_SLACK_H
 #include <stddef.h>
@@ -10,7 +10,7 @@
 #include "base/injection.h"
 
 typedef struct ad_slack_of {
-  const double *value; /* values of the state, by which it is found */
+  const double *value; /* values of the state, whose address identifies the state */
   double *at;          /* [numel]: how far each element may be off */
   size_t numel;
 } ad_slack_of;

@@ -154,7 +154,7 @@ static size_t count_fits(const json_t *document, fit word, double *worst, const 
   return count;
 }
 
-/* Prints one line for all parameters that match, and one for all that no gradient reached. */
+/* Prints one line for all parameters that match, and one line for all parameters that no gradient reached. */
 static void print_together(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *first;
   double worst;
@@ -292,7 +292,7 @@ static void print_own(FILE *file, const json_t *document, const ad_paint *paint)
     fprintf(file, "  %sBAD%s  replicas are not the same bits on all ranks\n", paint->bad, paint->off);
 }
 
-/* Prints the result of the check for bits, which judges bits as bits, beside the check whose bounds allow rounding. */
+/* Prints the result of the check for bits, beside that of the check whose bounds allow rounding. */
 static void print_bits(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *bits = json_object_get(document, "bits");
   if (!bits) return;

@@ -1,4 +1,4 @@
-/* Prints what became of the mutants of a check. A mutant is a copy of the program with one mistake. */
+/* Prints the results of the mutants of a check. A mutant is a copy of the program with one mistake. */
 #include <string.h>
 
 #include "base/text.h"

@@ -317,9 +317,9 @@ static ad_status judge_mutant(trials *t, ad_mutant *mutant) {
   return AD_OK;
 }
 
-/* Reports a mutation that no step reached. For addend's own programs, the facts about a run (AD_NEED_...) tell which
- * known bugs a step reaches, so this is a mistake in the list of known bugs. A custom program may not have what a bug
- * changes: a norm, or a residual stream. */
+/* Reports a mutation that no step reached. In addend's own programs, the AD_NEED_... bits of a run show which known
+ * bugs a step reaches, so this is a mistake in the list of known bugs. A custom program may not have what a bug
+ * changes, such as a norm or a residual stream. */
 static void report_not_fired(const trials *t, ad_mutant *mutant) {
   if (mutant->known && ad_program_kind_is_custom(ad_program_kind_of(t->checker.run->program))) {
     mutant->killed_by = AD_KILLED_BY_NOT_APPLICABLE;

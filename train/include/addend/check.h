@@ -16,7 +16,7 @@ typedef struct ad_check_options {
   size_t size;      /* sizeof(ad_check_options) */
   int64_t steps;    /* number of training steps to check; 0: 2 steps */
   ad_dtype dtype;   /* dtype of the check: 0 means f64; AD_F32 is the other choice */
-  int recipe_dtype; /* 1: keep the dtypes of the recipe's own precision policy */
+  int recipe_dtype; /* 1: the check is in the recipe's own dtypes, instead of `dtype` */
   /* 1: compare with the directional derivative alone, without a reference. The check of a program other than addend's
    * own always makes this comparison too, in f64, unless the program's rules.not_smooth gives a reason */
   int directional;

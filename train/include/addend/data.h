@@ -194,7 +194,7 @@ AD_API uint64_t ad_line_data_checksum(const ad_line_data *lines);
 AD_API uint64_t ad_line_data_font_checksum(const ad_line_data *lines);
 typedef struct ad_line {
   int64_t count; /* number of characters */
-  size_t font;   /* number of the font in which the line is drawn; options.font_count: the validation font */
+  size_t font;   /* index of the font in which the line is drawn; options.font_count: the validation font */
 } ad_line;
 /* Draws line number `index` of the training part or of the validation part. The result depends only on (seed, of,
  * index).
@@ -213,13 +213,13 @@ AD_API AD_CHECKED ad_status ad_line_data_draw(ad_line_data *lines, uint64_t seed
 /* Weights in files: one safetensors file, or several shards joined by an index, as Hugging Face writes them
  * (model.safetensors.index.json). ad_params_check_weights checks whether they are the weights of a model. */
 typedef struct ad_weights ad_weights;
-/* Opens weights; a path that ends in ".json" is an index. The errors of ad_safetensors_open. AD_INVALID also names what
- * is wrong in an index: wrong entries, tensors missing from a file, and tensors that it does not list. Only headers are
- * read: ad_safetensors_check_values looks at the values of each file. *out is unchanged on failure. */
+/* Opens weights; a path that ends in ".json" is an index. Has the errors of ad_safetensors_open. AD_INVALID also names
+ * what is wrong in an index: wrong entries, tensors missing from a file, and tensors that it does not list. Only
+ * headers are read: ad_safetensors_check_values checks the values of each file. *out is unchanged on failure. */
 AD_API AD_CHECKED ad_status ad_weights_open(const char *path, ad_weights **out);
 AD_API void ad_weights_close(ad_weights *weights); /* NULL allowed */
-/* Returns file number i, in the order of the files' names; valid until close. No two files have a tensor of the same
- * name. NULL: there are fewer files. */
+/* Returns file i, in the order of the files' names; valid until close. No two files have a tensor of the same name.
+ * NULL: there are fewer files. */
 AD_API const ad_safetensors *ad_weights_file(const ad_weights *weights, size_t i);
 /* Returns the tensor with this name, from any of the files; NULL: no file has it. */
 AD_API const ad_safetensor *ad_weights_find(const ad_weights *weights, const char *name);

@@ -1,7 +1,7 @@
 /* The mixture-of-experts layer, in the style of layers.h: a router chooses some experts for each token; the token's row
  * goes to these experts' ranks and comes back. Its operations are in routing.h.
  *
- * For authors of programs. As for tensor.h, one thread at a time uses a tape; one makes a list of declarations. */
+ * For authors of programs. Only one thread at a time may use a tape, and only one may use a list of declarations. */
 #ifndef ADDEND_EXPERTS_H
 #define ADDEND_EXPERTS_H
 #include "addend/layers.h"
@@ -43,7 +43,7 @@ typedef struct ad_experts_shape {
   int normalised_scores;
 } ad_experts_shape;
 
-/* The numbers of the layer's parameters in the module. */
+/* The indices of the layer's parameters in the module. */
 typedef struct ad_experts_layer {
   ad_experts_shape shape;
   size_t router, gate, up, down;
@@ -61,7 +61,7 @@ AD_API ad_experts_layer ad_experts_declare(ad_declarations *to, const char *path
 
 /* Results of the layer besides its output. */
 typedef struct ad_experts_notes {
-  /* which token went to which expert; valid until the tape's reset; NULL if the tape has failed */
+  /* the choices of experts for each token; valid until the tape's reset; NULL if the tape has failed */
   const ad_routing *routing;
   /* The balancing loss of these tokens (ad_balance), P or I on every axis: a loss with `per_microbatch`. NULL: not
    * wanted. */
@@ -69,7 +69,7 @@ typedef struct ad_experts_notes {
 } ad_experts_notes;
 
 /* x [batch, seq, d_model] -> a result of the same shape and layout. bias [experts], R: added to the scores only for
- * choosing experts; NULL: none. `decisions`: the choices kept for the batch whose hidden states x are; {NULL, 0}:
+ * choosing experts; NULL: none. `decisions`: the choices that are kept for the batch to which x belongs; {NULL, 0}:
  * choices are not kept. notes: NULL allowed. Collective over the mesh. Errors stick to the tape. */
 AD_API ad_tensor *ad_experts_forward(ad_tape *t, ad_tensor *const *params, const ad_experts_layer *layer, ad_tensor *x,
                                      const ad_array *bias, ad_decisions decisions, ad_experts_notes *notes);

@@ -1,8 +1,8 @@
-/* Layers as formulas over numbered parameters. A layer is a struct of parameter numbers; its `declare` function adds
+/* Layers as formulas over numbered parameters. A layer is a struct of parameter indices; its `declare` function adds
  * the parameters to a model's list, and its `forward` function is its formula. `params[i]` is the leaf of parameter i
  * on the tape. x is [batch, seq, d_model]; on `tp` it is I or sharded along the sequence, as ad_parallel says.
  *
- * For authors of programs. As for tensor.h, one thread at a time uses a tape; one makes a list of declarations. */
+ * For authors of programs. Only one thread at a time may use a tape, and only one may use a list of declarations. */
 #ifndef ADDEND_LAYERS_H
 #define ADDEND_LAYERS_H
 #include "addend/parameter.h"
@@ -14,8 +14,8 @@ extern "C" {
 
 /* ---- declaring a model's parameters and states ---- */
 
-/* The list of parameters and states that a model declares. Building it reads like a description: the first failure
- * sticks to the list and is reported once, at the end (ad_program_add_declared). */
+/* The list of parameters and states that a model declares. The first failure of a declaration sticks to the list and is
+ * reported once, at the end (ad_program_add_declared), so that single declarations need no checks. */
 typedef struct ad_declarations {
   /* The layout of a parameter that a layer does not shard: R on dp and cp, where each rank leaves an addend of its
    * gradient; I on the other axes that the mesh names; R on axes that the mesh does not name. */
@@ -33,10 +33,10 @@ typedef struct ad_declarations {
 AD_API ad_declarations ad_declarations_on(const ad_mesh *mesh);
 AD_API void ad_declarations_release(ad_declarations *list);
 
-/* Adds a parameter and returns its number. `spec` has the layer's own choices: shape, layout, `sharded`, decay and
+/* Adds a parameter and returns its index. `spec` has the layer's own choices: shape, layout, `sharded`, decay and
  * initial values. The parameter's name becomes PATH.NAME, its unit is the list's. */
 AD_API size_t ad_declare_param(ad_declarations *to, const char *path, const char *name, ad_param_spec spec);
-/* Adds a state and returns its number; `spec` has the state's dtype, shape, layout and first value. */
+/* Adds a state and returns its index; `spec` has the state's dtype, shape, layout and first value. */
 AD_API size_t ad_declare_state(ad_declarations *to, const char *path, const char *name, ad_state_spec spec);
 
 /* How layers are laid out on the axes tp and cp; the same for all layers of a model. */
@@ -72,7 +72,7 @@ typedef enum ad_linear_sharding {
   AD_SHARD_NOTHING  /* W is R: x and y are R; each rank uses its own part of y, and leaves addends */
 } ad_linear_sharding;
 
-/* A function that a program uses instead of a product x W; `weight` is the parameter number of W. */
+/* A function that a program uses instead of a product x W; `weight` is the parameter index of W. */
 typedef struct ad_stand_in {
   ad_tensor *(*product)(void *own, ad_tape *t, size_t weight, ad_tensor *x, ad_tensor *w);
   void *own;

@@ -52,7 +52,8 @@ typedef struct ad_operation {
    * `linearity` and `full`, the rule for types (law 3). NULL: `describe` gives shape and type. */
   const char *dims;
   ad_linearity linearity;
-  /* letters of dimensions that must not be sharded, because an element's result needs other elements along them */
+  /* letters of dimensions that must not be sharded, because each element of the result needs all operand elements along
+   * them */
   const char *full;
   /* forward and backward are the arithmetic, on local elements. They fail only on bad values (an index outside its
    * table) and in communication. `slot` has one slot for each operand. */

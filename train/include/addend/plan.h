@@ -27,12 +27,12 @@ AD_API AD_CHECKED ad_status ad_plan_table(const ad_recipe *recipe, const ad_plan
 typedef struct ad_plan_comparison {
   size_t size;     /* sizeof(ad_plan_comparison) */
   const char *key; /* the key whose values differ, shown above the plans: "shard.zero" */
-  size_t count;    /* number of values and recipes; at least 1 */
+  size_t count;    /* number of values, and of recipes; at least 1 */
   const char *const *values;
   const ad_recipe *const *recipes; /* for each value, the recipe as read with that value of the key */
   const ad_plan_options *options;  /* NULL: the defaults */
-  /* For each value, NULL if the recipe can have the value, else the reason why not (there is no recipe for such a
-   * value). `unfit` NULL: the recipe can have all values. */
+  /* For each value, NULL if the recipe can have the value, otherwise the reason why it cannot; there is no recipe for
+   * such a value. `unfit` NULL: the recipe can have all values. */
   const char *const *unfit;
 } ad_plan_comparison;
 /* Compares plans side by side, as JSON text (see the manual page) or as a table for people: the memory of the rank

@@ -1,4 +1,4 @@
-/* Matrix products in plain memory, outside a tape, for computations of a program beside its steps. On a tape, ad_linear
+/* Matrix products in plain memory, outside a tape, for what a program computes besides its steps. On a tape, ad_linear
  * and similar operations make products together with their gradients.
  *
  * For authors of operations and programs. Any thread may call these functions at any time, on memory of its own. */

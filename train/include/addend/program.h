@@ -29,8 +29,8 @@ typedef enum ad_key_kind {
   AD_KEY_DTYPE,    /* ad_dtype; the key's `word` means 0 */
   AD_KEY_GRADIENT, /* ad_dtype, and an int at `second`; the key's `word` means dtype 0, "raw" sets the int to 1 */
   AD_KEY_SYNC,     /* ad_sync */
-  /* ad_recipe_override *, owned, with its size_t count at `second`: a map from patterns of parameter names to keys of
-   * `precision`, those that ad_precision_policy has */
+  /* ad_recipe_override *, owned, with its size_t count at `second`: a map from patterns of parameter names to the keys
+   * of `precision` that ad_precision_policy has */
   AD_KEY_OVERRIDES
 } ad_key_kind;
 
@@ -38,8 +38,8 @@ typedef struct ad_key {
   const char *path; /* path of the key: "model.layers" (section and name), or a name without a section */
   ad_key_kind kind;
   int list; /* 1: the value is a list of values of this kind, owned; its size_t count is at `second` */
-  /* byte offsets of the value, and of the second value that some kinds have, in the program's options struct (for the
-   * keys that all recipes have: in ad_recipe) */
+  /* byte offsets in the program's options struct (in ad_recipe for keys that all recipes have): of the value, and of
+   * the second value that some kinds have */
   size_t offset, second;
   double least, most;        /* smallest and largest value of a number, or of each number of a list */
   int open_least, open_most; /* 1: `least`, or `most`, itself is not allowed */
@@ -106,10 +106,11 @@ typedef struct ad_program_setting {
    * number: to the program each leaf is a microbatch of a run without data parallelism. Its mesh has the ranks of one
    * data-parallel position, and dp_replicate and dp_shard have size 1 there. */
   int64_t leaves;
-  /* The microbatches that this rank runs, in ascending order. All of them, but with leaves those of its data-parallel
-   * position only, of which there may be none; the others have no data here, and their counts are not read. With
-   * shard.zero 3 a rank runs leaves again, or leaf 0, while others run theirs and it has none left: parameters are
-   * gathered together. Such a run counts nowhere. Owned by the program; NULL before `create`, as for rules.check. */
+  /* The microbatches that this rank runs, in ascending order: all of them or, with leaves, those of its data-parallel
+   * position, of which there may be none. The other microbatches have no data here, and their counts are not read. With
+   * shard.zero 3 all ranks gather parameters together. So while other ranks run leaves, a rank that has none left runs
+   * its first leaf again (leaf 0 if it has none at all), and the results are discarded. Owned by the program; NULL
+   * before `create`, as for rules.check. */
   const int64_t *own;
   size_t own_count;
 } ad_program_setting;
@@ -127,7 +128,7 @@ typedef enum ad_data_split {
 typedef struct ad_forward {
   ad_status (*run)(void *context, size_t m);
   void *context;
-  ad_group everyone; /* all ranks, which all must call `run` */
+  ad_group everyone; /* all ranks; all of them must call `run` */
   /* Reports progress. The first rank calls it now and then during long work with `of` parts, of which `done` are
    * done. */
   void (*report_progress)(void *context, const char *what, int64_t done, int64_t of);
@@ -144,7 +145,7 @@ typedef struct ad_phase_run ad_phase_run; /* one phase of one microbatch, while 
 typedef struct ad_phase {
   size_t size;              /* sizeof(ad_phase) */
   const char *name;         /* name of the phase, for messages and traces */
-  size_t module;            /* number of the phase's module in the program */
+  size_t module;            /* index of the phase's module in the program */
   const char *const *needs; /* names of values that earlier phases give, NULL at the end; NULL: none */
   const char *const *gives; /* names of values that this phase gives to later phases; NULL at the end; NULL: none */
   ad_status (*run)(void *own, ad_phase_run *at); /* records the phase's forward pass on the tape */
@@ -165,7 +166,7 @@ typedef struct ad_count_spec {
 typedef struct ad_loss_spec {
   size_t size; /* sizeof(ad_loss_spec) */
   const char *name;
-  size_t count;  /* number of the count that divides the loss */
+  size_t count;  /* index of the count that divides the loss */
   int is_metric; /* 1: reported like a loss, but without a gradient: backward does not start from it */
   /* factor of this loss in the loss that is trained on; reports show the loss without it; 0 means 1 */
   double coefficient;
@@ -185,7 +186,7 @@ typedef struct ad_transfer_spec {
   size_t size; /* sizeof(ad_transfer_spec) */
   /* name of the value */
   const char *value;
-  size_t module;     /* number of the module whose phases need the value */
+  size_t module;     /* index of the module whose phases need the value */
   ad_bridge *bridge; /* borrowed */
   /* Shape of the full value. If the bridge shards dimension 0, that dimension is the step's batch, and microbatches
    * divide it as they divide samples. */
@@ -193,10 +194,11 @@ typedef struct ad_transfer_spec {
   /* Dtypes in which the value and its gradient travel between ranks; 0: unchanged. A check in f64 ignores them and
    * rounds nothing. */
   ad_dtype comm_dtype, gradient_comm_dtype;
-  /* 1: no gradient goes back over the bridge, because no loss that is trained on depends on the value in `module` */
+  /* 1: no gradient goes back over the bridge, because no loss that is trained on depends on what `module` computes from
+   * the value */
   int one_way;
-  /* 1: the value is one of a parameter. Its gradient is f32 even if values are bf16, and microbatches do not divide the
-   * value. */
+  /* 1: the value is a parameter's value. Its gradient is f32 even if values are bf16, and microbatches do not divide
+   * the value. */
   int is_parameter;
   int is_residual; /* 1: the value is the residual stream, and has the residual stream's dtype */
 } ad_transfer_spec;
@@ -246,29 +248,29 @@ struct ad_program_kind {
   void (*destroy)(void *own);
   ad_status (*open)(void *own); /* Opens the program's data, before the first `read`. NULL: there is nothing to open. */
   /* Reads this rank's share of a step's batch, for all microbatches that the rank runs (setting->own). The batch must
-   * depend only on the step's number (and validation): a check reads steps again, and its mutants give one rank the
-   * batch of another. counted[c][m] receives what count number c is on this rank in microbatch m. */
+   * depend only on the step's number (and on `validation`): a check reads steps again, and its mutants give one rank
+   * the batch of another step. counted[c][m] receives the count c of this rank in microbatch m. */
   ad_status (*read)(void *own, int64_t step, ad_data_split validation, int64_t *const *counted);
 
   /* Rules for options in combination; the range of each single option is in its key. */
   struct {
-    /* Fills options that follow from others, after a recipe was read. A key that could not be read has left 0 or an
-     * empty value. NULL: there are no such options. */
+    /* Fills options that follow from others, after a recipe was read. Options whose keys could not be read are 0 or
+     * empty. NULL: there are no such options. */
     void (*complete)(void *options);
-    /* Judges several keys together, and together with the meshes (one for each module). Options are judged only here,
-     * except for the range of each value. Values that are out of range, unread values (0 or empty) and unread meshes
-     * (given as a single rank) were reported already: report nothing that follows from them. setting->meshes is NULL.
-     * NULL: the ranges of the keys are enough. */
+    /* Judges several keys together, and together with the meshes (one for each module); the range of each single value
+     * is checked already. Values out of range, values that could not be read (they are 0 or empty) and meshes that
+     * could not be read (they have a single rank) were reported before: report nothing that follows from them.
+     * setting->meshes is NULL. NULL: the ranges of the keys are enough. */
     void (*check)(const void *options, const ad_program_setting *setting, const ad_mesh *const *meshes,
                   const ad_complaints *to);
     /* Complains if files that the options name do not exist or are too short. NULL: the options name no files. */
     void (*check_files)(const void *options, const ad_complaints *to);
     /* Returns NULL if gradients are the slope of the loss under these options, so that difference quotients can check
-     * them. Otherwise returns what to set so that they are the slope, or why no setting makes them so. NULL: gradients
-     * always are the slope. */
+     * them. Otherwise returns which setting would make them the slope, or why none does. NULL: gradients always are the
+     * slope. */
     const char *(*not_smooth)(const void *options);
-    /* Returns the number that 0 means in a key ("model.d_hidden"); an export writes this number into config.json. NULL:
-     * 0 means 0 in every key. */
+    /* For a key in which 0 means "the usual number" ("model.d_hidden"): returns this number, which an export writes
+     * into config.json. NULL: 0 means 0 in every key. */
     int64_t (*usual)(const void *options, const char *key);
   } rules;
 
@@ -280,17 +282,17 @@ struct ad_program_kind {
     int64_t (*validation_samples)(const void *own);
     /* Returns the bytes of memory for data and batch on this rank. NULL: those of ad_program_add_batch. */
     size_t (*bytes)(const void *own);
-    /* The arrays of a step's batch. All arrays belong here whose sizes differ between ranks, since the memory of tapes
-     * depends on them. Returns array number `index` and its name ("microbatch.0.tokens"; size 0: the name is not
-     * wanted); NULL after the last. Modules that each read a slice of one batch each have arrays of it, with the same
-     * name. Arrays have no data before the first `read`. NULL: those of ad_program_add_batch. */
+    /* The arrays of a step's batch. Arrays whose sizes differ between ranks must all be here, since the memory of tapes
+     * depends on them. Returns array `index` and its name ("microbatch.0.tokens"; size 0: the name is not wanted); NULL
+     * after the last. Modules that each read a slice of one batch each have arrays of it, with the same name. Arrays
+     * have no data before the first `read`. NULL: those of ad_program_add_batch. */
     const ad_array *(*batch_array)(const void *own, size_t index, char *name, size_t size);
     /* Arrays that computation uses and that no step changes (weights of a decoder that is explained): returns array
-     * number `index` and its name, as batch_array does. No data before `open`. NULL: there are none. */
+     * `index` and its name, as batch_array does. They have no data before `open`. NULL: there are none. */
     const ad_array *(*constant_array)(const void *own, size_t index, char *name, size_t size);
-    /* The contents of files that keys name: returns key number `index` ("data.text") and describes its file's contents
-     * in a few words ("N bytes, xxh64 ..."), after open; NULL after the last. Checkpoints know a file by this text, not
-     * by its name. NULL: there are none. */
+    /* The contents of files that keys name: returns the key `index` ("data.text") and describes its file's contents in
+     * a few words ("N bytes, xxh64 ..."), after open; NULL after the last. Checkpoints identify a file by this text,
+     * not by its name. NULL: there are none. */
     const char *(*content)(const void *own, size_t index, char *buffer, size_t size);
     /* Files that belong to the data, such as a tokenizer; a run's folder gets copies of them under their own names.
      * Returns path number `index`, after open, valid as long as the program; NULL after the last. NULL: there are none.
@@ -300,9 +302,9 @@ struct ad_program_kind {
 
   /* Programs that choose by comparing numbers (experts by scores). */
   struct {
-    /* The smallest distance in the present step between a chosen number and the best one not chosen; INFINITY: nothing
-     * was left out. If the distance is below what rounding changes, another mesh may choose differently. NULL: the
-     * program chooses nothing. */
+    /* The smallest distance in the present step between a chosen number and the best number that was not chosen;
+     * INFINITY: every number was chosen. If the distance is below what rounding changes, another mesh may choose
+     * differently. NULL: the program chooses nothing. */
     double (*margin)(const void *own);
     /* The choices themselves, in an order that no mesh changes; a value below 0 means that another rank chose. After
      * the first call a step stores its own choices there (AD_DECIDES), or uses the choices stored there (AD_OBEYS).
@@ -310,13 +312,13 @@ struct ad_program_kind {
     ad_status (*decisions)(void *own, ad_deciding deciding, int32_t **out, size_t *count);
   } choices;
 
-  /* How a text is continued (sample.h, and the prompts of evaluations), in one process. Such a program has one module.
-   * `next` NULL: the program cannot continue texts. */
+  /* How a text is continued (sample.h, and the prompts of evaluations), in one process. A program that can do this has
+   * one module. `next` NULL: the program cannot continue texts. */
   struct {
     /* Returns the options of the text that training reads, and sets *vocabulary to the number of different tokens. */
     const ad_text_options *(*text)(const void *options, int64_t *vocabulary);
-    /* Changes options under which the result for a token depends on how many tokens are read together. NULL: there are
-     * none. */
+    /* Changes options with which the result for a token depends on how many tokens are read together, since sampling
+     * reads tokens one by one. NULL: there are no such options. */
     void (*prepare)(void *options);
     size_t (*kept_count)(const void *own); /* returns how many caches of keys and values `next` fills */
     /* Returns the logits [1, 1, vocabulary] of the token that follows. */
@@ -333,15 +335,15 @@ struct ad_program_kind {
     /* Returns the floating-point operations of all matrix products, forward and backward, for this number of samples.
      * NULL: not known. */
     double (*flops)(const void *own, int64_t samples);
-    /* Gives the numbers of the last step, the same on all ranks, for metrics.jsonl. A call returns series number
-     * `index`, its name and its length; NULL after the last. NULL: there are none. */
+    /* Gives the numbers of the last step, the same on all ranks, for metrics.jsonl. A call returns series `index`, its
+     * name and its length; NULL after the last. NULL: there are none. */
     const double *(*measured)(const void *own, size_t index, const char **name, size_t *count);
     /* Called on all ranks after the training: shows what was learned, on validation data, as a JSON document for the
      * run's folder and its report. On the first rank *out becomes a text that is freed with free(), or NULL if there is
      * nothing to show. Collective. NULL: the program shows nothing. */
     ad_status (*show)(void *own, const ad_forward *forward, char **out);
-    /* Gives the lines of a report's summary: returns the name of line number `index` and writes its text to `buffer`;
-     * NULL after the last. NULL: there are none. */
+    /* Gives the lines of a report's summary: returns the name of line `index` and writes its text to `buffer`; NULL
+     * after the last. NULL: there are none. */
     const char *(*fact)(const void *own, size_t index, char *buffer, size_t size);
   } account;
 
@@ -351,7 +353,7 @@ struct ad_program_kind {
      * AD_STEP_SKIPPED: the step updated nothing. Collective. NULL: nothing to do. */
     ad_status (*after_step)(void *own, ad_step_outcome outcome);
     const ad_pretraining *pretraining; /* a training that runs before this program's own; NULL: none */
-    /* For keys that may otherwise change between a checkpoint and a run that continues from it (train.microbatches):
+    /* For keys that may otherwise change between a checkpoint and a run that resumes from it (train.microbatches):
      * returns why this key must not change, in half a sentence ("states are kept for each microbatch"), or NULL if it
      * may. NULL: all such keys may change. */
     const char *(*fixed)(const void *own, const char *key);
@@ -421,8 +423,8 @@ AD_API AD_CHECKED ad_status ad_params_check_weights(const ad_param_spec *params,
                                                     const ad_weights *weights);
 
 /* The following functions are for `create`. They copy what they are given, except the names of counts, losses, phases
- * and values, which are borrowed. With its module's name and a point between, the name of a parameter or a state has at
- * most 191 bytes; AD_INVALID otherwise. */
+ * and values, which are borrowed. The name MODULE.NAME of a parameter or a state has at most 191 bytes; AD_INVALID
+ * otherwise. */
 AD_API AD_CHECKED ad_status ad_program_add_module(ad_program *to, const ad_module_spec *spec);
 /* Adds a module with the parameters and states of a list of declarations (layers.h), on the list's mesh; `norm_group`
  * may be NULL. Releases the list in any case. If a declaration failed, returns its status. */
@@ -436,7 +438,8 @@ AD_API AD_CHECKED ad_status ad_program_add_phase(ad_program *to, const ad_phase 
 
 /* Returns the mesh of a module; with train.leaves, that of this rank's data-parallel position. */
 AD_API const ad_mesh *ad_program_mesh(const ad_program *program, size_t module);
-/* Returns the mesh of the kind's module number `pool` with all its blocks or stages, for counts that these share. */
+/* Returns the mesh of the kind's module `pool` with all its blocks or stages, for counts that blocks or stages share.
+ * */
 AD_API const ad_mesh *ad_program_pool(const ad_program *program, size_t pool);
 /* Returns the number of stages into which the program's module is divided, each its own module; 1 if its kind has no
  * stages. */
@@ -467,12 +470,12 @@ typedef struct ad_batch_row {
   /* arrays of the sample's microbatch, in the order in which ad_program_add_batch got the fields */
   const ad_array *fields;
   size_t row; /* row of the sample in these arrays */
-  /* Number of the sample: step * global_batch + its index in the step's batch; in the validation set, its index in the
+  /* The sample's number: step * global_batch + its index in the step's batch; in the validation set, its index in the
    * set. */
   int64_t sample;
   ad_data_split validation;
-  /* 1 if the sample counts; 0 after the last sample of the validation set; `read` sets it to 0 for any other sample
-   * that is not to count */
+  /* 1 if the sample counts. It is 0 after the last sample of the validation set; `read` sets it to 0 for any other
+   * sample that must not count */
   int counts;
 } ad_batch_row;
 /* The function that reads one sample into its arrays. */
@@ -480,8 +483,8 @@ typedef struct ad_row_reader {
   ad_status (*read)(void *own, ad_batch_row *row);
   void *own;
 } ad_row_reader;
-/* For the kind's `read`: calls the reader for every sample of this rank, and counts in counted[m] the samples that
- * count in microbatch m, 0 if this rank does not run m (pass `counted[0]` of `read` if count 0 counts samples). On
+/* For the kind's `read`: calls the reader for every sample of this rank, and sets counted[m] to the number of samples
+ * that count in microbatch m, 0 if this rank does not run m (pass `counted[0]` of `read` if count 0 counts samples). On
  * backend dry nothing is read, and all samples count. */
 AD_API AD_CHECKED ad_status ad_batch_read(ad_batch *batch, int64_t step, ad_data_split validation,
                                           const ad_row_reader *reader, int64_t *counted);
@@ -496,7 +499,7 @@ AD_API int64_t ad_batch_first(const ad_batch *batch, size_t m);
 
 AD_API ad_tape *ad_phase_tape(ad_phase_run *at);
 AD_API size_t ad_phase_microbatch(const ad_phase_run *at); /* with train.leaves the number of the leaf */
-AD_API size_t ad_phase_module(const ad_phase_run *at);     /* number of the phase's module in the program */
+AD_API size_t ad_phase_module(const ad_phase_run *at);     /* index of the phase's module in the program */
 /* Returns 1 if the phase runs in a step, 0 if it runs in a forward pass without a step, in which it must change
  * nothing. */
 AD_API int ad_phase_trains(const ad_phase_run *at);
@@ -506,16 +509,16 @@ AD_API double ad_phase_loss_scale(const ad_phase_run *at);
 /* Returns the parameters of the phase's module. Only one phase of a microbatch may use a parameter, because its
  * gradient is submitted once. */
 AD_API const ad_parameters *ad_phase_parameters(ad_phase_run *at);
-/* Returns state number `state` of the phase's module, to use as a constant of the tape, or to write: only the program
- * itself changes states. */
+/* Returns state `state` of the phase's module. A phase may use it as a constant of the tape, and may write it: only the
+ * program itself changes states. */
 AD_API ad_array *ad_phase_state(ad_phase_run *at, size_t state);
 /* A change of one state of the phase's module by a gradient, within a step; how the state changes is the program's own
  * rule. */
 typedef struct ad_state_change {
-  size_t state;             /* number of the state */
+  size_t state;             /* index of the state */
   const ad_array *gradient; /* this rank's gradient, with as many elements as this rank has of the state */
 } ad_state_change;
-/* A rule by which states change within a step; `i` is the number of a change in the list of changes. */
+/* A rule by which states change within a step; `i` is the index of a change in the list of changes. */
 typedef struct ad_state_rule {
   size_t size; /* sizeof(ad_state_rule) */
   /* Applies one change to the change's state. */
@@ -527,7 +530,7 @@ typedef struct ad_state_rule {
   const void *own;
 } ad_state_rule;
 /* Applies the rule to one state after another. Nothing is reduced: if several ranks share one state, each needs the
- * full gradient. Checks inject known bugs here, and learn here how far a state may be off. AD_INVALID if a gradient
+ * full gradient. Checks inject known bugs here, and find out here how far a state may be off. AD_INVALID if a gradient
  * is NULL or its number of elements is not its state's; earlier states in the list are then changed already. */
 AD_API AD_CHECKED ad_status ad_phase_change_states(ad_phase_run *at, const ad_state_rule *rule,
                                                    const ad_state_change *changes, size_t count);
@@ -537,9 +540,9 @@ AD_API AD_CHECKED ad_status ad_phase_change_states(ad_phase_run *at, const ad_st
 AD_API ad_tensor *ad_phase_need(ad_phase_run *at, const char *name);
 /* Gives a value to later phases under this name. */
 AD_API void ad_phase_give(ad_phase_run *at, const char *name, ad_tensor *value);
-/* Submits the numerator of loss number `loss` in this microbatch, or this phase's part of the numerator; once in a
- * phase. The step divides the numerator by the loss's count, starts backward from the quotient times the loss's
- * coefficient, and reports the quotient. */
+/* Submits the numerator of the loss `loss` in this microbatch, or this phase's part of the numerator; once in a phase.
+ * The step divides the numerator by the loss's count, starts backward from the quotient times the loss's coefficient,
+ * and reports the quotient. */
 AD_API void ad_phase_loss(ad_phase_run *at, size_t loss, ad_tensor *numerator);
 
 #if defined(__cplusplus)

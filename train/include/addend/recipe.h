@@ -19,7 +19,7 @@ typedef struct ad_recipe_override {
   ad_precision_policy policy;
 } ad_recipe_override;
 
-/* The values of a recipe's `placement`: all modules on the same ranks, or each module on its own ranks, one mesh after
+/* The values of a recipe's `placement`: all modules on the same ranks; each module on its own ranks, one mesh after
  * another. */
 #define AD_COLOCATED "colocated"
 #define AD_DISJOINT "disjoint"
@@ -65,10 +65,11 @@ typedef struct ad_recipe {
     double lr, final_lr_fraction, clip;
     int64_t warmup;
     int64_t seed;
-    ad_sync *sync; /* which sums are made after each microbatch: one for each microbatch */
+    ad_sync *sync; /* for each microbatch, how far gradients are reduced after it */
     size_t sync_count;
     int64_t leaves; /* parts of the global batch whose gradients are summed by one tree over them; 0: none */
-    /* With leaves, not a key: how many leaves a rank computes at most in a microbatch, one after another */
+    /* Not a key. With leaves: the number of rounds of a microbatch, in each of which a rank computes at most one leaf
+     * */
     int64_t rounds_each;
   } train;
   /* Keys of `train` and of `optimizer`. Each number is exact: 0 is 0, not the default. `size` is not set. */
@@ -94,8 +95,9 @@ typedef struct ad_recipe {
   } schedule;
   char **given; /* paths of the keys that the file or --set gives, in the order in which ad_recipe_print writes keys */
   size_t given_count;
-  /* Largest number of tokens in a sequence for which the sliding window of model.from's model, which is not
-   * computed, changes nothing; 0: any number, or the recipe was read from a text (ad_recipe_parse) */
+  /* The length, in tokens, of the sliding window of model.from's model, which addend does not compute: it changes
+   * nothing in sequences of at most this length. 0: there is no window, or the recipe was read from a text
+   * (ad_recipe_parse) */
   int64_t window;
 } ad_recipe;
 

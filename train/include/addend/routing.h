@@ -1,6 +1,6 @@
-/* For authors of layers and programs: operations that bring rows to experts and back. The layer that is made of them is
- * in experts.h. Values here are rows [rows, width]; a routing says which rows go where. One thread at a time uses a
- * tape, as for tensor.h. */
+/* For authors of layers and programs: operations that send rows to experts and back. The layer that is made of them is
+ * in experts.h. Values here are rows [rows, width]; a routing describes which rows go to which expert. Only one thread
+ * at a time may use a tape. */
 #ifndef ADDEND_ROUTING_H
 #define ADDEND_ROUTING_H
 #include "addend/tensor.h"
@@ -16,16 +16,16 @@ typedef struct ad_routing ad_routing;
  * its own rows: V. ad_from_rows turns them back into the shape and sharding of `like`, from which they came. */
 AD_API ad_tensor *ad_to_rows_at(ad_tape *tape, ad_tensor *x, const char *site);
 AD_API ad_tensor *ad_from_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *like, const char *site);
-/* Chooses experts: scores [tokens, experts] -> the scores of each token's k best experts [tokens, k], best first. Of
- * equal scores that of the expert with the lowest number comes first. Experts are chosen by score + bias (bias is
+/* Chooses experts: scores [tokens, experts] -> the scores of each token's k best experts [tokens, k], best first. Among
+ * equal scores, that of the expert with the lowest number comes first. Experts are chosen by score + bias (bias is
  * [experts]; NULL: none). Scores that are not chosen get exactly zero gradient. The call sets *routing. So make the
- * call its own statement: as an argument beside one that reads the routing, it may be evaluated too late. */
+ * call its own statement: as an argument beside another one that reads the routing, it may be evaluated too late. */
 AD_API ad_tensor *ad_top_k_at(ad_tape *tape, ad_tensor *scores, int64_t k, const ad_array *bias, ad_routing **routing,
                               const char *site);
-/* Limits each expert to ceil(capacity * choices / experts) choices of all ranks: those of the tokens with the lowest
- * numbers. All further choices are dropped and have no slot. A token's number is sample * seq + position in `batch`
- * [samples, seq, ...]. The routed tokens are its rows on this rank from number `first` on. Collective over the axes
- * on which the scores are V. Call it after ad_top_k and before slots are made. */
+/* Limits each expert to ceil(capacity * choices / experts) choices of all ranks: the choices of the tokens with the
+ * lowest numbers. All further choices are dropped and have no slot. A token's number is sample * seq + position in
+ * `batch` [samples, seq, ...]. The routed tokens are the rows of `batch` on this rank from index `first` on. Collective
+ * over the axes on which the scores are V. Call it after ad_top_k and before slots are made. */
 AD_API void ad_limit_at(ad_tape *tape, ad_routing *routing, double capacity, const ad_tensor *batch, size_t first,
                         const char *site);
 /* For reading the choices of this rank's tokens, after ad_top_k has run. There are no choices if the routing is NULL or

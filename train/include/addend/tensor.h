@@ -72,15 +72,15 @@ AD_API size_t ad_tape_peak_bytes(const ad_tape *tape);
  * AD_INVALID. */
 AD_API ad_tensor *ad_tape_fail(ad_tape *tape, ad_status status);
 
-/* Makes a leaf without a gradient. The array is borrowed until reset. Its dtype is the tape's or the wide one, or
- * AD_I32 for indices. Its mesh is the tape's or another view of the same ranks. */
+/* Makes a leaf without a gradient. The array is borrowed until reset. Its dtype is the tape's or the tape's wide dtype,
+ * or AD_I32 for indices. Its mesh is the tape's or another view of the same ranks. */
 AD_API ad_tensor *ad_constant_at(ad_tape *tape, const ad_array *value, const char *site);
 /* Makes a leaf for a value that arrived from another tape or another mesh. It carries a gradient: ad_grad returns it
  * after backward, and ad_backward_from can continue with it where the value came from. The array is as for ad_constant,
  * but not of indices. */
 AD_API ad_tensor *ad_input_at(ad_tape *tape, const ad_array *value, const char *site);
-/* Returns the leaf of parameter number `param` of `from`, with its reducer. Operations that use the same parameter
- * share one leaf. Call ad_parameter once for each parameter and microbatch. */
+/* Returns the leaf of parameter `param` of `from`, with its reducer. Operations that use the same parameter share one
+ * leaf. Call ad_parameter once for each parameter and microbatch. */
 AD_API ad_tensor *ad_parameter_at(ad_tape *tape, const ad_parameters *from, size_t param, const char *site);
 #define ad_constant(...) ad_constant_at(__VA_ARGS__, AD_HERE)
 #define ad_input(...) ad_input_at(__VA_ARGS__, AD_HERE)
@@ -121,10 +121,10 @@ AD_API AD_CHECKED ad_status ad_backward_from_at(ad_tape *tape, ad_tensor *const 
                                                 const char *site);
 #define ad_backward_from(...) ad_backward_from_at(__VA_ARGS__, AD_HERE)
 /* The second pass, at any time after an AD_INPUTS_START. It computes the gradients of everything that only parameters
- * reach: of parameters, and of their converted values. An operation on both kinds (x and a weight) is called in each
- * pass. Between the two passes other tapes may run forward and backward. This tape keeps borrowing all memory that it
- * was given: none may be freed. The collectives of a pass run during that pass, so all ranks must call passes in the
- * same order.
+ * reach: of parameters, and of their converted values. The backward of an operation on both (x and a weight) is called
+ * in each pass. Between the two passes other tapes may run forward and backward. This tape keeps borrowing all memory
+ * that it was given: none may be freed. The collectives of a pass run during that pass, so all ranks must call passes
+ * in the same order.
  *
  * The reducers take the gradients. Each must be in a microbatch. Before the second pass of every tape that had a first
  * one, a reducer must neither end a microbatch with AD_SYNC_ALL nor finish. The two passes together do what a single

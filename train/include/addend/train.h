@@ -155,10 +155,10 @@ typedef struct ad_train_options {
    * done. */
   void (*evaluated)(void *context, int64_t step, const ad_evaluation *evaluation);
   void (*works)(void *context, const char *what, int64_t done, int64_t of);
-  /* Turn the texts of evaluate.prompts into tokens and tokens into text, if tokens are not bytes, given the path of the
-   * run's tokenizer.json. Their results are freed with free(). They are called where ranks are started, and on rank 0.
-   * `encode` fails with AD_INVALID and half a sentence; NULL: prompts must be numbers of tokens. `decode` returns NULL
-   * if it cannot; it may be NULL: samples then have no text. */
+  /* Convert the texts of evaluate.prompts to tokens, and tokens to text, if tokens are not bytes, given the path of the
+   * run's tokenizer.json. Their results are freed with free(). They are called in the process that starts the ranks,
+   * and on rank 0. `encode` fails with AD_INVALID and half a sentence; NULL: prompts must be numbers of tokens.
+   * `decode` returns NULL if it cannot convert; it may be NULL: samples then have no text. */
   ad_status (*encode)(void *context, const char *tokenizer, const char *text, int32_t **tokens, int64_t *count);
   char *(*decode)(void *context, const char *tokenizer, const int32_t *tokens, int64_t count);
   /* Called on rank 0. counts: before the first step, with the name of what step reports count, such as "tokens".
