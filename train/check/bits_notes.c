@@ -16,8 +16,8 @@ static ad_bits_note *notes_of(const ad_bits_notes *notes, int64_t rank) {
   return (ad_bits_note *)(void *)first + (size_t)rank * notes->room;
 }
 
-/* Reserves address space for `room` notes on each rank; the kernel allocates a page only when notes are written there.
- * */
+/* Reserves address space for `room` notes on each rank; the kernel allocates a page only when notes are written
+ * there. */
 ad_status ad_bits_notes_create(int64_t ranks, size_t room, ad_bits_notes **out) {
   size_t bytes = head_bytes(ranks) + (size_t)ranks * room * sizeof(ad_bits_note);
   ad_bits_notes *notes = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

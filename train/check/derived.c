@@ -69,8 +69,7 @@ static int means_something(const ad_place *place, ad_operator op, int in_record)
   return ((place->phase == AD_PLACE_BACKWARD ? table[op].backward : table[op].forward) & bit) != 0;
 }
 
-/* Returns the axes, for each of which there is one mutation; 1 if the operator takes no axis; 0 if there is no
- * mutation. */
+/* Returns the axes with one mutation each; 1 if the operator takes no axis; 0 if there is no mutation. */
 static ad_axes axes_for(const ad_place *place, ad_operator op, int in_record) {
   ad_axes own = place->axes & place->named, others = place->named & ~place->axes;
   switch (op) {
@@ -110,7 +109,7 @@ static int is_of_router(const ad_place *place) {
 }
 
 /* Returns 1 if the operator leaves out the only sum over tp of a router's gradient, on the tape or on the parameter's
- * path. */
+ * path, so that each rank's part counts as the final gradient. */
 static int takes_router_for_final(const ad_place *place, ad_operator op, ad_axis axis) {
   if (!is_of_router(place)) return 0;
   switch (op) {

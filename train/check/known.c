@@ -112,7 +112,7 @@ static ad_needs facts_of_policy(const ad_recipe *recipe, const char *name) {
   return facts;
 }
 
-/* Returns the value of count number `count` in microbatch m, or 0 if this rank does not know it. */
+/* Returns the count `count` in microbatch m, or 0 if this rank does not know it. */
 static int64_t counted_in(const ad_run *run, size_t count, size_t m) {
   return ad_run_count(run, count) ? ad_count_of(ad_run_count(run, count), m) : 0;
 }

@@ -3,8 +3,8 @@
 #include "array/array.h"
 #include "mesh/mesh.h"
 
-/* Writes the nodes that together hold the leaves of the group's members `from` to `to` - 1, and returns their number.
- * */
+/* Writes the nodes that together hold the leaves of the group's members `from` to `to` - 1, and returns their
+ * number. */
 static size_t nodes_of(const ad_leaf_ranges *ranges, int64_t from, int64_t to, ad_node *out) {
   return ad_nodes_of(ranges->starts[from], ranges->starts[to] - ranges->starts[from], ranges->leaves, out);
 }

@@ -116,7 +116,7 @@ struct ad_computing;
 void ad_mutant_moved_by_rounding(const ad_check_result *result, const struct ad_computing *computing,
                                  const double *moved, int shards_formulas, ad_mutant *mutant);
 
-/* trial.c: what each rank runs to try mutants. */
+/* In trial.c: the job of the ranks that try mutants. */
 typedef struct ad_trial_job {
   ad_check_job result;
   ad_mutants *mutants;

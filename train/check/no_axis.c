@@ -53,8 +53,8 @@ static int is_other(const json_t *count, double than) {
   return json_is_number(count) && !(fabs(json_number_value(count) - than) <= 1e-4 * fmax(1, fabs(than)));
 }
 
-/* Returns the first known count of this microbatch or, if `microbatch` is -1, of any microbatch; NaN if none is known.
- * */
+/* Returns the first known count of this microbatch or, if `microbatch` is -1, of any microbatch; NaN if none is
+ * known. */
 static double first_count(const json_t *counts, int64_t microbatch) {
   const json_t *row, *count;
   size_t rank, m;

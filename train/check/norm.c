@@ -109,8 +109,8 @@ static int add_sums_of_all(const parts *p, const part *of, double factor, ad_cau
   return 1;
 }
 
-/* For parameters on the same ranks that are all counted equally often: adds the causes for which their common sum is
- * wrong. */
+/* For parameters on the same ranks that are all counted equally often: adds the causes that explain this by a mistake
+ * in their common sum. */
 static void report_common(const parts *p, const part *of, ad_causes *causes) {
   const ad_mesh *mesh = of->at.spec->storage.mesh;
   int doubled = of->times > 1;

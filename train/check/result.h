@@ -165,8 +165,8 @@ void ad_diagnose_stages(ad_check_result *result, int64_t stages);
 /* Sets the cause of a gradient whose shards along these axes, which have different elements, were summed with each
  * other. */
 void ad_diagnose_shards(ad_axes axes, ad_causes *causes);
-/* Sets the cause of a parameter whose gradient agrees with the reference, and whose replicas differ after the update.
- * */
+/* Sets the cause of a parameter whose gradient agrees with the reference, and whose replicas differ after the
+ * update. */
 void ad_diagnose_updates(ad_axes differs, int64_t odd_rank, ad_causes *causes);
 void ad_diagnose_update(ad_causes *causes); /* sets the cause of a right gradient with a wrong update */
 

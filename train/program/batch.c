@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "program/program.h"
 
-/* A batch of which a program reads the rows. */
+/* A batch that a program reads row by row. */
 struct ad_batch {
   ad_program_setting setting;
   ad_layout rows;

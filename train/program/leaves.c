@@ -57,8 +57,8 @@ static ad_status widen_params(ad_program *program, ad_planned_module *module) {
 }
 
 /* Refuses a module with states. A state may change in each microbatch, and later microbatches see the change. A rank
- * does not see the changes made by leaves on other ranks, so the state would depend on which rank computes which leaf.
- * */
+ * does not see the changes made by leaves on other ranks, so the state would depend on which rank computes which
+ * leaf. */
 static ad_status check_states(const ad_planned_module *module) {
   if (!module->spec.state_count) return AD_OK;
   return ad_fail(AD_INVALID,

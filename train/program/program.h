@@ -24,7 +24,7 @@ struct ad_program {
   /* With leaves, the meshes of all ranks, on which the module and the counts are; `pools` and `meshes` then have one
    * mesh each, that of this rank's data-parallel position. NULL without leaves. */
   ad_mesh *full_pool, *full_mesh;
-  int64_t *own_list; /* setting.own */
+  int64_t *own_list; /* the list that setting.own points to */
   void *own;         /* the object that the kind's `create` made */
   ad_batch *batch;   /* NULL if the kind has its own function that reads the batch */
   ad_planned_module *modules;

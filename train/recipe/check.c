@@ -143,8 +143,8 @@ static const char *optimizer_with(const ad_key *kind, size_t option) {
   return ad_key_word_of(kind, number);
 }
 
-/* Refuses an option that the recipe's optimizer does not read, or that means nothing without another one. An option
- * with its default is not refused, because a printed recipe has every key. */
+/* Refuses an option that the recipe's optimizer does not read, or that has an effect only together with another option.
+ * An option with its default is not refused, because a printed recipe has every key. */
 static ad_status check_option(ad_reading *r, const ad_schema_entry *entry) {
   const ad_optimizer_options *options = &r->recipe->optimizer;
   const ad_optimizer_record *record = ad_optimizer_record_of(options->kind);

@@ -145,7 +145,7 @@ static ad_status build_node(builder *b, const yaml_node_t *from, int depth, ad_n
   return from->type == YAML_SEQUENCE_NODE ? build_list(b, from, depth, node) : build_map(b, from, depth, node);
 }
 
-/* Makes the node for number `index` of libyaml's document, and all nodes below it. */
+/* Makes the tree's node from node `index` of libyaml's document, with all nodes below it. */
 static ad_status build(builder *b, int index, int depth, ad_node **out) {
   static const ad_node_kind kinds[] = {
       [YAML_SCALAR_NODE] = AD_NODE_SCALAR, [YAML_SEQUENCE_NODE] = AD_NODE_LIST, [YAML_MAPPING_NODE] = AD_NODE_MAP};
@@ -172,8 +172,8 @@ static int opened_by(const yaml_event_t *event) {
   return opens - closes;
 }
 
-/* Reads events until the end or the first error, or until the nesting is too deep. Returns the line of the nesting,
- * else 0. */
+/* Reads events until the end or the first error, or until the nesting is too deep. Returns the line where it is too
+ * deep, else 0. */
 static int64_t line_too_deep(yaml_parser_t *parser) {
   int64_t line = 0;
   int open = 0, ended = 0;

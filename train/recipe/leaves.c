@@ -106,8 +106,8 @@ ad_status ad_recipe_list_passes(const ad_recipe *recipe, int64_t rank, int64_t *
 
 static const char key[] = "train.leaves";
 
-/* Some programs need all microbatches on each rank. Returns in a few words why this one does, or NULL if it does not.
- * */
+/* Some programs need all microbatches on each rank. Returns in a few words why this one does, or NULL if it does
+ * not. */
 static const char *needs_all(const ad_program_kind *kind) {
   if (kind->choices.margin) return "chooses by comparing numbers";
   if (kind->account.measured) return "measures numbers in each step";

@@ -27,8 +27,8 @@ ad_status ad_step_wait_for_counts(ad_run *run, ad_step_state *state) AD_CHECKED;
  * ad_phase_backward: all of backward or, with AD_INPUTS_START, only the gradients of inputs. ad_phase_weights: the
  * gradients of weights that ad_phase_backward deferred, if any. ad_phase_after: calls the program's `after`, once
  * backward is complete. With train.leaves, m is a round. If this rank runs no leaf in the round, all except
- * ad_phase_values do nothing; if it runs a leaf only to gather parameters with other ranks, the results are discarded.
- * */
+ * ad_phase_values do nothing; if it runs a leaf only to gather parameters with other ranks, the results are
+ * discarded. */
 ad_status ad_phase_values(ad_run *run, size_t p, size_t m) AD_CHECKED;
 ad_status ad_phase_forward(ad_run *run, ad_step_state *state, size_t p, size_t m) AD_CHECKED;
 ad_status ad_phase_backward(ad_run *run, size_t p, size_t m, ad_start start) AD_CHECKED;

@@ -5,8 +5,8 @@
 #include "step/transfers.h"
 
 const ad_known_bug *ad_train_known_bugs(size_t *count);
-/* Returns 1 if, for some gradient, the known bug "norm-over-other-mesh" would count other replicas than the right norm.
- * */
+/* Returns 1 if, for some gradient, the known bug "norm-over-other-mesh" would count other replicas than the right
+ * norm. */
 int ad_replicas_differ_on_other_mesh(const ad_run *run);
 
 /* Lists the known bugs of runs with train.leaves. Defined in leaf_known_bugs.c. */

@@ -42,7 +42,8 @@ const ad_action *ad_order_at(const ad_order *order, size_t index);
 ad_status ad_order_most_at_once(const ad_order *order, ad_order_use use, size_t *out) AD_CHECKED;
 
 /* Returns the first phase of the module that needs the value, or phase_count if none does. This phase receives the
- * value on the module's ranks. Its backward is the last of the module's and sends the gradient back. */
+ * value on the module's ranks. Its backward runs after that of all later phases of the module, and sends the gradient
+ * back. */
 size_t ad_order_first_to_need(const ad_program *program, size_t value, size_t module);
 
 #endif

@@ -60,7 +60,7 @@ typedef struct ad_module_run {
   size_t ended;       /* number of microbatches of this pass that are done */
 } ad_module_run;
 
-/* Which gradients of a phase must still be computed or reduced. */
+/* Which gradients of a phase are still to be computed or reduced. */
 typedef struct ad_phase_progress {
   int64_t back; /* the latest microbatch whose addend is computed and not reduced; -1 if there is none */
   /* For each tape, the microbatch whose gradients of inputs (I) are computed and whose gradients of weights (W) are
@@ -106,7 +106,7 @@ typedef struct ad_value_transfers {
 
 /* Overflows of transfers in the present step. Written by transfer_overflow.c. */
 typedef struct ad_transfer_overflows {
-  double *noted; /* two for each transfer: this rank's largest overflow of the value, and of the gradient */
+  double *noted; /* two for each transfer: this rank's largest overflow in the transfer's value, and in its gradient */
   ad_transfer_overflow found; /* the overflow on which all ranks agreed; set if a step's numbers are not finite */
 } ad_transfer_overflows;
 
@@ -141,12 +141,12 @@ struct ad_run {
   ad_sample_losses *samples; /* where tapes write the losses of samples; NULL if they are not wanted */
   ad_listener listener;
   ad_trace trace;
-  double *sums; /* memory of ad_comm_alloc for AD_RUN_SUMS doubles */
+  double *sums; /* memory from ad_comm_alloc for AD_RUN_SUMS doubles, which are summed over ranks */
   /* interrupted: some rank was asked to stop; asked_to_save: some rank was asked to write a checkpoint. After a step
-   * these are the same on all ranks. */
+   * both are the same on all ranks. */
   int interrupted, asked_to_save;
 };
-enum { AD_RUN_SUMS = AD_LOSSES_MAX + 4 }; /* losses, requests, two times, a count */
+enum { AD_RUN_SUMS = AD_LOSSES_MAX + 4 }; /* losses, requests, two times, and a count */
 
 /* Returns AD_INVALID if the comm and the recipe's mesh have different numbers of ranks. */
 ad_status ad_run_check_world(const ad_comm *comm, const ad_recipe *recipe) AD_CHECKED;

@@ -170,7 +170,8 @@ AD_API ad_tensor *ad_attention_forward(ad_tape *t, ad_tensor *const *params, con
 typedef struct ad_kept_keys ad_kept_keys;
 /* Like ad_attention_forward, for the tokens [1, rows, d_model] that follow those in the cache; their keys and values
  * are added to the cache. The tape must continue at that position, as a sampler's does. No gradient flows through
- * cached keys and values: they are constants. On one rank only. kept NULL: ad_attention_forward. */
+ * cached keys and values: they are constants. On one rank only. If `kept` is NULL, does the same as
+ * ad_attention_forward. */
 AD_API ad_tensor *ad_attention_continue(ad_tape *t, ad_tensor *const *params, const ad_attention_layer *layer,
                                         ad_tensor *x, ad_kept_keys *kept);
 

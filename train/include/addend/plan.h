@@ -42,9 +42,9 @@ typedef struct ad_plan_comparison {
 AD_API AD_CHECKED ad_status ad_plan_compare_json(const ad_plan_comparison *comparison, char **out);
 AD_API AD_CHECKED ad_status ad_plan_compare_table(const ad_plan_comparison *comparison, char **out);
 
-/* Draws which ranks send what to which others, as the text of an SVG picture: meshes, the groups of each kind of
- * collective, the routes of bridges, and bytes. For a pipeline it draws the schedule: stages as rows, actions over
- * time. `command` is shown below the title; NULL: none. Caller frees *out with free(). */
+/* Draws the communication of a recipe, as the text of an SVG picture: meshes, the groups of each kind of collective,
+ * the routes of bridges, and bytes. For a pipeline it draws the schedule: stages as rows, actions over time. `command`
+ * is shown below the title; NULL: none. Caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_plan_picture(const ad_recipe *recipe, const ad_plan_options *options,
                                             const char *command, char **out);
 

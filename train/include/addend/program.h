@@ -347,7 +347,7 @@ struct ad_program_kind {
     const char *(*fact)(const void *own, size_t index, char *buffer, size_t size);
   } account;
 
-  /* What the program does outside its steps, and what a continued run may change. */
+  /* What the program does besides its steps, and which keys must not change when a run resumes. */
   struct {
     /* Called on all ranks after a step's updates, for changes that happen once in a step (to states, for example).
      * AD_STEP_SKIPPED: the step updated nothing. Collective. NULL: nothing to do. */
@@ -374,7 +374,8 @@ AD_API AD_CHECKED ad_status ad_program_register(const ad_program_kind *kind);
 
 /* ---- loading a program from a shared library ---- */
 
-/* What a shared object with programs exports (AD_PROGRAM_OBJECT): the kinds, and what it was built with. */
+/* What a shared object with programs exports (AD_PROGRAM_OBJECT): the kinds, and the version and the library that it
+ * was built with. */
 typedef struct ad_program_object {
   size_t size;                                       /* sizeof(ad_program_object) */
   const char *version;                               /* AD_HEADER_VERSION */
@@ -438,8 +439,8 @@ AD_API AD_CHECKED ad_status ad_program_add_phase(ad_program *to, const ad_phase 
 
 /* Returns the mesh of a module; with train.leaves, that of this rank's data-parallel position. */
 AD_API const ad_mesh *ad_program_mesh(const ad_program *program, size_t module);
-/* Returns the mesh of the kind's module `pool` with all its blocks or stages, for counts that blocks or stages share.
- * */
+/* Returns the mesh of the kind's module `pool` with all its blocks or stages, for counts that blocks or stages
+ * share. */
 AD_API const ad_mesh *ad_program_pool(const ad_program *program, size_t pool);
 /* Returns the number of stages into which the program's module is divided, each its own module; 1 if its kind has no
  * stages. */

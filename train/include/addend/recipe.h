@@ -68,8 +68,8 @@ typedef struct ad_recipe {
     ad_sync *sync; /* for each microbatch, how far gradients are reduced after it */
     size_t sync_count;
     int64_t leaves; /* parts of the global batch whose gradients are summed by one tree over them; 0: none */
-    /* Not a key. With leaves: the number of rounds of a microbatch, in each of which a rank computes at most one leaf
-     * */
+    /* Not a key. With leaves: the number of rounds of a microbatch, in each of which a rank computes at most one
+     * leaf */
     int64_t rounds_each;
   } train;
   /* Keys of `train` and of `optimizer`. Each number is exact: 0 is 0, not the default. `size` is not set. */
