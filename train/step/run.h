@@ -198,8 +198,8 @@ ad_status ad_microbatches_create(ad_run *run, int shares_memory) AD_CHECKED;
 void ad_microbatches_destroy(ad_run *run);
 /* Forgets the microbatches of the pass before, and returns their tapes' memory to the pool. Called before a pass. */
 void ad_microbatches_begin_pass(ad_run *run);
-/* If the list's entry for microbatch m still has an earlier microbatch, replaces that one. Called before each action of
- * microbatch m. */
+/* Prepares the entry of microbatch m in the list of microbatches in flight: if an earlier microbatch still has this
+ * entry, forgets that microbatch. Called before each action of microbatch m. */
 void ad_microbatch_begin(const ad_run *run, int32_t m);
 ad_microbatch_run *ad_run_microbatch(const ad_run *run, size_t m);
 /* Returns the microbatch of the program that this rank computes in a round of a step: the round itself or, with
