@@ -50,7 +50,7 @@ static int has_no_rows(const ad_run *run) {
   return i > 0 && !passes_values(run);
 }
 
-/* Returns the memory of the library that computes this run's matrix products, as if all of them were of usual size. */
+/* Returns the memory of the library that computes this run's matrix products, as if all products were of usual size. */
 static size_t products_bytes(const ad_run *run) {
   ad_products products = ad_products_in_use();
   gemm_product usual = {.values = ad_run_compute_dtype(run), .m = 512, .n = 512, .k = 512};
@@ -152,7 +152,8 @@ static ad_status act(const acting *as, ad_comm **comm, ad_run **run) {
   return status;
 }
 
-/* Takes the step once more, so that ad_repair_report can try a repair, and releases everything that this made. */
+/* Takes the refused step once more, so that ad_repair_report can try a repair in it, and releases the comm and the run
+ * that it made. */
 static ad_status act_again(void *context) {
   ad_comm *comm;
   ad_run *run;

@@ -20,7 +20,7 @@ static json_t *largest_by(const json_t *entries, const char *key) {
   return largest;
 }
 
-/* Moves are added together if their values at these keys are the same. */
+/* Moves whose values at these keys are the same are added up to one row. */
 static const char *const identities[] = {"what", "op", "axes"};
 enum { IDENTITIES = sizeof identities / sizeof *identities };
 
@@ -69,8 +69,8 @@ static json_int_t mean_of(const json_t *plan, const json_t *step, json_int_t byt
   return ranks == world ? bytes : (json_int_t)((double)bytes * (double)ranks / (double)world);
 }
 
-/* With leaves, lists the reductions that sum leaves: a rank may hand in several sums of a gradient, and those of rounds
- * in which some rank has no leaf are fewer. */
+/* Returns the plan's reductions that sum leaves; NULL if the recipe has no leaves. Their bytes are listed separately,
+ * because a rank may submit several sums of one gradient, and fewer in rounds in which some rank has no leaf. */
 static const json_t *leaf_reductions(const json_t *plan) {
   return json_object_get(json_object_get(plan, "leaves"), "reductions");
 }
@@ -147,7 +147,7 @@ static json_t *entry_of(const json_t *plan, const char *value) {
   return entry;
 }
 
-/* Adds the plan of value number i, or the reason why the recipe cannot have this value. */
+/* Adds the plan for the key's value i, or the reason why the recipe cannot have this value. */
 static ad_status add_plan(const ad_plan_comparison *of, size_t i, json_t *plans) {
   json_t *plan;
   if (of->unfit && of->unfit[i]) {
@@ -193,7 +193,7 @@ static int width_of(const json_t *plan) {
   return width > COLUMN ? width : COLUMN;
 }
 
-/* Returns the number of one plan in a row of the table, or NULL if the plan has none. */
+/* Returns the value of one plan in a row of the table, or NULL if the plan has none. */
 typedef const json_t *row_cell(const json_t *plan, const json_t *row);
 
 static void print_row(FILE *file, const char *label, const json_t *plans, row_cell *cell, const json_t *row) {

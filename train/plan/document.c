@@ -20,8 +20,9 @@ typedef struct ad_planned {
   const char *when;
   int64_t times;       /* how often the collective runs in a step */
   size_t first, count; /* the collective's parameters are entries [first, first + count) of ad_collectives' `params` */
-  json_t *step;        /* the collective's document for step_bytes bytes, shared by parameters of that size; owned;
-                        * NULL before the first */
+  /* the collective as JSON, for a parameter of step_bytes bytes; shared by parameters of that size; owned; NULL before
+   * the first parameter */
+  json_t *step;
   size_t step_bytes;
 } ad_planned;
 
@@ -32,7 +33,8 @@ typedef struct ad_collectives {
   size_t count, capacity;
   size_t *params; /* the parameters of all collectives, one collective after another; numbered as in ad_run_param_at */
   size_t param_count, param_capacity;
-  size_t *of, *starts; /* the collectives of parameter i are of[starts[i]] to of[starts[i + 1] - 1] */
+  size_t *of,
+      *starts; /* the collectives of parameter i have the indices of[starts[i]] to of[starts[i + 1] - 1] in `list` */
   /* the latest precision policy that was described; parameters with the same policy share its document */
   ad_precision_policy policy;
   json_t *policy_document;
@@ -58,8 +60,8 @@ static ad_status make_room(size_t **array, size_t count, size_t *capacity) {
   return AD_OK;
 }
 
-/* Appends a collective. `params` are its parameters, numbered within a module whose first parameter has the number
- * `first`. */
+/* Appends a collective. `params` are indices within a module, whose first parameter has the index `first` among all
+ * parameters of the run. */
 static ad_status add_planned(ad_collectives *to, ad_planned planned, const size_t *params, size_t count, size_t first) {
   if (to->count == to->capacity) {
     size_t capacity = 2 * to->capacity + 64;
@@ -74,8 +76,8 @@ static ad_status add_planned(ad_collectives *to, ad_planned planned, const size_
   return AD_OK;
 }
 
-/* Finds the microbatches in which a reduction runs: an early one, as a reduce_scatter is, where train.sync is `shard` or
- * `all`, any other only where train.sync is `all`. */
+/* Finds the microbatches in which a reduction runs: with train.sync `all` in every microbatch, with `shard` only an
+ * early reduction, such as a reduce_scatter. */
 static ad_planned planned_reduction(const ad_recipe *recipe, ad_reduction_plan plan) {
   ad_planned planned = {.plan = plan};
   ad_sync least = plan.early ? AD_SYNC_SHARD : AD_SYNC_ALL;
@@ -106,7 +108,7 @@ static ad_axes gathered_axes(const ad_param_spec *spec) {
   return sharded & ad_mesh_large(spec->layout.mesh);
 }
 
-/* Adds the gather of one parameter. Its bytes are those of the gathered part, with which this rank computes. */
+/* Adds the gather of one parameter. Its bytes are those of the gathered parameter with which this rank computes. */
 static ad_status add_gather(ad_run *run, size_t param, const char *when, int64_t times, ad_collectives *to) {
   ad_run_param at = ad_run_param_at(run, param);
   const ad_param_spec *spec = at.spec;
@@ -173,8 +175,8 @@ static json_t *step_document(const ad_planned *planned, size_t bytes) {
                    planned->when, "times", (json_int_t)planned->times);
 }
 
-/* Returns the collective's document for `bytes` bytes. If the parameter before had as many bytes, that is the same
- * object. */
+/* Returns the JSON of the collective for a parameter of `bytes` bytes. If the previous parameter had as many bytes,
+ * returns the same object again. */
 static json_t *shared_step(ad_planned *planned, size_t bytes) {
   if (planned->step && planned->step_bytes == bytes) return planned->step;
   json_decref(planned->step);
@@ -200,8 +202,8 @@ static json_t *policy_document(const ad_precision_policy *policy) {
                    "accumulate", ad_dtype_name(policy->accumulate));
 }
 
-/* Returns the document of the precision policy. If the parameter before had the same policy, that is the same
- * object. */
+/* Returns the JSON of the precision policy. If the previous parameter had the same policy, returns the same object
+ * again. */
 static json_t *shared_policy(const ad_precision_policy *policy, ad_collectives *collectives) {
   const ad_precision_policy *last = &collectives->policy;
   int same = collectives->policy_document && last->param == policy->param && last->grad == policy->grad &&

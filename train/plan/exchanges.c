@@ -6,8 +6,7 @@
 #include "base/memory.h"
 #include "plan/picture.h"
 
-/* If there are more modules than this, modules with the same name, which differ only in their numbers, become one
- * party. */
+/* If there are more modules than this, modules with the same name (but for a number in it) become one party. */
 enum { PARTIES_MOST = 8 };
 
 static const char *const ways[] = {"forward", "backward"};
@@ -22,7 +21,7 @@ static size_t party_of(const ad_exchanges *x, const char *name, json_int_t pool,
   return i;
 }
 
-/* Adds a module to its party, or a new party if there is none. */
+/* Adds a module to the party to which it belongs, or to a new party if there is none. */
 static void add_party(ad_exchanges *x, const json_t *plan, const json_t *module, int is_merged) {
   const json_t *pool = ad_pool_of(plan, module);
   json_int_t number = ad_integer_of(module, "pool"), ranks = ad_integer_of(pool, "ranks");
@@ -82,7 +81,7 @@ static size_t common_prefix(const char *a, const char *b, size_t most) {
   return end;
 }
 
-/* Adds a bridge to an exchange. If microbatches have two sizes, a value has two consecutive bridges; it is counted
+/* Adds a bridge to an exchange. If microbatches have two sizes, each value has two consecutive bridges, but is counted
  * once. */
 static void add_bridge(ad_exchange *to, const json_t *bridge) {
   const char *site = ad_text_of(bridge, "site"), *first = ad_text_of(to->first, "site");

@@ -12,7 +12,8 @@ typedef struct ad_party {
   json_int_t pool, first_rank, ranks; /* `pool` is the pool of the party's first module */
   /* number of modules in the party */
   size_t modules;
-  size_t number, namesakes; /* this party is number `number` of the `namesakes` parties that have the same name */
+  size_t number,
+      namesakes; /* this party is the one with index `number` among the `namesakes` parties that have the same name */
 } ad_party;
 
 /* All bridges between the same two parties that have the same layouts and dtypes. */
@@ -37,9 +38,9 @@ typedef struct ad_exchanges {
 ad_status ad_exchanges_of(const json_t *plan, ad_exchanges *out) AD_CHECKED;
 void ad_exchanges_release(ad_exchanges *exchanges);
 
-/* Returns 1 if an exchange has several values. If none has, each bridge can be shown by itself. */
+/* Returns 1 if some exchange has several values. If it returns 0, each bridge can be shown by itself. */
 int ad_exchanges_join_values(const ad_exchanges *exchanges);
-/* Returns 1 if the only or the first module of some party is in this pool. */
+/* Returns 1 if this pool has the first module (perhaps the only one) of some party. */
 int ad_party_begins_in(const ad_exchanges *exchanges, json_int_t pool);
 
 /* Writes a party's name ("ci", "blocks 1 of 2") and returns buffer. */

@@ -43,7 +43,7 @@ static json_t *open_buckets(const ad_run *run, size_t module, const gradient_row
   return open;
 }
 
-/* Returns 1 if the gradients of some microbatch are not reduced at all (train.sync `none`). */
+/* Returns 1 if the gradients of some microbatch are not reduced in that microbatch (train.sync `none`). */
 static int leaves_unsent(const ad_recipe *recipe) {
   for (size_t m = 0; m < recipe->train.sync_count; m++)
     if (recipe->train.sync[m] == AD_SYNC_NONE) return 1;

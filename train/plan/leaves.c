@@ -1,5 +1,5 @@
-/* "leaves" in the plan of a recipe with train.leaves: how many sums of leaves a rank holds and hands in, and what would
- * need less. */
+/* Makes and prints "leaves", a part of the plan of a recipe with train.leaves: how many sums of leaves a rank holds and
+ * submits, and which other settings would need less memory. */
 #include <stdio.h>
 #include <string.h>
 #include "base/error.h"
@@ -18,13 +18,14 @@ void ad_plan_add_leaf_sums(const ad_plan_memory *memory, json_t *rank) {
     json_object_set_new(rank, leaf_parts[i], json_integer((json_int_t)values[i]));
 }
 
-/* What a rank holds: sums of full gradients, in the buckets, and after a reduce_scatter of its shards of them. */
+/* Makes the document of the sums that a rank holds: `sums` are of full gradients, in the buckets; `shards` are what
+ * remains of such sums on this rank after a reduce_scatter. */
 static json_t *held_document(long long rank, long long sums, long long bytes, long long shards, long long shard_bytes) {
   return json_pack("{s:I, s:I, s:I, s:I, s:I}", "rank", (json_int_t)rank, "sums", (json_int_t)sums, "bytes",
                    (json_int_t)bytes, "shards", (json_int_t)shards, "shard_bytes", (json_int_t)shard_bytes);
 }
 
-/* Returns what the rank that holds most bytes of sums holds. */
+/* Makes the document of the sums that one rank holds: the rank whose sums take the most bytes. */
 static json_t *most_held(const json_t *document) {
   const json_t *entry, *most = NULL;
   long long most_bytes = -1;
@@ -58,8 +59,8 @@ static json_t *reductions_of(const ad_traffic *traffic) {
 
 /* ---- what would need less ---- */
 
-/* Finds what `rank` would hold with ZeRO 2, whose default is to send each leaf at once. Leaves *out NULL if the recipe
- * cannot have ZeRO 2. */
+/* Finds what `rank` would hold with ZeRO 2 and train.sync=[], which then means that each leaf's gradients are reduced
+ * immediately. Leaves *out NULL if the recipe cannot have ZeRO 2. */
 static ad_status act_on_zero2(const ad_recipe *recipe, const ad_plan_world *world, int64_t rank, int64_t microbatches,
                               json_t **out) {
   char count[48], *text;
@@ -86,8 +87,8 @@ static ad_status act_on_zero2(const ad_recipe *recipe, const ad_plan_world *worl
   return status == AD_INVALID || status == AD_TYPE ? AD_OK : status;
 }
 
-/* Adds what a rank would hold with ZeRO 2 where that is less: there gradients are summed over shards before they are
- * kept. */
+/* Adds "with_zero2", what a rank would hold with ZeRO 2, if that is less than it holds now. With ZeRO 2 it may be less,
+ * because a rank keeps only its shards of gradients. */
 static ad_status add_zero2(const ad_recipe *recipe, const ad_plan_world *world, const ad_mesh *mesh, json_t *leaves) {
   const json_t *held = json_object_get(leaves, "held");
   json_t *with = NULL;
@@ -102,14 +103,15 @@ static ad_status add_zero2(const ad_recipe *recipe, const ad_plan_world *world, 
   return AD_OK;
 }
 
-/* Returns 1 if the recipe gives the number of microbatches; else that follows the number of leaves. */
+/* Returns 1 if the recipe sets the number of microbatches; otherwise this number follows from that of leaves. */
 static int gives_microbatches(const ad_recipe *recipe) {
   for (size_t i = 0; i < recipe->given_count; i++)
     if (!strcmp(recipe->given[i], "train.microbatches") || !strcmp(recipe->given[i], "train.sync")) return 1;
   return 0;
 }
 
-/* Adds the nearest numbers of leaves with which each rank has a leaf in each round, unless that is so. */
+/* Adds "no_rank_idle": the nearest numbers of leaves with which each rank has a leaf in each round. The list is empty
+ * if the recipe's number of leaves is already one of these. */
 static void add_even_numbers(const ad_recipe *recipe, int64_t positions, json_t *leaves) {
   int64_t slots = positions * (gives_microbatches(recipe) ? recipe->train.microbatches : 1);
   int64_t below = recipe->train.leaves / slots * slots;

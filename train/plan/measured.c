@@ -19,7 +19,7 @@ typedef struct measured {
   int32_t stages, microbatches;
   json_int_t first_step, last_step;
   double *seconds; /* [pass][stage][microbatch]: seconds, summed over all steps and ranks */
-  /* [pass][stage][microbatch]: number of passes in that sum */
+  /* [pass][stage][microbatch]: how many passes were added up in `seconds` */
   int64_t *times;
   size_t in_flight; /* index of the pass that was read last; SIZE_MAX before the first */
   json_int_t rank;  /* the rank of that pass */
@@ -102,7 +102,7 @@ static ad_status read_events(const json_t *events, measured *to) {
 
 /* ---- the mean time of each action ---- */
 
-/* Returns the mean seconds of a pass, at least 1 ns, because an action must take some time. */
+/* Returns the mean seconds of a pass, but at least 1 ns, because the duration of an action must not be 0. */
 static double mean_of(const measured *of, int pass, const ad_action *action) {
   size_t at = pass_index(of, pass, action->stage, action->microbatch);
   double mean = of->times[at] ? of->seconds[at] / (double)of->times[at] : 0;
@@ -122,8 +122,8 @@ static double seconds_of(const measured *of, const ad_action *action) {
   return is_both ? seconds + mean_of(of, WEIGHTS, action) : seconds;
 }
 
-/* Returns 1 if the trace has the action's times. It has those of I and W only if the schedule of the run had such
- * actions. */
+/* Returns 1 if the trace has the action's times. The trace has times of I and W only if the schedule of the run had
+ * these actions. */
 static int can_tell(const measured *of, const ad_action *action) {
   if (action->kind == AD_ACTION_F) return is_there(of, FORWARD, action);
   if (action->kind == AD_ACTION_B) return is_there(of, BACKWARD, action);

@@ -1,6 +1,6 @@
 /* The memory of every rank and node in a plan. Ranks of one kind use the same number of bytes, so one process acts as
- * one rank of each kind. In a small world the kind of each rank is found rank by rank; in a large world the kinds
- * follow from how values are sharded (rank_kinds.c). */
+ * one rank of each kind. In a small world the kind of each rank is found rank by rank; in a large world rank_kinds.c
+ * derives the kinds from how values are sharded. */
 #include <stdlib.h>
 #include <xxhash.h>
 #include "base/error.h"
@@ -60,8 +60,9 @@ static ad_status add_states(const ad_program *program, int is_written, ad_held_l
   return AD_OK;
 }
 
-/* With leaves: adds the leaves and the rows of the whole batch, which data-parallel ranks divide. That tells ranks apart
- * where kinds are found without a list of ranks; key_of_leaves() does so exactly. */
+/* With leaves: adds, as if they were values, the leaves and the rows of the whole batch, which data-parallel ranks
+ * divide. In large worlds, where kinds are found without visiting each rank, this separates ranks with different
+ * numbers of leaves or rows. In small worlds key_of_leaves() separates such ranks exactly. */
 static ad_status add_leaves(const ad_program *program, ad_held_list *to) {
   const ad_program_setting *setting = ad_program_setting_of(program);
   ad_layout divided = ad_layout_all(ad_program_full_mesh(program, 0), AD_R);
@@ -122,7 +123,8 @@ typedef struct ad_acted_kind {
   ad_plan_memory memory;
 } ad_acted_kind;
 
-/* Finds the memory of a rank. For a pool's first rank, a run that acted as it exists already. */
+/* Finds the memory of a rank. For a pool's first rank there is already a run that acted as this rank, so that run is
+ * used. */
 static ad_status act(const ad_planning *plan, int64_t rank, size_t crowd, ad_plan_memory *out) {
   ad_comm *comm;
   ad_run *run;
@@ -173,10 +175,10 @@ static json_t *node_document(int64_t node, int64_t peak) {
 
 /* ---- small worlds: rank by rank ---- */
 
-/* Hashes what a rank's bytes depend on besides the values of which it has parts: the rows of its leaves, round by round,
- * and how its sums of leaves lie in the tree over all. A tree over n leaves that follow one another looks the same where
- * their numbers differ by a multiple of a power of two that is at least n. From ZeRO 1 on a rank also holds sums of the
- * leaves of its replica. */
+/* Mixes into *key how the rank's leaves decide its bytes: the number of rows of its leaf in each round, and where its
+ * sums lie in the tree over all leaves. Trees over n consecutive leaves have the same shape if the indices of their
+ * first leaves differ by a multiple of a power of two that is at least n. From ZeRO 1 on, the bytes also depend on the
+ * rank's replica, because a rank then holds sums of the leaves of its replica. */
 static ad_status key_of_leaves(const ad_planning *plan, int64_t rank, uint64_t *key) {
   const ad_recipe *recipe = plan->recipe;
   const ad_mesh *mesh = ad_program_full_mesh(ad_plan_program(plan->pools), 0);

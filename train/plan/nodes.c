@@ -1,5 +1,5 @@
 /* Finds the node whose ranks together need most memory. Neighbouring positions with equal ranks form runs, and a node
- * covers some runs. */
+ * consists of some of these runs. */
 #include "base/error.h"
 #include "base/memory.h"
 #include "plan/regions.h"
@@ -20,8 +20,8 @@ static int block_of_nodes(const region *r, int64_t ranks_per_node) {
 /* Returns a number of bytes as int64_t, INT64_MAX if it is larger. */
 static int64_t limited(__int128 bytes) { return bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes; }
 
-/* A search over the nodes of a region. For blocks slower than `split`, one choice of classes is searched at a time.
- * of_class[c] is the bytes of all ranks together at one position of class c in block `split`. */
+/* A search over the nodes of a region. It goes through the combinations of classes of the blocks slower than `split`,
+ * one at a time. of_class[c] is the bytes of all ranks together at one position of class c in block `split`. */
 typedef struct node_search {
   const ad_kinds *kinds;
   const region *region;
@@ -42,7 +42,8 @@ static void note(node_search *search, int64_t rank, __int128 bytes) {
   search->node = node;
 }
 
-/* Computes of_class for choice number `slow` of the slower blocks, as sums over all choices of the faster blocks. */
+/* Computes of_class for the combination with index `slow` of classes of the slower blocks, as sums over all
+ * combinations of classes of the faster blocks. */
 static void sum_classes(node_search *search, size_t slow) {
   const region *r = search->region;
   size_t classes = (size_t)r->blocks[search->split].positions.classes, fast = 1;
@@ -60,8 +61,8 @@ static void sum_classes(node_search *search, size_t slow) {
   }
 }
 
-/* Calls `note` for one node inside each run of equal positions, because the nodes inside a run are equal, and for each
- * node that crosses the end of a run. */
+/* Calls `note` for one node inside each run of equal positions, since all nodes inside a run need the same, and for
+ * each node that has positions of two runs or more. */
 static void walk_nodes(node_search *search, int64_t first_rank) {
   const block *b = &search->region->blocks[search->split];
   int64_t per_node = search->kinds->ranks_per_node / b->stride, at = 0;
@@ -87,7 +88,7 @@ static void walk_nodes(node_search *search, int64_t first_rank) {
   }
 }
 
-/* Searches the nodes of a region, for one choice of the slower blocks after another. */
+/* Searches the nodes of a region, for each combination of classes of the slower blocks. */
 static ad_status search_region(node_search *search) {
   const region *r = search->region;
   size_t slow = 1;
@@ -111,8 +112,8 @@ static ad_node_peak all_ranks(const ad_kinds *kinds, const size_t *peaks) {
   return (ad_node_peak){0, limited(bytes), 0};
 }
 
-/* Returns an upper bound of a node's memory, for nodes that end inside a block of axes: that of a node with only the
- * largest ranks. */
+/* Returns an upper bound of the memory of nodes that end inside a block of axes: that of a node all of whose ranks are
+ * of the largest kind. */
 static ad_node_peak bound(const ad_kinds *kinds, const size_t *peaks) {
   size_t most = 0;
   for (size_t i = 1; i < kinds->count; i++)

@@ -227,7 +227,7 @@ static void draw_positions(FILE *file, const grid *g, int x, int y) {
   }
 }
 
-/* Returns the number of the rank's group over `axes`. Groups are numbered in the order of their first ranks. */
+/* Returns the index of the rank's group over `axes`. Groups are numbered in the order of their first ranks. */
 static int group_number(const ad_mesh *mesh, ad_axes axes, int64_t rank) {
   int number = 0;
   int64_t first = ad_mesh_group(mesh, axes, rank).base;
@@ -272,7 +272,8 @@ static void draw_one_group(FILE *file, const grid *g, ad_axes axes, int x, int y
 
 /* ---- cards: one for each set of axes of a mesh ---- */
 
-/* Returns the kind number `index` among those with the mesh and axes of kinds[of], or NULL if there are fewer. */
+/* Returns the kind with this index among the kinds that have the mesh and axes of kinds[of], or NULL if there are
+ * fewer. */
 static const kind *kind_beside(const picture *p, size_t of, size_t index) {
   for (size_t i = 0; i < p->kind_count; i++)
     if (is_on(&p->kinds[i], p->kinds[of].first) && !strcmp(p->kinds[i].axes, p->kinds[of].axes) && !index--)
@@ -301,7 +302,7 @@ static void draw_mesh_card(FILE *file, const grid *g, int x, int y) {
   draw_ranks(file, g, 0, x, y + CARD_HEAD);
 }
 
-/* Writes `when` with spaces in place of '_'. */
+/* Writes `when` with spaces in place of '_', for readers of the picture. */
 static const char *spoken(const char *when, char *buffer, size_t size) {
   snprintf(buffer, size, "%s", when);
   for (char *c = buffer; *c; c++)
@@ -453,8 +454,8 @@ static ad_status most_height(const picture *p, int *height) {
   return AD_OK;
 }
 
-/* Writes the parties with ranks in the groups of a kind: all parties on its mesh. If a party has more ranks than the
- * mesh, it is many modules, and the mesh is that of the first. */
+/* Writes the parties whose ranks are in the groups of a kind: all parties on its mesh. A party with more ranks than the
+ * mesh consists of many modules; the mesh is then that of its first module. */
 static const char *parties_on(const picture *p, const kind *k, int64_t ranks, char *buffer, size_t size) {
   char name[128];
   ad_text text = ad_text_on(buffer, size);

@@ -52,7 +52,8 @@ static void draw_party(FILE *file, const ad_exchanges *x, size_t number, int y) 
     ad_svg_text(file, middle, y + 54, "small middle", "%s", party->mesh);
 }
 
-/* Draws the frame around a party and those of the same name; draws nothing unless `number` is the first of them. */
+/* Draws the frame around a party and those of the same name, if party `number` is the first of these; otherwise draws
+ * nothing. */
 static void draw_frame(FILE *file, const ad_exchanges *x, size_t number, int y) {
   const ad_party *first = &x->parties[number], *last = first + first->namesakes - 1;
   char ranks[80];

@@ -19,7 +19,7 @@ static int left_of(const json_t *plan, json_int_t pool) {
 
 static int middle_of(const json_t *plan, json_int_t pool) { return left_of(plan, pool) + box_width(plan) / 2; }
 
-/* Writes the values that all modules of the pool have at `key` ("encoder", "dp=2 tp=2") and returns buffer. */
+/* Writes what the modules of the pool have at `key` ("encoder", "dp=2 tp=2"), each value once, and returns buffer. */
 static const char *of_modules(const json_t *plan, json_int_t pool, const char *key, char *buffer, size_t size) {
   const json_t *module;
   size_t i;

@@ -1,4 +1,5 @@
-/* What a plan knows before it is printed. It is gathered by acting as ranks on backend dry, which moves no bytes. */
+/* The facts that a plan collects before it is printed. They are found by acting as ranks on backend dry, which moves no
+ * bytes. */
 #ifndef PLAN_PLAN_H
 #define PLAN_PLAN_H
 #include <jansson.h>
@@ -21,9 +22,9 @@ typedef struct ad_plan_memory {
   /* Only for mixtures of experts, else 0. `activations` assumes that tokens choose all experts equally often. */
   size_t most_routed;       /* the most tokens that choose experts at the same time on this rank */
   size_t activations_worst; /* activations, if all tokens choose experts of this rank */
-  /* Only with leaves, else 0: the most sums of leaves that this rank holds of one gradient at the same time: full ones of
-   * its own leaves in `buckets`, and in `grads` those that a first reduction leaves it, of its shards; and the bytes of
-   * the latter. */
+  /* Only with leaves, else 0. leaf_sums: the most sums of leaves that this rank holds of one gradient at the same time,
+   * as full gradients in `buckets`. leaf_shards: the same for the sums of its shards in `grads`, which a first
+   * reduction leaves. leaf_shard_bytes: the bytes of the latter. */
   size_t leaf_sums, leaf_shards, leaf_shard_bytes;
 } ad_plan_memory;
 /* Returns the sum of all kinds of memory. */
@@ -39,8 +40,8 @@ size_t ad_plan_peak_worst(const ad_plan_memory *memory);
 typedef struct ad_plan_world {
   int64_t ranks, ranks_per_node; /* each at least 1 */
   ad_dtype dtype;                /* same meaning as in ad_run_options; 0: the recipe's dtype */
-  const ad_table *table; /* same meaning as in ad_run_options: the table of actions, made by the first rank acted as;
-                          * NULL: it is made */
+  /* same meaning as in ad_run_options: the table of actions, made by the first rank acted as; NULL: it is made */
+  const ad_table *table;
 } ad_plan_world;
 ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *options, ad_plan_world *out) AD_CHECKED;
 

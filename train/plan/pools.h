@@ -47,8 +47,8 @@ ad_status ad_plan_add_bridges(const ad_plan_pools *pools, json_t *document) AD_C
 /* Adds memory_per_rank and memory_per_node. */
 ad_status ad_plan_add_memory(const ad_recipe *recipe, const ad_plan_world *world, const ad_plan_pools *pools,
                              json_t *document) AD_CHECKED;
-/* For a recipe with train.leaves: adds "leaves", after memory_per_rank, whose entries ad_plan_add_leaf_sums has made
- * part of. ad_plan_print_leaves prints it, if it is there. */
+/* For a recipe with train.leaves: adds "leaves". Call it after ad_plan_add_memory, because it reads memory_per_rank,
+ * whose entries ad_plan_add_leaf_sums completed. ad_plan_print_leaves prints "leaves" if the plan has it. */
 ad_status ad_plan_add_leaves(const ad_recipe *recipe, const ad_plan_world *world, const ad_plan_pools *pools,
                              json_t *document) AD_CHECKED;
 void ad_plan_add_leaf_sums(const ad_plan_memory *memory, json_t *rank);

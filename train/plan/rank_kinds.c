@@ -1,6 +1,7 @@
 /* Finds the kinds of ranks. The world is split into regions: ranges of ranks with the same meshes. A block is a set of
  * neighbouring axes that all meshes of a region have in common. The positions of a block whose parts have the same
- * sizes form a class. One class of each block is a choice: a set of equal ranks. A kind is one or several choices. */
+ * sizes form a class. A choice takes one class of each block: its ranks have parts of the same sizes. A kind is one or
+ * several choices. */
 #include "plan/rank_kinds.h"
 #include <stdlib.h>
 #include "base/error.h"
@@ -131,7 +132,8 @@ static int is_common(const region *r, int64_t ranks) {
   return 1;
 }
 
-/* Lists the strides of the blocks in ascending order, and then the region's size. Returns the number of blocks. */
+/* Lists the strides of a region's blocks in ascending order, followed by the region's size. Returns the number of
+ * blocks. */
 static int find_boundaries(const region *r, int64_t strides[BLOCKS_MAX + 1]) {
   int64_t all[AD_AXIS_COUNT + 2] = {1, r->size};
   int candidates = 2, count = 0;
@@ -147,7 +149,7 @@ static int find_boundaries(const region *r, int64_t strides[BLOCKS_MAX + 1]) {
 
 /* ---- the cuts along an axis ---- */
 
-/* A list of cuts, each of which splits a dimension into parts. No cut is listed twice. */
+/* A list of cuts. Each cut splits a dimension into parts. No cut is listed twice. */
 typedef struct cuts {
   ad_cut_asked *list;
   size_t count;
@@ -238,7 +240,8 @@ static ad_status mesh_positions(const ad_kinds *kinds, const ad_mesh *mesh, int6
   return AD_OK;
 }
 
-/* Finds the classes of positions of a block: positions are in one class if they are in one class of every mesh. */
+/* Finds the classes of positions of a block. Two positions are in one class if, for every mesh, they are in one
+ * class. */
 static ad_status block_positions(const ad_kinds *kinds, const region *r, int64_t stride, int64_t end,
                                  ad_positions *out) {
   ad_positions all, own;
@@ -298,7 +301,7 @@ void ad_choice_classes(const region *r, size_t number, int64_t class[BLOCKS_MAX]
   }
 }
 
-/* Returns choice `number`: its first rank, its number of ranks, and its key. */
+/* Returns the choice with index `number`: its first rank, its number of ranks, and its key. */
 static choice choose(const ad_kinds *kinds, const region *r, size_t number) {
   int64_t class[BLOCKS_MAX];
   choice chosen = {.first = r->first, .ranks = 1, .number = r->first_choice + number};
@@ -359,7 +362,7 @@ static ad_status gather_kinds(ad_kinds *kinds) {
   return AD_OK;
 }
 
-/* Sorts kinds by first rank and choices by number, and stores in each choice the index of its kind. */
+/* Sorts kinds by first rank, and choices by their index, and stores in each choice the index of its kind. */
 static ad_status number_kinds(ad_kinds *kinds) {
   typedef struct numbered {
     ad_rank_kind kind;
@@ -382,8 +385,8 @@ static ad_status number_kinds(ad_kinds *kinds) {
 
 /* ---- copies that are shared on a node ---- */
 
-/* Returns 1 if the ends of nodes are ends of the axis or of its positions. Then every group over the axis is on one
- * node, or none is. */
+/* Returns 1 if each node begins and ends where the axis, or one of its positions, begins or ends. Then either every
+ * group over the axis is on one node, or no group is. */
 static int fits_nodes(const ad_mesh *mesh, ad_axis axis, int64_t ranks_per_node) {
   int64_t stride = ad_mesh_stride(mesh, axis), whole = stride * ad_mesh_axis_size(mesh, axis);
   int is_outermost = whole == ad_mesh_size(mesh);

@@ -28,7 +28,7 @@ void ad_kinds_destroy(ad_kinds *kinds);
 size_t ad_kinds_count(const ad_kinds *kinds);
 const ad_rank_kind *ad_kinds_at(const ad_kinds *kinds, size_t index);
 
-/* Returns a number that two ranks have in common if and only if they are of one kind. */
+/* Returns a key that is the same for two ranks if and only if they are of one kind. */
 uint64_t ad_rank_key(const ad_held *values, size_t count, int64_t rank, int64_t ranks_per_node);
 
 /* The node whose ranks need most memory together. */

@@ -60,8 +60,8 @@ static ad_status choose(ad_dry_step step, void *context, const ad_repairs *among
   return AD_OK;
 }
 
-/* Returns how many conversions must be tried. Conversions that assert nothing about the values come first; once one of
- * them repairs the step, those that assert something are not needed. */
+/* Returns how many conversions must be tried. The list begins with conversions that assert nothing about the values;
+ * once one of these repairs the step, the conversions that assert something need not be tried. */
 static size_t asked_for(const ad_repairs *among, const ad_repair *found) {
   size_t count = 0;
   while (count < among->count && (!found || ad_repair_states(&among->list[count]) <= ad_repair_states(found))) count++;

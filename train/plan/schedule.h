@@ -6,7 +6,7 @@
 #include "addend/schedule.h"
 #include "plan/pools.h"
 
-/* The costs of the actions in a pipeline's table. Either of_stage or of_action is set. */
+/* The costs of the actions in a pipeline's table. One of of_stage and of_action is NULL. */
 typedef struct ad_plan_costs {
   ad_table_costs costs;
   double *of_stage;  /* from matrix products, with the mean stage's forward pass as 1; or NULL */

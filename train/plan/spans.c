@@ -29,7 +29,7 @@ static ad_status too_many(void) {
 
 /* ---- positions at which a part's size may change ---- */
 
-/* A list of positions. */
+/* A list of positions on an axis. */
 typedef struct places {
   int64_t *at;
   size_t count, capacity;
@@ -113,7 +113,7 @@ static ad_status number_classes(ad_positions *positions) {
   return AD_OK;
 }
 
-/* Makes a run from each position in the list to the next. Its class is a hash of the sizes of its parts, until
+/* Makes a run from each position in the list to the next. The run's class is at first a hash of the sizes of its parts;
  * number_classes replaces it. */
 static ad_status take_runs(const places *list, int64_t size, const ad_cut_asked *cuts, size_t count, int apart,
                            ad_positions *out) {

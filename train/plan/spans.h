@@ -9,7 +9,8 @@ typedef struct ad_cut_asked {
   int zigzag;
 } ad_cut_asked;
 
-/* Neighbouring positions that have parts of the same sizes of every cut. Runs of the same class have the same sizes. */
+/* Neighbouring positions whose parts have the same sizes, for every cut. Runs of the same class have parts of the same
+ * sizes. */
 typedef struct ad_run_of_positions {
   int64_t first, count, class;
 } ad_run_of_positions;

@@ -33,8 +33,8 @@ static const char *short_layout(const ad_mesh *mesh, const char *text, char *out
 static int is_gather(const json_t *step) { return !strcmp(ad_text_of(step, "op"), ad_move_name(AD_MOVE_ALL_GATHER)); }
 static int is_when(const json_t *step, const char *when) { return !strcmp(ad_text_of(step, "when"), when); }
 
-/* Returns 1 if a gather has the same operation, axes and dtype as `first`. With ZeRO 3 a unit is gathered for forward
- * and gathered again for backward. */
+/* Returns 1 if a gather has the same operation, axes and dtype as `first`, so that it may be the same gather again:
+ * with ZeRO 3 a unit is gathered for forward and gathered again for backward. */
 static int is_again(const json_t *step, const json_t *first) {
   static const char *const keys[] = {"op", "axes", "dtype"};
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
@@ -62,7 +62,7 @@ static void print_path(FILE *file, const json_t *path) {
   fprintf(file, "%s\n", i ? "" : "nothing");
 }
 
-/* Makes the mesh of a parameter, unless *mesh, that of the parameter before, is the same. */
+/* Makes the mesh of a parameter. Keeps *mesh, the mesh of the previous parameter, if it is the same. */
 static ad_status follow_mesh(const json_t *param, ad_mesh **mesh) {
   const char *text = ad_text_of(param, "mesh");
   if (*mesh && !strcmp(ad_mesh_text(*mesh), text)) return AD_OK;
@@ -325,7 +325,7 @@ static void print_memory(FILE *file, const json_t *plan) {
 
 /* ---- printing the memory that gradients share ---- */
 
-/* Prints a bucket that needs a slot of its own. */
+/* Prints a bucket that needs a separate slot of memory. */
 static void print_open(FILE *file, const json_t *bucket) {
   const json_t *params = json_object_get(bucket, "params");
   size_t count = json_array_size(params);

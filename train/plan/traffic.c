@@ -13,7 +13,7 @@
 
 /* ---- listing collectives and transfers as they are executed ---- */
 
-/* Returns 1 if a tape made the transition. Transitions of reducers and gathers have names. */
+/* Returns 1 if a tape made the transition. Only the transitions of reducers and gathers have `what` or `names`. */
 static int is_on_tape(const ad_transit *transit) { return !transit->what && !transit->names; }
 
 /* Returns the bytes of the value that all ranks of a group have together. If groups have different parts of the value,
@@ -60,7 +60,7 @@ static void list_moved(ad_traffic *to, ad_moved moved) {
   to->moved[to->moved_count++] = moved;
 }
 
-/* Counts the sums of leaves that the members of a reduction hand in. */
+/* Counts the sums of leaves that the members of a reduction submit. */
 static ad_leaf_reduction reduction_by(const ad_transit_passing *pass) {
   const ad_leaf_ranges *ranges = pass->transit->ranges;
   ad_axes axes = pass->transit->axes & ad_mesh_large(pass->in->layout.mesh);
@@ -77,7 +77,7 @@ static ad_leaf_reduction reduction_by(const ad_transit_passing *pass) {
   return made;
 }
 
-/* Adds a reduction to those of the same kind, or appends a new kind. */
+/* Adds a reduction to the recorded one with the same operation, axes, dtype and numbers of sums, or appends it. */
 static void list_reduction(ad_traffic *to, ad_leaf_reduction made) {
   if (to->status || !made.axes) return;
   for (size_t i = 0; i < to->reduction_count; i++) {

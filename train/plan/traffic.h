@@ -24,14 +24,15 @@ typedef struct ad_leaf_reduction {
   const char *op;
   ad_axes axes;
   ad_dtype dtype;
-  int64_t most, all; /* sums of leaves that a rank of the group hands in at most, and those of all its ranks */
-  size_t bytes;      /* bytes that such a rank hands in, in all calls of a step together */
-  int64_t times;     /* number of calls in a step */
+  /* how many sums of leaves are submitted in a call: by the rank with the most, and by all ranks of the group */
+  int64_t most, all;
+  size_t bytes;  /* bytes that the rank with the most sums submits, in all calls of a step together */
+  int64_t times; /* number of calls in a step */
 } ad_leaf_reduction;
 
 /* The moves that were recorded so far. */
 typedef struct ad_traffic {
-  ad_leaf_reduction *reductions; /* those that sum leaves, in the group of the rank that one process acts as */
+  ad_leaf_reduction *reductions; /* reductions that sum leaves, in the group of the rank that this process acts as */
   size_t reduction_count;
   ad_moved *moved;
   size_t moved_count, moved_capacity;

@@ -1,4 +1,5 @@
-/* Helpers of operations along one dimension: an array's sizes around it, and its letter in a rule. */
+/* Helpers of operations along one dimension: the sizes of an array before, in and after that dimension, and the letter
+ * of the dimension in the operation's rule. */
 #include "tensor/along.h"
 
 along ad_along(const ad_array *array, int dim) {

@@ -11,8 +11,8 @@ void ad_arena_destroy(ad_arena *arena);
  * Returns NULL if there is no memory: the error message is then set and the arena unchanged. */
 void *ad_arena_take(ad_arena *arena, size_t bytes);
 void *ad_arena_take_zeroed(ad_arena *arena, size_t bytes);
-/* Takes all pieces back. If the step needed more than any step before, allocates one chunk of its size, so that an
- * equal step then allocates nothing. */
+/* Takes all pieces back. If this step took more memory than every earlier one, allocates one chunk as large as its
+ * peak, so that another step of the same size allocates nothing. */
 void ad_arena_reset(ad_arena *arena);
 /* ad_arena_mark returns the present position; ad_arena_rewind takes back all pieces that were taken after that
  * position. */

@@ -11,8 +11,8 @@
  * limits only blocks of narrow dtypes; a block of another dtype has all positions of the part. */
 enum { BLOCK_ROWS = 64, BLOCK_COLUMNS = 512, VECTOR = 32 };
 
-/* One block of rows of one head against one run of columns (consecutive positions of k). Each row sees all columns
- * of the run, or only the first few. */
+/* One block of rows of one head of q, together with one run of columns (consecutive positions of k). Each row sees all
+ * columns of the run, or only the first few. */
 typedef struct block {
   ad_dtype dtype, wide;
   size_t head_dim;
@@ -231,8 +231,8 @@ static void *read_at(const block *at, void *scratch, size_t piece) {
   return element(at->dtype, scores_at(at, scratch, 2), piece * at->rows * at->columns);
 }
 
-/* Adds the scores of one row to its running maximum and sum, and writes their exponentials for the product with v. The
- * row's result so far is rescaled to the new maximum. */
+/* Adds the scores of one row to the row's running maximum and sum of exponentials, and replaces the scores by their
+ * exponentials for the product with v. The row's result so far is rescaled to the new maximum. */
 static void take_row(const block *at, const attention_forward *all, size_t row) {
   const row_kernels *wide = ad_rows(at->wide);
   void *scores = scores_row(at, at->wide, scores_at(at, all->scratch, 0), row);

@@ -43,7 +43,8 @@ typedef struct attention_forward {
   attention_sizes size;
   ad_dtype dtype;
   const void *q;
-  /* sums in the wide dtype; until ad_attention_end each row is multiplied by the row's sum of exponentials */
+  /* sums in the wide dtype; until ad_attention_end divides it, each row still has the row's sum of exponentials as a
+   * factor */
   void *out;
   row_state state;
   void *scratch; /* memory of ad_attention_scratch_bytes bytes */

@@ -18,9 +18,9 @@ static ad_array describe_gradient(const ad_tape *tape, const ad_tensor *tensor) 
 }
 
 /* Forms the gradient of a parameter directly in the reducer's bucket, if the bucket has the gradient's dtype and this
- * is the last run of backward and the first to reach the parameter. Gradients of earlier runs, and of the pass of
- * inputs, stay on the tape, because the reducer takes each submitted gradient as complete. Sets *done if the bucket is
- * used, and *adds if the bucket already has the sum of earlier microbatches. */
+ * is the last run of backward and the first time that it reaches the parameter. Gradients of earlier runs, and of a
+ * first walk (WALK_INPUTS), stay on the tape, because the reducer takes each submitted gradient as complete. Sets *done
+ * to 1 if the bucket is used, and *adds to 1 if the bucket already has the sum of earlier microbatches. */
 static ad_status form_in_reducer(const ad_tape *tape, ad_tensor *tensor, int *adds, int *done) {
   ad_reducer *reducer = ad_is_parameter(tensor) ? tensor->from->reducer : NULL;
   *done = 0;
@@ -63,8 +63,8 @@ static int forms_alone(const ad_tape *tape, const ad_tensor *tensor) {
   return has_single_shares(tape, tensor) && tensor->has_grad;
 }
 
-/* Fills a slot with the memory of a tensor's gradient, or with memory of its own if the share forms alone. An operation
- * or a seed then writes its share of the gradient there. */
+/* Sets the memory of a slot, into which an operation or a seed then writes its share of the tensor's gradient: the
+ * gradient's memory or, if the share forms alone, separate memory. */
 static ad_status claim(ad_tape *tape, ad_tensor *tensor, ad_gradient_slot *slot) {
   int is_leaf = !tensor->op;  // a leaf passes its gradient to no operand: the gradient adds up over all runs
   if (forms_alone(tape, tensor)) {
@@ -93,7 +93,8 @@ static int stands_twice(const ad_tensor *out, int i) {
   return 0;
 }
 
-// Returns 1 if this is the walk of inputs and some operand of `out` gets its gradient only in the walk of weights.
+// Returns 1 if this is the first of two walks (WALK_INPUTS) and some operand of `out` gets its gradient only in the
+// second (WALK_WEIGHTS).
 static int is_to_wait(const ad_tape *tape, const ad_tensor *out) {
   return tape->walk == WALK_INPUTS && ad_walk_fills(WALK_WEIGHTS, out);
 }
@@ -106,8 +107,8 @@ static int takes_over(const ad_tape *tape, const ad_tensor *out, uint64_t filled
          !out->is_kept && operand->grad_dtype == out->grad_dtype && !stands_twice(out, 0) && !is_to_wait(tape, out);
 }
 
-/* Gives a slot to each operand whose gradient this call of backward fills. *alone: the operands whose share forms in
- * memory of its own, one bit each. */
+/* Sets a slot for each operand whose gradient this call of backward fills. Sets *alone to the operands, one bit each,
+ * whose share forms in separate memory. */
 static ad_status claim_slots(ad_tape *tape, ad_tensor *out, uint64_t filled, ad_gradient_slot *slot, uint64_t *alone) {
   if (takes_over(tape, out, filled)) {
     ad_tensor *operand = out->operand[0];
@@ -149,7 +150,8 @@ static ad_status pass_to_reducer(ad_tape *tape, ad_tensor *parameter) {
 }
 
 // Counts one share of the gradient as received. After the last share the gradient is complete, and a parameter's
-// gradient is submitted; not in the pass of inputs, where parameters get only the gradients at which backward starts.
+// gradient is submitted. The first of two walks (WALK_INPUTS) submits nothing, because it computes no gradients of
+// parameters.
 static ad_status one_use_less(ad_tape *tape, ad_tensor *tensor) {
   if (!tensor->carries || --tensor->uses) return AD_OK;
   int is_due = tape->began_last && tape->walk != WALK_INPUTS;
@@ -166,9 +168,9 @@ static void add_to_earlier(const ad_tensor *out) {
   if (out->grad.data) ad_rows(out->grad.dtype)->put(out->earlier, out->grad.data, 1, ad_array_numel(&out->grad), 1);
 }
 
-// In the pass of inputs: the operands that inputs reach got the gradient of `out`, which is kept for the other
-// operands. If the caller keeps the gradient, too (ad_keep), the caller may read it meanwhile, added to that of earlier
-// runs.
+// Called in the first of two walks (WALK_INPUTS), when all operands that are computed from inputs got the gradient of
+// `out`: keeps this gradient for the remaining operands, which the second walk serves. If the caller wants the
+// gradient, too (ad_keep), adds the gradient of earlier runs, so that the caller can read the sum between the walks.
 static void wait_for_weights(ad_tensor *out) {
   out->takes_shares = 0;
   out->waits = 1;
@@ -178,8 +180,8 @@ static void wait_for_weights(ad_tensor *out) {
   swap_with_earlier(out);
 }
 
-// Called in the pass of weights, when the remaining operands got the gradient of `out` that waited for them. Gives the
-// gradient's memory back.
+// Called in the second of two walks (WALK_WEIGHTS), when the remaining operands got the gradient of `out` that was kept
+// for them. Gives this gradient's memory back.
 static ad_status end_waiting(ad_tape *tape, ad_tensor *out, int passed_on) {
   out->waits = 0;
   if (out->has_earlier) {
@@ -190,8 +192,8 @@ static ad_status end_waiting(ad_tape *tape, ad_tensor *out, int passed_on) {
   return out->is_kept || passed_on ? AD_OK : ad_block_give(tape, ad_array_bytes(&out->grad), out->grad.data);
 }
 
-// Called when all operands got the gradient: gives its memory back. A gradient that the caller keeps (ad_keep) stays,
-// added to that of earlier runs.
+// Called when all operands got the gradient of `out`: gives the gradient's memory back. A gradient that the caller
+// keeps (ad_keep) stays, added to that of earlier runs.
 static ad_status leave(ad_tape *tape, ad_tensor *out, int passed_on) {
   out->takes_shares = 0;
   if (!out->is_kept) {
@@ -267,8 +269,8 @@ static ad_status pass_unreached(ad_tape *tape) {
   return AD_OK;
 }
 
-// Announces to the reducers which gradients the pass of weights will still submit, so that no bucket is reduced before
-// these arrive.
+// Announces to the reducers which gradients the second walk (WALK_WEIGHTS) will still submit, so that no bucket is
+// reduced before these arrive.
 static void expect_weights(const ad_tape *tape) {
   for (const ad_tensor *each = tape->last; each; each = each->previous) {
     if (!ad_is_parameter(each) || !each->from->reducer || !(each->uses || each->has_grad)) continue;
@@ -281,7 +283,7 @@ static ad_status seed(ad_tape *tape, const start *from, size_t i) {
   ad_tensor *output = from->outputs[i];
   ad_gradient_slot slot = {.data = NULL};
   ad_array arrives = {0};
-  // the array may be the output's own gradient, which claim() moves
+  // the array that arrives may be the output's own gradient, which claim() moves
   if (arriving(from, i)) arrives = *arriving(from, i);
   int is_alone = output->carries && forms_alone(tape, output);
   if (output->carries) AD_TRY(claim(tape, output, &slot));

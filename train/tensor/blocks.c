@@ -98,12 +98,12 @@ static ad_tensor *owner_of(ad_tensor *value) {
 
 void ad_tape_lend(ad_tensor *value) { owner_of(value)->is_lent = 1; }
 
-// Returns 1 if the pass of weights will still call backward of `out`.
+// Returns 1 if the second walk (WALK_WEIGHTS) will still call backward of `out`.
 static int is_to_come(const ad_tape *tape, const ad_tensor *out) {
   return tape->defers_weights && out->op && (out->waits || (!out->reached && (out->uses || out->takes_shares)));
 }
 
-/* Marks the values that the backward of `out` will read in the pass of weights. */
+/* Marks the values that the backward of `out` will read in the second walk (WALK_WEIGHTS). */
 static void need_for(ad_tensor *out) {
   uint64_t unread = ad_operation_unread(out->op, ad_walk_fills(WALK_WEIGHTS, out));
   for (int i = 0; i < out->operand_count; i++)

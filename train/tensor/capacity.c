@@ -137,7 +137,8 @@ static ad_status take_memory(ad_tape *tape, const ad_routing *routing, search *s
   return take_indices(tape, routing->experts * PIVOTS, &s->below);
 }
 
-/* Returns the number of choices of all ranks. In the worst case of a plan, each other rank has `crowd` tokens. */
+/* Returns the number of choices of all ranks. For the worst case of a plan, assumes that each other rank has `crowd`
+ * tokens. */
 static int64_t count_all_choices(const ad_tape *tape, const ad_routing *routing, const search *s) {
   ad_group group = everyone(tape, routing);
   size_t crowd = tape->options.crowd, others = (size_t)ad_group_size(&group) - 1;

@@ -16,7 +16,7 @@
 /* Records that the bug took effect. */
 static void fire(void *context) { ((ad_known_bug_scene *)context)->fired = 1; }
 
-/* Leaves out the keys of the last turn (step) of the ring. */
+/* Leaves out the keys of the last step (`turn`) of the ring. */
 static void leave_last_turn(void *context, void *passing) {
   ring_turn_passing *at = passing;
   if (!at->turn || at->turn + 1 != at->ring->members) return;
@@ -24,7 +24,7 @@ static void leave_last_turn(void *context, void *passing) {
   fire(context);
 }
 
-/* Masks keys that arrived from another rank by this rank's own positions instead of those keys' positions. */
+/* Applies the causal mask to keys that arrived from another rank as if these keys had this rank's own positions. */
 static void mask_by_own_positions(void *context, void *passing) {
   ring_turn_passing *at = passing;
   if (!at->is_masked || !at->turn || at->own->count != at->columns->count) return;
@@ -93,7 +93,7 @@ static void round_within_product(void *context, void *passing) {
   const gemm_product *of = pass->product;
   uint16_t *sums;
   if (scene->kept || of->values != AD_BF16 || !of->k || ad_new((size_t)(of->m * of->n), &sums)) return;
-  scene->kept = of; /* the smaller products, too, pass this injection point */
+  scene->kept = of; /* set first: the smaller products of this computation reach this injection point, too */
   sum_in_bf16(of, sums);
   ad_gemm_write_out(of, sums, AD_BF16);
   scene->kept = NULL;

@@ -8,7 +8,7 @@
 #include "tensor/tape.h"
 #include "layout/type.h"
 
-/* Returns the transition from one type to another that moves no bytes and leaves each rank its part: a conversion or a
+/* Returns a transition from one type to another that moves no bytes and keeps each rank's local part: a conversion or a
  * declaration. Returns AD_MOVE_COUNT if there is none. */
 static ad_move entry_between(ad_type from, ad_type to) {
   static const ad_move moves[] = {AD_MOVE_CONVERT, AD_MOVE_DECLARE};

@@ -2,7 +2,7 @@
 #include "bridge/bridge.h"
 #include "tensor/tape.h"
 
-/* ordinal: number of the transition on its tape */
+/* ordinal: index of the transition among those of its tape, from 0 */
 typedef struct bridge_numbers {
   ad_bridge *bridge;
   int ordinal;
@@ -27,7 +27,7 @@ static ad_status bridge_forward(ad_tape *tape, ad_tensor *out) {
   return ad_bridge_forward_at(numbers_of(out)->bridge, &out->operand[0]->array, &out->array, out->site);
 }
 
-// Returns the bytes of scratch memory: room for the gradient before it is added to an earlier one.
+// Returns the bytes of scratch memory: for this share of the gradient, until it is added to an earlier share.
 static size_t bridge_scratch(const ad_tensor *out) {
   const ad_tensor *x = out->operand[0];
   return x->carries ? ad_numel(x) * ad_dtype_size(x->grad_dtype) : 0;
@@ -51,8 +51,8 @@ static const ad_operation bridge_operation = {.name = "bridge",
                                               .forward = bridge_forward,
                                               .backward = bridge_backward};
 
-/* Returns 1: `stay` is for a bridge over which no rank needs another rank's elements, so value and gradient keep their
- * memory. */
+/* Always returns 1: the record `stay` is used only for a bridge over which no rank needs another rank's elements, so
+ * value and gradient keep their memory. */
 static int is_local(const ad_tensor *out) { return 1; }
 
 static const ad_operation stay = {.name = "bridge",

@@ -6,7 +6,8 @@
 #include "kernels/kernels.h"
 #include "tensor/tape.h"
 
-/* Raises *overflow to the largest value that became infinite in a dtype of smaller range than f32's. */
+/* If the communication dtype has a smaller range than f32, raises *overflow to the largest value that became infinite
+ * in it. */
 static void note_overflow(const void *narrow, ad_dtype comm_dtype, double scale, const void *from, ad_dtype dtype,
                           size_t n, double *overflow) {
   if (ad_dtype_needs_scale(comm_dtype) && overflow)

@@ -160,7 +160,7 @@ static scaling scale(const ad_tensor *out, size_t row, int i) {
   return *scaling_of(out, row, i) = (scaling){largest, rows->exp_sum(out->scratch, x, largest, width)};
 }
 
-/* Returns an element less the largest of its row. */
+/* Returns an element of a row minus the largest element of this row. */
 static double below(const ad_tensor *out, scaling s, int i, size_t at) {
   return ad_element(out->operand[i]->array.dtype, out->operand[i]->array.data, at) - s.largest;
 }

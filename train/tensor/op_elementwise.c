@@ -264,7 +264,7 @@ static void *piece_of(const ad_tensor *out, const ad_gradient_slot *slot, size_t
   return slot->data ? ad_at(out, slot->data, at) : unused;
 }
 
-/* One exponential serves both gradients, so both are always computed. A gradient that is not wanted is written, piece
+/* Always computes both gradients, because one exponential serves both. A gradient that is not wanted is written, piece
  * by piece, to memory that nothing reads. */
 static ad_status swiglu_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   double unused[SWIGLU_PIECE];

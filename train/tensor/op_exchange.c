@@ -12,7 +12,7 @@ typedef struct exchange_numbers {
   /* send_rows: rows to each member of the group; receive_rows: rows from each */
   const size_t *send_rows, *receive_rows;
   ad_row_order sent, received;
-  /* number of the transition on its tape */
+  /* index of the transition among those of its tape, from 0 */
   int ordinal;
 } exchange_numbers;
 
@@ -42,7 +42,7 @@ static ad_status exchange_forward(ad_tape *tape, ad_tensor *out) {
   return ad_transit_run(tape->comm, &transit, &out->operand[0]->array, &out->array);
 }
 
-// Returns the bytes of scratch memory: room for the gradient before it is added to an earlier one.
+// Returns the bytes of scratch memory: for this share of the gradient, until it is added to an earlier share.
 static size_t exchange_scratch(const ad_tensor *out) {
   return out->operand[0]->carries ? ad_array_bytes(&out->operand[0]->array) : 0;
 }
@@ -179,7 +179,7 @@ static ad_status order_rows(ad_tape *tape, ad_routing *routing, size_t members, 
   return AD_OK;
 }
 
-/* Prepares the routing for the exchange. */
+/* Prepares the exchange of rows: exchanges the counts and computes the orders of rows. */
 static ad_status prepare(ad_tape *tape, ad_routing *routing, const ad_group *group, const char *site) {
   size_t members = (size_t)ad_group_size(group), *theirs;
   int64_t index = ad_group_index(group, ad_comm_rank(tape->comm));
@@ -204,7 +204,8 @@ static exchange_numbers numbers_between(ad_axes over, const ad_routing *routing)
                             .received = routing->expert_order};
 }
 
-/* Returns the numbers of the exchange back, from those of the exchange to the experts. */
+/* Returns the arguments of the exchange that brings rows back from the experts; `there` are those of the exchange to
+ * the experts. */
 static exchange_numbers reversed(exchange_numbers there) {
   exchange_numbers back = {.axes = there.axes, .send_rows = there.receive_rows, .receive_rows = there.send_rows};
   back.sent = there.received;

@@ -18,7 +18,7 @@ enum { LARGEST, SUM, TARGET, STATISTICS }; /* the statistics of one row, in one 
 typedef struct loss_numbers {
   ad_axes over; /* the axes that shard the vocabulary; the statistics are gathered over them */
   int times;    /* how often the statistics are gathered: 1, unless a mutation changes it */
-  int ordinal;  /* number of the gather among the transitions of its tape */
+  int ordinal;  /* index of the gather among the transitions of its tape, from 0 */
 } loss_numbers;
 
 static const loss_numbers *numbers_of(const ad_tensor *out) { return out->own; }

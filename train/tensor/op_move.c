@@ -13,7 +13,7 @@ typedef struct move_numbers {
   ad_move move;
   ad_axes axes;
   ad_type from, to;
-  int ordinal; /* number of the transition on its tape, in the order of recording */
+  int ordinal; /* index of the transition among those of its tape, from 0 */
 } move_numbers;
 
 static const move_numbers *numbers_of(const ad_tensor *out) { return out->own; }
@@ -88,7 +88,7 @@ static ad_status move_forward(ad_tape *tape, ad_tensor *out) {
   return execute(tape, out, 0, &out->operand[0]->array, &out->array);
 }
 
-// Returns the bytes of scratch memory: room for the gradient before it is added to an earlier one.
+// Returns the bytes of scratch memory: for this share of the gradient, until it is added to an earlier share.
 static size_t move_scratch(const ad_tensor *out) {
   const ad_tensor *x = out->operand[0];
   return x->carries ? ad_numel(x) * ad_dtype_size(x->grad_dtype) : 0;
@@ -141,8 +141,8 @@ static ad_axes axes_at_once(const ad_array *x, const move_numbers *at, const cha
 
 static int is_same_on_all(ad_type type) { return type == AD_R || type == AD_I || type == AD_P; }
 
-// Returns the axes that a name like "dp" includes, that the mesh does not name and that need no transition: axes of one
-// rank with the wanted type or with a type that means the same there (on one rank R, I and P do).
+// Returns those axes of a name like "dp" that need no transition. They are axes that the mesh does not name, so they
+// have one rank, and on one rank the value's type means the same as the wanted one (R, I and P do).
 static ad_axes axes_left_out(const ad_layout *layout, const move_numbers *at, ad_axes axes) {
   ad_axes named = ad_mesh_named(layout->mesh), out = 0;
   if (!(axes & named)) return 0;

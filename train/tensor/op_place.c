@@ -20,9 +20,9 @@ static ad_status check_shapes(const ad_tensor *out) {
                  out->site, ad_shape_print(&y->shape, b, sizeof b), ad_shape_print(&x->shape, a, sizeof a));
 }
 
-/* Appends the transition of this operand from type `from` to type `to`, if there is one that keeps the shape. With
- * `states` 1 only a transition that states a fact which types cannot check is appended, with 0 only one that does
- * not. */
+/* Appends the suggestion to make the transition of this operand from type `from` to type `to`, and returns 1, if there
+ * is such a transition that keeps the shape. `states` 1: only if the transition states a fact that types cannot check;
+ * 0: only if it states no such fact. */
 static int takes(ad_text *text, int operand, ad_type from, ad_type to, int states) {
   ad_way way = ad_way_direct(from, to);
   char a[AD_TYPE_TEXT_MAX], b[AD_TYPE_TEXT_MAX];

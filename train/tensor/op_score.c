@@ -171,8 +171,8 @@ static ad_status choice_describe(ad_tape *tape, ad_tensor *out) {
   return take_routing(tape, out);
 }
 
-/* Returns the number by which experts are chosen: the score plus the balancing bias. The bias is used for nothing
- * else. */
+/* Returns the number by which a token's experts are chosen: the score plus the balancing bias, which is used for
+ * nothing else. */
 static double rank_of(const ad_tensor *out, size_t token, size_t expert) {
   const ad_array *bias = numbers_of(out)->bias;
   size_t experts = ad_columns(out->operand[0]);

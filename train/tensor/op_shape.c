@@ -51,7 +51,7 @@ static void for_each_run(swap s, void (*put)(void *context, size_t here, size_t 
               (((before * s.b + b) * s.between + between) * s.a + a) * s.after);
 }
 
-/* The context of `put`. */
+/* The context of the function `put` that for_each_run calls. */
 typedef struct transposing {
   ad_tensor *out;
   const ad_gradient_slot *slot;

@@ -10,7 +10,7 @@
 
 struct ad_tensor {
   ad_tape *tape;
-  ad_tensor *previous;    /* the tensor recorded before this one */
+  ad_tensor *previous;    /* the tensor recorded on the tape before this tensor */
   const ad_operation *op; /* NULL: this is a leaf */
   const char *site;
   ad_tensor **operand;
@@ -28,7 +28,8 @@ struct ad_tensor {
   unsigned char is_lent; /* another tape or rank reads the value until this tape's reset */
   /* 1: a later call of backward reads the value (is_needed), or `saved` (needs_saved) */
   unsigned char is_needed, needs_saved;
-  /* for a parameter: the set of parameters to which it belongs, with number `param`; NULL if this is not a parameter */
+  /* for a parameter: the set of parameters to which it belongs, and its index `param` in that set; NULL if this is not
+   * a parameter */
   const ad_parameters *from;
   size_t param;
   /* During one run of backward: `uses` counts the operations and seeds whose share is still missing from the
@@ -37,10 +38,11 @@ struct ad_tensor {
   int uses, takes_shares;
   /* 1: `earlier` is valid */
   int has_earlier;
-  /* 1: computed from an input, so that its gradient belongs to the pass of inputs; 0: to the pass of weights */
+  /* 1: computed from an input, so that the first of two walks (WALK_INPUTS) computes its gradient; 0: the second
+   * does */
   unsigned char reached;
   unsigned char shares_value; /* the value lies in operand 0's memory */
-  /* 1: the gradient was passed to the operands that inputs reach, not yet to the other operands */
+  /* 1: the gradient was passed to the operands that are computed from inputs, but not yet to the other operands */
   unsigned char waits;
   /* Only for a tensor whose gradient is kept (ad_keep): the gradient of earlier runs of backward, while `grad`
    * collects that of this run. While `waits` is 1: the gradient of this run, and `grad` is the sum of both. */

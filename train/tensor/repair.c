@@ -193,8 +193,8 @@ static int is_move(const ad_operation *op) {
   return !strcmp(op->name, "move");
 }
 
-/* Compares two repairs for sorting: repairs that state no unchecked fact come first, then shorter ones, then those at
- * the refused call. */
+/* Compares two repairs for sorting: repairs that state no unchecked fact come first, then repairs of fewer steps, then
+ * repairs of the refused call itself. */
 static int before(const void *a, const void *b) {
   const ad_repair *one = a, *other = b;
   int by_states = ad_repair_states(one) - ad_repair_states(other), by_steps = one->way.count - other->way.count;
@@ -218,7 +218,7 @@ static void note_refused(void *context, void *passing) {
   to->refused = 1;
   ad_injection watched = ad_injection_set(AD_INJECT_REFUSED, (ad_injection){0});
   trying t = {.to = to, .call = call};
-  tape->reported = 1; /* the other ranks must not learn of errors of the tries */
+  tape->reported = 1; /* errors of the trials must not be reported to the other ranks */
   for (int i = 0; i < call->count; i++) try_operand(&t, i);
   ad_injection_set(AD_INJECT_REFUSED, watched);
   tape->status = failed.status;
@@ -246,7 +246,7 @@ static int is_refused_call(const ad_repair *repair, const ad_operation_passing *
   return !(repair->axes & ~identical);
 }
 
-/* Replaces operands by their converted values, if the repair is for later uses, too. */
+/* Replaces operands that a repair for all later uses has converted before by their converted values. */
 static void use_what_stays(ad_mending *m, const ad_operation_passing *call) {
   if (call->tape->transitions < m->transitions) m->before = NULL; /* the tape was reset */
   for (int i = 0; i < call->count; i++)

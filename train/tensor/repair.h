@@ -29,7 +29,7 @@ int ad_repair_states(const ad_repair *repair);
 
 /* The repairs of the first refused call. */
 typedef struct ad_repairs {
-  ad_repair *list; /* sorted: repairs that state nothing first, then shorter ones */
+  ad_repair *list; /* sorted: repairs that state no unchecked fact first, then repairs of fewer steps */
   size_t count, capacity;
   int refused;      /* 1: a call was refused */
   ad_status status; /* AD_MEMORY if the list is incomplete */

@@ -38,8 +38,8 @@ static char *arrived(const key_ring *ring, int64_t turn, int half) {
   return gradient_half(ring, GRADIENT_PAIRS, 0) + (2 * pair + (size_t)half) * half_bytes(ring);
 }
 
-/* Return the buffers of gradients, of k (half 0) or v (half 1): `gradient` one of two that alternate with the turns,
- * `gathered` the one for arriving gradients. */
+/* `gradient` returns one of two buffers of gradients, which alternate with the turns; `gathered` returns the buffer for
+ * arriving gradients. `half` 0 is k, 1 is v. */
 static char *gradient(const key_ring *ring, int64_t turn, int half) {
   return gradient_half(ring, (size_t)(turn % 2), half);
 }

@@ -55,8 +55,8 @@ typedef struct ring_passing {
   int backward;
 } ring_passing;
 
-/* Argument of functions at the injection point AD_INJECT_RING_TURN: one turn of the ring, whose positions may be
- * changed. */
+/* Argument of functions at the injection point AD_INJECT_RING_TURN: one step (turn) of the ring. A function may change
+ * `columns`. */
 typedef struct ring_turn_passing {
   const key_ring *ring;
   int64_t turn;

@@ -300,7 +300,8 @@ static void release_parameter(ad_tensor *parameter) {
   parameter->array.data = NULL;
 }
 
-/* Releases the parameters among the first `count` operands, in reverse order. */
+/* Releases the parameters among the first `count` operands, in reverse order; not those in the bit set `unread`, which
+ * were not acquired. */
 static void release_first(ad_tensor *out, int count, uint64_t unread) {
   for (int i = count; i-- > 0;) {
     if (is_held(out, i, unread)) release_parameter(out->operand[i]);

@@ -23,7 +23,8 @@ typedef struct tape_memory {
   size_t tapes; /* number of tapes that use this memory, if it is shared */
 } tape_memory;
 
-/* Which gradients a walk of backward computes: all, those that inputs reach, or the remaining ones. */
+/* Which gradients a walk of backward computes: WHOLE all, INPUTS only those of tensors computed from inputs, WEIGHTS
+ * the remaining ones. */
 typedef enum tape_walk { WALK_WHOLE, WALK_INPUTS, WALK_WEIGHTS } tape_walk;
 
 /* Losses of single samples. cross_entropy adds this rank's part of the loss of each sample (a row of the targets' first
@@ -49,13 +50,13 @@ struct ad_tape {
   int64_t position;    /* position of the first token of the tape's sequences; see ad_tape_continue */
   /* the tensor recorded last */
   ad_tensor *last;
-  ad_tensor dead;                  /* the tensor that failed operations return */
-  int runs_forward;                /* 1: an operation was recorded since the last run of backward */
-  int began_last;                  /* 1: the last run of backward before the next reset has begun */
-  tape_walk walk;                  /* the present walk, or the last one if none runs */
-  int defers_weights;              /* 1: the last run was a pass of inputs, so that ad_backward_weights must follow */
-  int transitions;                 /* number of transitions recorded so far */
-  int reported;                    /* 1: the error was reported to the other ranks */
+  ad_tensor dead;     /* the tensor that failed operations return */
+  int runs_forward;   /* 1: an operation was recorded since the last run of backward */
+  int began_last;     /* 1: the last run of backward before the next reset has begun */
+  tape_walk walk;     /* the present walk, or the last one if none runs */
+  int defers_weights; /* 1: the last run made only the walk WALK_INPUTS, so that ad_backward_weights must follow */
+  int transitions;    /* number of transitions recorded so far */
+  int reported;       /* 1: the error was reported to the other ranks */
   const ad_sample_losses *samples; /* where losses of single samples go; NULL: they are not wanted */
   ad_status status;
   char message[AD_MESSAGE_MAX];
@@ -66,7 +67,7 @@ struct ad_tape {
 typedef struct ad_record_passing {
   const char *site;
   ad_move move;
-  int ordinal;  /* number of the transition on its tape */
+  int ordinal;  /* index of the transition among those of its tape, from 0 */
   ad_axes axes; /* axes over which the transition is recorded */
   int times;    /* how often the transition is recorded: 1; a mutation may set it to 0 (left out) or more */
   int carries;  /* 1: the moved value carries a gradient */
@@ -116,7 +117,8 @@ void ad_memory_note_peak(tape_memory *memory, int dry);
 /* Takes a gradient's memory, perhaps that of a consumed gradient of the same size; ad_block_give gives it back. */
 ad_status ad_block_take(ad_tape *tape, size_t bytes, void **out) AD_CHECKED;
 ad_status ad_block_give(ad_tape *tape, size_t bytes, void *data) AD_CHECKED;
-/* Takes the memory of a value, or of what forward saves: a block of the shared memory if there is one, else new. */
+/* Takes memory for a value, or for what an operation's forward saves: a block of the shared memory if there is one,
+ * otherwise new memory. */
 ad_status ad_value_take(ad_tape *tape, size_t bytes, void **out) AD_CHECKED;
 /* For tapes that share a pool, after a pass: gives back the values and saved memory that no later pass and no other
  * tape will read. A tensor's array has no data after its value was given back. */
@@ -162,8 +164,9 @@ size_t ad_tape_most_routed(const ad_tape *tape); /* the most tokens that chose e
  * has this position in ad_rotary, and ad_attention takes `position` more keys and values than rows, those of the
  * earlier tokens. */
 void ad_tape_continue(ad_tape *tape, int64_t position);
-/* a times microbatch m's share of the count: ad_count_of(m) / total; 0 if the total is 0. For a loss that is not
- * linear in its sums: such a loss is defined for each microbatch over all ranks, and weighted like its microbatch. */
+/* Returns `a` times microbatch m's share of the count, ad_count_of(m) / total, or 0 if the total is 0. It is for a loss
+ * that is not linear in its sums: such a loss is computed for each microbatch over all ranks, and has the weight of its
+ * microbatch. */
 ad_tensor *ad_share_at(ad_tape *tape, ad_tensor *a, const ad_count *count, size_t m, const char *site);
 #define ad_share(...) ad_share_at(__VA_ARGS__, AD_HERE)
 

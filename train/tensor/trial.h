@@ -8,7 +8,8 @@
  * operation. */
 typedef ad_tensor *(*ad_trial_apply)(ad_tape *tape, ad_tensor *const *x, const void *context);
 
-/* Streams of the random numbers of operand 0 (operand i has the i-th after it) and of the gradient that arrives. */
+/* Numbers of the random streams: operand i is drawn from stream AD_TRIAL_OPERANDS + i, the gradient that arrives from
+ * stream AD_TRIAL_ARRIVING. */
 enum { AD_TRIAL_OPERANDS = 1000, AD_TRIAL_ARRIVING = 2000 };
 
 /* One trial of an operation; its arrays are f64. */

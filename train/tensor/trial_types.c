@@ -110,7 +110,7 @@ static double largest(const double *numbers, size_t n) {
   return most;
 }
 
-/* Compares what a rank computed with its part of the full value. */
+/* Compares what a rank computed (parts[rank]) with this rank's part of the full value. */
 static ad_status part_is(const stage *s, const ad_array *const *parts, size_t rank, const double *full,
                          const char *what, size_t number) {
   const ad_array *own = parts[rank];
@@ -155,8 +155,8 @@ static ad_status gradients_are_right(const stage *s) {
 
 /* ---- trying one way to lay out the operands ---- */
 
-/* Returns 1 if ranks communicated. Ranks that are computed one after another cannot communicate, so their results would
- * mean nothing. */
+/* Returns 1 if ranks communicated. Their results then mean nothing, because ranks that are computed one after another
+ * do not get each other's values. */
 static int talked(const stage *s) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < s->size; i++) bytes += ad_comm_bytes(s->player[i].comm) - s->player[i].bytes;

@@ -9,7 +9,7 @@
 
 typedef struct drawing {
   uint64_t seed;     /* seed of this name and step */
-  int64_t first;     /* the number of the array's first sample */
+  int64_t first;     /* index, in the whole batch, of the array's first sample */
   int64_t of_sample; /* number of elements of one sample */
   ad_array *array;
   size_t written; /* elements of the local part written so far, in storage order */
