@@ -50,8 +50,8 @@ ad_tensor *ad_decoder_blocks(const ad_decoder *d, ad_tape *t, ad_tensor *x) {
   return x;
 }
 
-/* Returns the last token's row of x [1, seq, d_model]. Sampling needs no other, because it computes the next token's
- * logits only. */
+/* Returns the last token's row of x [1, seq, d_model]. Sampling needs only this row, because it computes only the
+ * logits of the next token. */
 static ad_tensor *last_row(ad_tape *t, ad_tensor *x) {
   const ad_array *array = ad_tensor_array(x);
   if (!array || ad_tape_status(t)) return x;
@@ -141,8 +141,8 @@ static double head_elements(const ad_decoder *d) {
   return (double)(ad_decoder_vocabulary(d->options) * d->options->d_model);
 }
 
-/* Returns how many elements of matrices a token of this stage is multiplied with. Matrices of experts count by the
- * share that one token uses. The first stage's embedding is only looked up, so it does not count. */
+/* Returns the number of matrix elements that a token is multiplied with on this stage. Matrices of experts count by the
+ * share that one token uses. The first stage's embedding does not count, because its rows are only looked up. */
 static double elements_of(const ad_decoder *d, const ad_declarations *params, const ad_decoder_stage *stage) {
   double elements = 0;
   for (size_t i = 0; i < params->count; i++) {
@@ -162,8 +162,8 @@ static double attention_elements(const ad_decoder *d, int64_t seq) {
 
 /* ---- dividing the decoder into stages of a pipeline ---- */
 
-/* Divides the layers into stages of similar cost. All blocks cost the same, so one block is declared only to find its
- * cost. */
+/* Divides the layers into stages of similar cost. All blocks cost the same, so one block is declared here, only to find
+ * that cost. */
 static ad_status cut_layers(ad_decoder *d, const ad_mesh *mesh, int64_t *out) {
   ad_declarations block = ad_declarations_on(mesh);
   declare_block(d, &block, 0);

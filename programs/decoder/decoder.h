@@ -51,11 +51,11 @@ struct ad_decoder {
   size_t stage_count;
   const ad_decoder_stage *stage; /* the stage whose phase is running */
   ad_tensor **leaves;            /* one for each parameter of the running stage, in the present microbatch */
-  ad_array **states; /* the states of all stages; those of a stage are set by its first phase, and stay NULL if it is
-                      * on other ranks */
+  /* the states of all stages; a stage's first phase sets its states, which stay NULL if the stage is on other ranks */
+  ad_array **states;
 };
 
-/* Adds a module called `name` on the program's mesh number `module`. If the program has stages, adds one module for
+/* Adds a module called `name` on the program's mesh with index `module`. If the program has stages, adds one module for
  * each stage, on this mesh and the following ones. Borrows the options and the branch. */
 ad_status ad_decoder_create(ad_decoder *decoder, const ad_decoder_options *options, const ad_branch *branch,
                             void *branch_own, double expert_share, const char *name, size_t module,
@@ -85,7 +85,8 @@ void ad_decoder_end(const ad_decoder *decoder, ad_phase_run *at);
 /* Returns the logits [1, 1, vocabulary] of the token after `tokens` [1, rows]. kept[i] has block i's keys and values of
  * the tokens in earlier calls. For one rank and one stage; the caller sets decoder->leaves and decoder->states. */
 ad_tensor *ad_decoder_continue(const ad_decoder *decoder, ad_tape *t, ad_tensor *tokens, ad_kept_keys *const *kept);
-/* Returns 1 if the head is tied to an embedding on another stage, which must then transfer it to the head's stage. */
+/* Returns 1 if the head is tied to an embedding on another stage. The stage of the embedding must then transfer the
+ * table to the stage of the head. */
 int ad_decoder_gives_table(const ad_decoder *decoder);
 /* Returns the layout of the residual stream between blocks, on a stage's mesh. */
 ad_layout ad_decoder_stream_layout(const ad_decoder *decoder, const ad_mesh *mesh);

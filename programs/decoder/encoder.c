@@ -10,7 +10,7 @@ static const ad_parallel plain = {0};
 
 /* ---- declaring the encoder's parameters ---- */
 
-/* Declares a matrix of which all ranks of tp have identical replicas and make the same use. */
+/* Declares a matrix that all ranks of tp have as identical replicas and use in the same way. */
 static size_t declare_matrix(ad_declarations *to, const char *name, int64_t in, int64_t out) {
   ad_param_spec matrix = {.size = sizeof matrix,
                           .shape = {2, {in, out}},

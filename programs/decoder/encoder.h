@@ -21,7 +21,7 @@ typedef struct ad_encoder_shape {
 
 typedef struct ad_encoder {
   ad_encoder_shape shape;
-  size_t input, output; /* the two matrices' numbers in the module's list of parameters */
+  size_t input, output; /* indices of the two matrices in the module's list of parameters */
   ad_encoder_block *blocks;
   ad_norm_layer final_norm;
   size_t param_count;
@@ -29,7 +29,7 @@ typedef struct ad_encoder {
   double product_elements; /* elements of all matrices that a position is multiplied with */
 } ad_encoder;
 
-/* Adds the encoder's module on the program's mesh number `module`. Borrows the names in `shape`. */
+/* Adds the encoder's module on the program's mesh with index `module`. Borrows the names in `shape`. */
 ad_status ad_encoder_create(ad_encoder *encoder, const ad_encoder_shape *shape, size_t module,
                             ad_program *to) AD_CHECKED;
 void ad_encoder_release(ad_encoder *encoder);

@@ -6,8 +6,8 @@
 
 #define AD_DECODER_KEY(name, kind, ...) \
   { "model." name, kind, __VA_ARGS__ }
-/* Entries for the key table of a program. Its struct `options` has an ad_decoder_options called `member`; `biases` are
- * the words that model.bias accepts. Keys of the vocabulary and of text are in macros of their own. */
+/* Entries for the key table of a program whose struct `options` has an ad_decoder_options called `member`. `biases` are
+ * the words that model.bias accepts. AD_VOCABULARY_KEY and AD_TEXT_KEYS have the keys of the vocabulary and of text. */
 #define AD_DECODER_KEYS(options, member, biases)                                                                       \
   AD_DECODER_KEY("layers", AD_KEY_INTEGER, .offset = offsetof(options, member.layers), .least = 1, .most = 4096,       \
                  .help = "number of blocks of attention and MLP"),                                                     \
@@ -66,22 +66,23 @@ enum { AD_TEXT_DECODER_KEY_COUNT = AD_DECODER_KEY_COUNT + 1 + AD_TEXT_KEY_COUNT 
  * branch has no biases. */
 extern const char *const ad_bias_words[], *const ad_attention_bias_words[];
 
-/* Four checks: of a decoder's options against each other and the mesh, with complaints about the mesh made at `key`; of
- * the layers of a pipeline's stages; of the length of text against both; and of the mesh's axes alone, for decoders and
- * encoders. */
+/* Check a recipe. ad_decoder_check: a decoder's options against each other and the mesh, with complaints about the mesh
+ * made at `key`. _stages: the numbers of layers of a pipeline's stages. _text: the length of a text's samples against
+ * options and mesh. _axes: that the mesh has no axis that decoders and encoders do not use. */
 void ad_decoder_check(const char *kind, const char *key, const ad_decoder_options *options, const ad_mesh *mesh,
                       const ad_complaints *to);
 void ad_decoder_check_stages(const ad_decoder_options *options, const ad_program_setting *setting,
                              const ad_complaints *to);
 void ad_decoder_check_text(const ad_decoder_options *options, const ad_mesh *mesh, const ad_complaints *to);
 void ad_decoder_check_axes(const char *kind, const char *key, const ad_mesh *mesh, const ad_complaints *to);
-/* The checks of a decoder that is trained on text: of its options, on the mesh of its first stage; and, for a record's
- * check_files, of the files that the options name. `options` begins with an ad_decoder_options. */
+/* Check a decoder that is trained on text. ad_text_decoder_check: its options, on the mesh of its first stage.
+ * _check_files, for a program record's check_files: the files that the options name. `options` begins with an
+ * ad_decoder_options. */
 void ad_text_decoder_check(const char *kind, const void *options, const ad_program_setting *setting,
                            const ad_mesh *mesh, const ad_complaints *to);
 void ad_text_decoder_check_files(const void *options, const ad_complaints *to);
-/* Return the options' values, or the default if a value is 0: heads of keys and values, elements of a head, size of the
- * vocabulary. */
+/* Each returns the option's value or, if that is 0, its default: heads of keys and values, elements of a head, size of
+ * the vocabulary. */
 int64_t ad_decoder_kv_heads(const ad_decoder_options *options);
 int64_t ad_decoder_head_dim(const ad_decoder_options *options);
 int64_t ad_decoder_vocabulary(const ad_decoder_options *options);

@@ -43,7 +43,7 @@ static int reads(const ad_text_batch *batch, const ad_array *array) {
   return ad_mesh_has_rank(array->layout.mesh, ad_comm_rank(batch->comm));
 }
 
-/* Returns number `i` of the microbatches that this rank runs. */
+/* Returns the i-th of the microbatches that this rank runs. */
 static ad_text_microbatch *own_microbatch(const ad_text_batch *batch, size_t i) {
   return &batch->microbatches[batch->own[i]];
 }

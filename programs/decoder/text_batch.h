@@ -1,7 +1,7 @@
 /* A rank's share of one step's batch of text: its rows of all microbatches. All microbatches are read together, because
  * the step's tokens must be counted before the first microbatch runs (law 5). In a pipeline the first stage reads
- * tokens and the last stage reads targets. Every stage knows the samples' numbers, and how many tokens of each sample
- * count. */
+ * tokens and the last stage reads targets. Every stage knows which samples are in the batch, and how many tokens of
+ * each sample count. */
 #ifndef DECODER_TEXT_BATCH_H
 #define DECODER_TEXT_BATCH_H
 #include "addend/array.h"
@@ -56,19 +56,19 @@ ad_status ad_text_batch_read(ad_text_batch *batch, int64_t step, ad_data_split v
 int64_t ad_text_batch_validation(
     const ad_text_batch *batch); /* returns the number of samples in the validation set; call it after
                                   * ad_text_batch_open */
-/* Returns array number `index`, in the order tokens and targets of microbatch 0, then of microbatch 1 and so on, and
- * writes its name (if size is not 0). Returns NULL after the last. */
+/* Returns the array with this index, in the order tokens and targets of microbatch 0, then of microbatch 1 and so on,
+ * and writes its name (if size is not 0). Returns NULL after the last. */
 const ad_array *ad_text_batch_array(const ad_text_batch *batch, size_t index, char *name, size_t size);
 size_t ad_text_batch_bytes(const ad_text_batch *batch); /* bytes of text and batch on this rank */
-/* Identifies in words the contents of file number `index` of data.text, or of data.tokens and data.mask. Returns NULL
- * after the last. */
+/* Identifies in words the contents of the file with this index in data.text, or in data.tokens and then data.mask.
+ * Returns NULL after the last. */
 const char *ad_text_batch_content(const ad_text_batch *batch, size_t index, char *buffer, size_t size);
-/* Writes line number `index` of a report's summary and returns its name: "text" or "tokens", then "batch". Returns NULL
- * after the last. */
+/* Writes the line with this index of a report's summary and returns its name: "text" or "tokens", then "batch". Returns
+ * NULL after the last. */
 const char *ad_text_batch_fact(const ad_text_batch *batch, size_t index, char *buffer, size_t size);
 
-/* Returns, at index 0, the path of the tokenizer that a run's folder gets a copy of (NULL: there is none); NULL at
- * index 1. */
+/* Index 0: returns the path of the tokenizer of which a run's folder gets a copy, or NULL if there is none. Index 1:
+ * returns NULL. */
 const char *ad_text_batch_companion(const ad_text_batch *batch, size_t index);
 
 #endif

@@ -6,11 +6,11 @@
 #include "decoder/options.h"
 #include "decoder/text_batch.h"
 
-/* The phase of one stage, and the names of the values that it needs and gives. Neighbouring stages transfer the
- * residual stream. If the head is tied to the embedding, the first stage transfers the embedding to the last. */
+/* The phase of one stage, and the names of the values that the phase receives from other stages and sends to them.
+ * Neighbouring stages transfer the residual stream. If the head is tied to the embedding, the first stage transfers the
+ * embedding to the last. */
 typedef struct ad_text_stage {
-  char phase[32], stream[32]; /* phase: the phase's name; stream: the name of the residual stream that the stage
-                               * gives */
+  char phase[32], stream[32]; /* phase: the phase's name; stream: the name of the stream that the stage sends */
   const char *needs[3], *gives[3];
 } ad_text_stage;
 
@@ -40,7 +40,7 @@ double ad_text_decoder_stage_flops(const void *own, size_t stage, int64_t sample
 const char *ad_text_decoder_content(const void *own, size_t index, char *buffer, size_t size);
 const char *ad_text_decoder_companion(const void *own, size_t index);
 const char *ad_text_decoder_fact(const void *own, size_t index, char *buffer, size_t size);
-/* Functions for the same record whose `options` begin with an ad_decoder_options. */
+/* Functions for an ad_program_kind whose `options` begin with an ad_decoder_options. */
 const ad_text_options *ad_text_decoder_text(const void *options, int64_t *vocabulary);
 size_t ad_text_decoder_kept_count(const void *own);
 ad_tensor *ad_text_decoder_next(void *own, ad_tape *t, const ad_continued *from);

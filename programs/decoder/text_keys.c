@@ -26,7 +26,7 @@ typedef struct checked {
   const char *key; /* "data.text", for example */
   char *const *paths;
   size_t count;
-  /* Checks the files from number *at on. Sets *at to the number of the first unusable file, or to `count` if there is
+  /* Checks the files from index *at on. Sets *at to the index of the first unusable file, or to `count` if there is
    * none. */
   ad_status (*check)(const char *const *paths, size_t count, int64_t vocabulary, size_t *at);
 } checked;

@@ -1,6 +1,6 @@
-/* The operations lower, upper (two clamps to [0, 1]) and mix. The backward of `lower` lets values below 0 come back,
- * `upper` continues with a small slope above 1, and `mix` moves a number nearer to 1. All compute in f64 and round
- * once. */
+/* The operations lower and upper (two clamps to [0, 1]) and mix. The backward of `lower` passes a gradient that raises
+ * values below 0, `upper` continues with a small slope above 1, and `mix` moves a number nearer to 1. All compute in
+ * f64 and round once. */
 #include "decompose/operations.h"
 #include "decompose/pieces.h"
 

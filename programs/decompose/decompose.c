@@ -84,8 +84,8 @@ static ad_status create_part(ad_decomposition *d, size_t module, const ad_mesh *
   ad_text_layouts layouts = {.rows = layout, .tokens = layout, .targets = layout};
   const ad_decoder_options *decoder = &d->options->target.decoder;
   AD_TRY(ad_text_batch_create(&d->setting, &layouts, &decoder->data, ad_decoder_vocabulary(decoder), &own->batch));
-  // A batch beyond the end of a set continues at the beginning of the set: the losses of components are over all
-  // positions.
+  // A batch beyond the end of a set continues at the beginning of the set, because the losses of components are sums
+  // over all positions of a complete batch.
   own->batch.options.wraps = 1;
   return AD_OK;
 }
@@ -99,7 +99,7 @@ static void release_part(ad_decompose_part *own) {
 
 /* ---- adding counts and losses ---- */
 
-/* Returns the mesh of all ranks of the pool `blocks`. Blocks that share their ranks all have the same mesh. */
+/* Returns the mesh of all ranks of the pool `blocks`. If the blocks share their ranks, all of them have this mesh. */
 static const ad_mesh *mesh_of_blocks(const ad_decomposition *d, const ad_program *to) {
   return d->setting.disjoint ? ad_program_pool(to, AD_POOL_BLOCKS) : ad_program_mesh(to, 1);
 }
@@ -369,7 +369,7 @@ static size_t part_bytes(const ad_decompose_part *own) {
   return bytes;
 }
 
-/* Returns the tokens of microbatch after microbatch, module by module. Targets are left out, because no loss uses
+/* Returns the tokens of each microbatch of one module after another. Targets are left out, because no loss uses
  * them. */
 static const ad_array *batch_array(const void *own, size_t index, char *name, size_t size) {
   const ad_decomposition *d = own;
@@ -392,7 +392,7 @@ static size_t data_bytes(const void *own) {
   return bytes;
 }
 
-/* Returns the operations of the importance network, and of one forward and backward pass of the target for each
+/* Returns the operations of the importance network, and of one forward and one backward pass of the target for each
  * site. */
 static double flops(const void *own, int64_t samples) {
   const ad_decomposition *d = own;

@@ -25,7 +25,7 @@ typedef struct search {
 typedef struct place {
   int64_t step;
   size_t microbatch;
-  int64_t first_sample; /* number of the first of this rank's samples in the validation text */
+  int64_t first_sample; /* index of this rank's first sample in the validation text */
 } place;
 
 static size_t seq_of(const ad_decomposition *d) { return (size_t)d->options->target.decoder.data.seq; }
@@ -79,8 +79,8 @@ static double importance_at(const ad_array *importances, size_t row, size_t comp
   return ad_array_get(importances, row * (size_t)importances->local.dim[2] + component);
 }
 
-/* Returns how many components of a site have an importance above 0 in this row; `first` is the number of the site's
- * first component. */
+/* Returns how many components of a site have an importance above 0 in this row; `first` is the index of the site's
+ * first component among those of all sites. */
 static size_t active_at(const ad_array *importances, size_t row, size_t first, size_t count) {
   size_t active = 0;
   for (size_t c = first; c < first + count; c++) active += importance_at(importances, row, c) > 0;
@@ -156,8 +156,8 @@ typedef struct random_pass {
   int pass;
 } random_pass;
 
-/* Replaces a site's product x W by (x V) U of random components. At each position, (x V) keeps as many columns as the
- * site has components with an importance above 0 there. */
+/* Replaces a site's product x W by (x V) U of random components. At each position, as many components are used as the
+ * site has learned components with an importance above 0 there. */
 static ad_tensor *replace(void *own, ad_tape *t, size_t site, ad_tensor *x, ad_tensor *w) {
   const random_pass *pass = own;
   const ad_decomposition *d = pass->s->d;

@@ -192,8 +192,8 @@ static void check_target(const ad_decompose_options *options, const ad_complaint
                 (long long)options->target_warmup);
 }
 
-/* If only one of the two keys is given, complains at that one; the other has its default (0 or 1). The two values may
- * be equal if the power does not change. */
+/* Checks anneal_from and anneal_to. If the recipe gives only one of the two keys (the other has its default, 0 or 1),
+ * complains at the key that it gives. The two values may be equal if the power does not change. */
 static void check_annealing(const ad_decompose_options *options, const ad_complaints *to) {
   double from = options->anneal_from, arrived = options->anneal_to;
   if (from < arrived || (from == arrived && options->last_power <= 0)) return;

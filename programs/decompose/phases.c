@@ -1,5 +1,5 @@
-/* The computations of decompose's modules in a microbatch. Blocks give their components to the adversary. The
- * importance network gives importances to each block and to the adversary. Blocks and adversary run the target with
+/* The computations of decompose's modules in a microbatch. Blocks send their components to the adversary. The
+ * importance network sends importances to each block and to the adversary. Blocks and adversary run the target with
  * masked components. Gradients take the same ways in reverse. No formula contains a number of ranks. */
 #include <stdio.h>
 #include <string.h>

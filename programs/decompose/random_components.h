@@ -1,5 +1,5 @@
-/* Random components, the baseline for learned ones: as many, at the same sites. V is drawn at random. U minimises ||W -
- * V U||, so all random components together are as good as their V permits. */
+/* Random components, a baseline for the learned ones: equally many, at the same sites. V is drawn at random. U
+ * minimises ||W - V U||, so all random components together are as good as their V permits. */
 #ifndef PROGRAM_RANDOM_COMPONENTS_H
 #define PROGRAM_RANDOM_COMPONENTS_H
 #include "decompose/target.h"
@@ -18,8 +18,8 @@ ad_status ad_random_components_create(ad_random_components *out, const ad_target
 void ad_random_components_release(ad_random_components *components);
 
 /* Set row `row` of a site's mask [batch, seq, components] to 1 for `count` components and to 0 for the others.
- * keep_largest chooses the components with the largest effect |h_c| ||U_c||, where h = x V. keep_any draws them, the
- * same ones whenever this place of the text is visited. */
+ * keep_largest chooses the components with the largest effect |h_c| ||U_c||, where h = x V. keep_any draws the
+ * components, for one position of the text always the same ones. */
 void ad_random_components_keep_largest(const ad_random_components *components, size_t site, const ad_array *h,
                                        size_t row, size_t count, ad_array *mask);
 void ad_random_components_keep_any(const ad_random_components *components, size_t site, size_t place, size_t row,

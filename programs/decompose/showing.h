@@ -1,4 +1,4 @@
-/* Writes what a decomposition found on validation text. */
+/* Writes the findings of a decomposition (findings.h) as JSON. */
 #ifndef DECOMPOSE_SHOWING_H
 #define DECOMPOSE_SHOWING_H
 #include "decompose/decompose.h"

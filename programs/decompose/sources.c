@@ -78,8 +78,8 @@ static ad_source *source_of(const ad_sources *sources, const ad_phase_run *at, s
 
 /* ---- sources on a tape ---- */
 
-/* Allocates, once, memory for the largest microbatch in f64. A rank without samples gets memory, too, because NULL
- * would mean none. */
+/* Allocates, at the first call, memory for the source of the largest microbatch, in f64. Also a rank without samples
+ * gets memory, so that its pointer is not NULL. */
 static ad_status take_memory(ad_sources *sources, ad_phase_run *at, size_t i) {
   ad_kept_memory *memory = &sources->memory[i];
   size_t most = 0;
@@ -110,8 +110,9 @@ static ad_tensor *leaf_of(ad_sources *sources, ad_phase_run *at, ad_tape *t, siz
   return ad_input(t, &seen);
 }
 
-/* Enters source number i as a value for each sample. A shared source is converted to R, because every rank uses it for
- * different samples: each rank then has an addend of its gradient, and the conversion's backward sums the addends. */
+/* Enters source i on the tape as a value for each sample. A shared source is converted to R, because every rank uses it
+ * for different samples: each rank then has an addend of its gradient, and the conversion's backward sums the
+ * addends. */
 ad_tensor *ad_sources_input(ad_sources *sources, ad_phase_run *at, ad_tape *t, size_t i, ad_tensor *tokens,
                             ad_tensor **leaf) {
   *leaf = leaf_of(sources, at, t, i);
@@ -130,7 +131,7 @@ static void take_signs(double *gradient, size_t n) {
   for (size_t k = 0; k < n; k++) gradient[k] = gradient[k] > 0 ? 1 : gradient[k] < 0 ? -1 : 0;
 }
 
-/* Adam (Kingma and Ba 2015), climbing instead of descending. */
+/* The state of Adam (Kingma and Ba 2015), which here raises the loss instead of lowering it. */
 typedef struct adam {
   double correct1, correct2, epsilon;
 } adam;
@@ -153,7 +154,7 @@ static void rise(double *restrict value, const double *restrict step, double lr,
   for (size_t k = 0; is_bounded && k < n; k++) value[k] = value[k] < 0 ? 0 : value[k] > 1 ? 1 : value[k];
 }
 
-/* Reads n elements of the gradient, from number `first` on, and multiplies them by `factor`. */
+/* Reads n elements of the gradient, from element `first` on, and multiplies them by `factor`. */
 static void take_gradients(const ad_array *gradient, size_t first, double factor, double *out, size_t n) {
   ad_piece_take(gradient, first, n, out);
   for (size_t k = 0; k < n; k++) out[k] *= factor;

@@ -6,7 +6,7 @@
 #include "decompose/model.h"
 #include "addend/layers.h"
 
-/* One array of sources for one microbatch: the numbers of its states in the module. */
+/* One array of sources for one microbatch: the indices of its states in the module. */
 typedef struct ad_source {
   size_t value, first, second; /* first and second: the moments of Adam, not used with the rule "sign" */
 } ad_source;
@@ -24,7 +24,7 @@ typedef struct ad_sources {
   ad_kept_memory *memory; /* one for each of a microbatch's sources: its values in the tape's dtype */
   ad_tensor **leaves; /* one for each entry of `list`: the leaf on the phase's tape, from the forward pass to the end
                        * of backward */
-  size_t steps_state; /* number of the state [1] that counts ascent steps */
+  size_t steps_state; /* index of the state [1] that counts ascent steps */
 } ad_sources;
 
 /* Declares the states: for each microbatch, one array of each shape in `shapes`. The options decide whether an array
@@ -33,8 +33,8 @@ ad_status ad_sources_create(ad_sources *sources, const ad_decompose_options *opt
                             size_t count, const ad_program_setting *setting, ad_declarations *to) AD_CHECKED;
 void ad_sources_release(ad_sources *sources);
 size_t ad_sources_bytes(const ad_sources *sources); /* bytes of memory kept in addition to the states */
-/* Enters source number i of the phase's microbatch on tape t and returns its value for each sample of `tokens`. Sets
- * *leaf to the value that ascent steps change. */
+/* Enters source i of the phase's microbatch on tape t and returns its value for each sample of `tokens`. Sets *leaf to
+ * the value that ascent steps change. */
 ad_tensor *ad_sources_input(ad_sources *sources, ad_phase_run *at, ad_tape *t, size_t i, ad_tensor *tokens,
                             ad_tensor **leaf);
 /* Returns the leaves of the phase's microbatch on the phase's own tape. */

@@ -64,8 +64,8 @@ ad_tensor *ad_power_sums_at(ad_tape *tape, ad_tensor *x, double epsilon, double 
 
 static double beta_of(const ad_tensor *out) { return *(const double *)ad_operation_own(out); }
 
-/* The general rule for nonlinear operations would accept only R. Here the sums may also be I: all ranks then have the
- * same sums and compute the same loss. */
+/* Describes the loss. The general rule for nonlinear operations would accept only sums of type R. Here the sums may
+ * also be I: all ranks then have the same sums and compute the same loss. */
 static ad_status sparsity_describe(ad_tape *tape, ad_tensor *out) {
   const ad_layout *sums = &ad_operand(out, 0)->layout;
   ad_axes partial = ad_layout_axes_of(sums, AD_P) & ad_mesh_named(sums->mesh);

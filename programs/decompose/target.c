@@ -221,7 +221,7 @@ static void *weights_in(const ad_target *target, ad_dtype dtype) {
   return dtype == AD_F64 ? (void *)target->wide : (void *)target->narrow;
 }
 
-/* Returns a parameter as a constant of the tape; `at` is the number of elements of all parameters before it. */
+/* Enters a parameter on the tape as a constant; `at` is the number of elements of all parameters before this one. */
 static ad_tensor *constant(const ad_target *target, ad_tape *t, size_t param, size_t at, ad_dtype dtype) {
   const ad_param_spec *spec = &target->params.list[param];
   ad_array full = {.dtype = dtype, .shape = spec->shape, .local = spec->shape, .layout = spec->layout};

@@ -7,7 +7,7 @@
 /* A product x W of the decoder, with W [in, out]. */
 typedef struct ad_site {
   char name[AD_PARAM_NAME_SIZE]; /* the matrix's name */
-  size_t weight;                 /* the matrix's number among the parameters */
+  size_t weight;                 /* index of the matrix among the parameters */
   int64_t in, out, components;
 } ad_site;
 
@@ -42,7 +42,7 @@ void ad_target_release(ad_target *target);
 size_t ad_target_bytes(const ad_target *target); /* returns the bytes of the weights once they are open */
 /* Reads the weights from the file `path`. If it is NULL, draws the weights from the seed as gpt does. */
 ad_status ad_target_open(ad_target *target, const char *path, uint64_t seed, int64_t rank) AD_CHECKED;
-/* Returns parameter number `index` and writes its name (if size is not 0). Returns NULL after the last. */
+/* Returns the parameter with this index and writes its name (if size is not 0). Returns NULL after the last. */
 const ad_array *ad_target_array(const ad_target *target, size_t index, char *name, size_t size);
 /* Returns the weights of a site in f64; call it after ad_target_open. */
 const double *ad_target_weight(const ad_target *target, size_t site);

@@ -119,7 +119,8 @@ static int would_do(const ad_moe_options *options, const ad_mesh *mesh, int64_t 
   return fits;
 }
 
-/* If the view has not as many ranks as the mesh (a complaint was made already), names views that would be accepted. */
+/* Names views that would be accepted. Called if the recipe's view does not fit the mesh, about which a complaint was
+ * made already. */
 static void name_views(const ad_moe_options *options, const ad_mesh *mesh, const ad_complaints *to) {
   enum { NAMED_MAX = 8 };
   char named[NAMED_MAX * 64] = "", one[64];

@@ -12,7 +12,7 @@ typedef struct ad_moe_load {
                       * rank; all: summed over ranks */
   double *step;      /* the numbers of the last step: `all`, then the share of dropped choices and the imbalance */
   double margin;     /* the smallest margin by which an expert was chosen on this rank */
-  char (*names)[48]; /* the numbers of the blocks, as text */
+  char (*names)[48]; /* the index of each block, as text */
 } ad_moe_load;
 
 /* `mesh` is the mesh of all stages, `view` that of one stage. Borrows comm and meshes. Collective. */

@@ -188,8 +188,8 @@ static ad_status after_step(void *own, ad_step_outcome outcome) {
   return AD_OK;
 }
 
-/* Removes the experts' capacity, a limit per microbatch: a sampled token must not depend on how many tokens are read
- * together, and an exported model has no such limit. */
+/* Removes the experts' capacity, which is a limit for each microbatch: a sampled token must not depend on how many
+ * tokens are read together, and an exported model has no such limit. */
 static void drop_nothing(void *options) { ((ad_moe_options *)options)->capacity = 0; }
 
 static double margin(const void *own) { return ((const moe *)own)->load.margin; }

@@ -139,7 +139,7 @@ static int32_t token_at(const ad_ocr_batch *batch, int64_t position, int64_t cha
   return at < characters ? batch->characters[at] : NEWLINE;
 }
 
-/* Returns the token that the position should predict, or -1 if none counts there. */
+/* Returns the token that the position should predict, or -1 if the position's prediction does not count. */
 static int32_t target_at(const ad_ocr_batch *batch, int64_t position, int64_t characters) {
   int64_t next = position + 1 - ad_ocr_patches(batch->options);
   if (next < 0 || next > characters) return -1;

@@ -32,7 +32,8 @@ ad_status ad_ocr_batch_create(const ad_program_setting *setting, const ad_ocr_op
                               const ad_mesh *model, ad_ocr_batch *out) AD_CHECKED;
 void ad_ocr_batch_destroy(ad_ocr_batch *batch);
 ad_status ad_ocr_batch_open(ad_ocr_batch *batch) AD_CHECKED;
-/* Draws line number `index` of the training set or the validation set into batch->characters and batch->picture. */
+/* Draws the line with this index of the training set or the validation set into batch->characters and
+ * batch->picture. */
 ad_status ad_ocr_batch_draw(ad_ocr_batch *batch, ad_data_split validation, int64_t index, ad_line *out) AD_CHECKED;
 ad_status ad_ocr_batch_read(ad_ocr_batch *batch, int64_t step, ad_data_split validation, int64_t *counted) AD_CHECKED;
 const ad_array *ad_ocr_batch_array(const ad_ocr_batch *batch, size_t index, char *name, size_t size);

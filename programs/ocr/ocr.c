@@ -160,8 +160,8 @@ static const ad_array *batch_array(const void *own, size_t index, char *name, si
   return ad_ocr_batch_array(&((const ocr *)own)->batch, index, name, size);
 }
 
-// Counts the encoder's attention as twice the products of a causal sequence of the same length, because each patch
-// attends to all others.
+// Returns the operations of all matrix products for this many samples. The encoder's attention counts as twice the
+// products of a causal sequence of the same length, because each patch attends to all others.
 static double flops(const void *own, int64_t samples) {
   const ocr *model = own;
   const ad_ocr_options *options = model->options;

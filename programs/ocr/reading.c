@@ -15,7 +15,7 @@ enum { SAMPLES = 24, NEWLINE = '\n', CHARS_MAX = 1 << 12 };
 typedef struct reading {
   const ad_ocr_reader *reader;
   int64_t lines, chars, pixels;
-  int64_t wanted;        /* this many lines of the batch are read, from its first on */
+  int64_t wanted;        /* how many lines of the batch are read, from its first line on */
   int64_t passes, all;   /* forward passes made so far, and those of the complete reading */
   uint8_t *truth, *read; /* [lines, chars] each: the true characters, and the characters that were read */
   int64_t *length;       /* [lines]: the number of characters of each line's true text */
@@ -118,14 +118,15 @@ static uint8_t best_at(const reading *r, int64_t sample, int64_t position) {
   return (uint8_t)best;
 }
 
-/* Writes the characters at place `at` of the microbatch's lines into the tokens, for the next forward pass. */
+/* Writes the characters that were read at position `at` of the microbatch's lines into the tokens, for the next forward
+ * pass. */
 static void put_characters(const reading *r, ad_ocr_microbatch *one, int64_t first_line, int64_t at) {
   int64_t seq = one->tokens.shape.dim[1], position = ad_ocr_patches(r->reader->batch->options) + at;
   for (int64_t i = 0; i < one->lines.count; i++)
     ((int32_t *)one->tokens.data)[i * seq + position] = r->read[(one->lines.first + i - first_line) * r->chars + at];
 }
 
-/* Returns the number, in the batch, of the first line of microbatch m. */
+/* Returns the index, in the batch, of the first line of microbatch m. */
 static int64_t first_line_of(const ad_ocr_batch *batch, size_t m) {
   return ad_cut(batch->setting.global_batch, (int64_t)m, (int64_t)batch->count).first;
 }

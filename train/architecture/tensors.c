@@ -149,7 +149,7 @@ static void drop_first(const ad_part *part, ad_part *out) {
   }
 }
 
-/* Reads the part `mine` of tensor number i of this parameter. */
+/* Reads the part `mine` of the i-th tensor of this parameter. */
 static ad_status read_one(const ad_tensor_source *source, const ad_weights *weights, int64_t i, const ad_part *mine,
                           ad_dtype dtype, char *out) {
   char name[AD_TENSOR_NAME_SIZE];

@@ -22,7 +22,7 @@ typedef struct ad_tensor_source {
  * names. Returns 0 if the architecture has no such parameter. */
 int ad_tensor_source_find(const ad_architecture *architecture, const char *param, const ad_shape *shape,
                           ad_tensor_source *out);
-/* Writes the name of tensor number i to buffer, and returns buffer. */
+/* Writes the name of the i-th tensor to buffer, and returns buffer. */
 const char *ad_tensor_source_name(const ad_tensor_source *source, int64_t i, char buffer[AD_TENSOR_NAME_SIZE]);
 
 /* Returns 1 if a tensor may be ignored: rotary frequencies in older files, and the head of a tied model if it repeats
@@ -33,7 +33,7 @@ int ad_tensor_is_idle(const ad_architecture *architecture, const ad_weights *wei
  * (see ad_params_check_weights). Reads only those pages of the files that contain the part. */
 ad_status ad_tensor_source_read(const ad_tensor_source *source, const ad_weights *weights, const ad_part *mine,
                                 ad_dtype dtype, void *out) AD_CHECKED;
-/* Computes tensor number i from the full parameter `param` (of dtype `dtype`), and writes it to `out` in the dtype
+/* Computes the i-th tensor from the full parameter `param` (of dtype `dtype`), and writes it to `out` in the dtype
  * `to`. */
 void ad_tensor_source_write(const ad_tensor_source *source, int64_t i, const void *param, ad_dtype dtype, ad_dtype to,
                             void *out);

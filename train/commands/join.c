@@ -21,7 +21,8 @@ int ad_cli_join(const ad_recipe *recipe, ad_comm **out) {
   ad_comm *comm;
   ad_status status = ad_comm_open(&comm);
   if (status) {
-    // Every rank sees a wrong call, and the first rank reports it. Only this rank knows its other errors.
+    // AD_INVALID is the same on every rank, and the first rank prints it. Any other error may be of this rank alone, so
+    // this rank prints it.
     if (status != AD_INVALID) ad_cli_speak();
     return ad_cli_failed(status);
   }

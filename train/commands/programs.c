@@ -4,7 +4,8 @@
 
 static int are_registered;
 
-/* Reports that a function of a custom program ended this rank. A silent rank reports it, too. */
+/* Reports that a function of a custom program ended this rank. A rank that otherwise prints nothing reports this,
+ * too. */
 static int ended_inside(ad_status status) {
   ad_cli_speak();
   return ad_cli_failed(status);

@@ -219,7 +219,7 @@ static void report_more(sequence *s) {
   s->reported = text;
 }
 
-/* Prints the part of the sequence that begins with token number `first`. */
+/* Prints the part of the sequence that begins with token `first`. */
 static void print_new(sequence *s, int64_t first) {
   if (s->tokenizer.process) report_more(s);
   for (int64_t i = first; i < s->count && !s->tokenizer.process; i++) {

@@ -271,7 +271,8 @@ static json_t *change_of(const train_story *story, const ad_validation_change *c
                    "standard_error", change->standard_error, "verdict", verdicts[change->verdict + 1]);
 }
 
-/* Describes the loss before the first step and its change since then. The change is judged sample by sample. */
+/* Describes the loss before the first step and its change since then. Whether the change is more than chance is judged
+ * from the losses of single samples. */
 static json_t *validation_of(const train_story *story) {
   json_t *before = story->before.samples ? json_real(story->before.loss) : json_null();
   return json_pack("{s:o, s:o, s:o}", "before", before, "since_first", change_of(story, &story->since_first),

@@ -34,14 +34,14 @@ ad_status ad_cli_try_recipe(const ad_cli_recipe_options *options, ad_recipe **ou
 /* Calls ad_cli_try_recipe. If that fails, prints every message and returns CLI_WRONG_CALL. */
 int ad_cli_read_recipe(const ad_cli_recipe_options *options, ad_recipe **out);
 
-/* Registers the custom programs that were passed to ad_main; `kinds` ends with NULL. */
+/* Registers the custom programs that were passed to ad_main, so that recipes may name them; `kinds` ends with NULL. */
 ad_status ad_cli_register_programs(const ad_program_kind *const *kinds);
 /* Loads the shared object that --program names; does nothing if `path` is NULL. With a custom program, the command
  * continues in a separate process: if a function of the program ends that process, the error names the function. */
 ad_status ad_cli_load_program(const char *path);
 
-/* For commands that do not train: reports that weights which a training would get from a pretraining are drawn from the
- * seed here. */
+/* For commands that do not train a recipe whose program is first trained in another way (a pretraining): reports that
+ * here the weights are drawn from the seed instead. */
 void ad_cli_report_what_is_drawn(const ad_recipe *recipe);
 
 /* Joins the ranks that the launcher started. If their number differs from that of the recipe's mesh, prints an error

@@ -3,7 +3,8 @@
 #define DATA_PERMUTATION_H
 #include <stdint.h>
 
-/* Returns the number at place i of the key's permutation of [0, n); n is at least 1 and at most 2^62. */
+/* Returns the element at index i of a permutation of 0 .. n - 1 that the key determines; n is at least 1 and at most
+ * 2^62. */
 int64_t ad_permuted(uint64_t key, int64_t n, int64_t i);
 
 #endif

@@ -62,7 +62,7 @@ static int64_t stride_of(int64_t windows) {
 /* The sample in one row of a step's batch. */
 typedef struct sample {
   int64_t place;
-  int64_t valid; /* so many tokens from the beginning of the sample count as targets */
+  int64_t valid; /* this many tokens, from the beginning of the sample, count as targets */
 } sample;
 
 /* Returns how many tokens of a sample count. */

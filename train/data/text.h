@@ -14,8 +14,8 @@ typedef struct ad_token_file {
 /* The windows of one file of tokens that belong to a part. */
 typedef struct ad_token_run {
   const ad_token_file *file;
-  int64_t first;        /* number of the token in the file with which the first window begins */
-  int64_t first_window; /* number of the first window among those of the part */
+  int64_t first;        /* index, in the file, of the token with which the first window begins */
+  int64_t first_window; /* index of the first window among those of the part */
 } ad_token_run;
 
 /* The part of the data that is for training, or the part for validation. */
@@ -37,10 +37,10 @@ typedef struct ad_wanted {
 /* Returns how many of the positions are below `valid`. */
 int64_t ad_wanted_below(const ad_wanted *positions, int64_t valid);
 
-/* A source of samples: functions for bytes (text.c) and for tokens (tokens.c). The place of a sample is the byte of the
- * part with which it begins, or the number of its window. */
+/* A source of samples: functions for bytes (text.c) and for tokens (tokens.c). The `place` of a sample is, for bytes,
+ * the offset in the part at which the sample begins; for tokens, the index of its window. */
 typedef struct ad_text_source {
-  /* Returns the place of sample number `index` in an endless random order. */
+  /* Returns the place of the sample with this index in an endless random order. */
   int64_t (*draw)(const ad_text_data *text, const ad_text_part *part, uint64_t seed, uint64_t index);
   int64_t (*window)(const ad_text_data *text, int64_t number); /* returns the place of a window */
   /* Fills the tokens and the targets of one sample; either may be NULL. Targets from position `valid` on do not count.

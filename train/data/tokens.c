@@ -64,7 +64,7 @@ static int64_t negative_of(const ad_npy *npy, uint32_t token) {
   return negative < LEAST ? 0 : negative;
 }
 
-/* Refuses a token id outside the vocabulary. The message says if the id may be a negative number; with 32 bits it
+/* Refuses a token id outside the vocabulary. The message says if the id may be a negative number; an id of 32 bits
  * certainly is one. */
 static ad_status refuse_token(const look *l, const ad_npy *npy, int64_t index) {
   uint32_t token = ad_npy_at(npy, index);

@@ -160,8 +160,8 @@ static ad_status open_rows(void *own) {
 static int has_validation(const void *own) { return 1; }
 static int64_t validation_samples(const void *own) { return (rows_of((const classifier *)own) + 4) / 5; }
 
-/* Reads sample number to->sample. Every fifth row of the table is for validation. Multiplying by the golden ratio
- * shuffles the other rows, so that a batch has all classes. */
+/* Reads the sample with index to->sample. Every fifth row of the table is for validation. Multiplying the index by the
+ * golden ratio shuffles the other rows, so that a batch has all classes. */
 static ad_status read_row(void *own, ad_batch_row *to) {
   const classifier *model = (const classifier *)own;
   int64_t width = width_of(model), held = validation_samples(own);

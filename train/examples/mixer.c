@@ -1,6 +1,6 @@
-/* An MLP-Mixer (Tolstikhin et al. 2021) written with the operations of tensor.h alone: no layer of layers.h. It says
- * which of three tones a picture of patches has, each by itself, and shows dropout, transposed dimensions, pooling,
- * a learned temperature, and a binary cross-entropy. The samples are computed from their numbers.
+/* An MLP-Mixer (Tolstikhin et al. 2021) written with the operations of tensor.h alone: no layer of layers.h. For each
+ * of three tones it predicts whether a picture of patches contains the tone. It shows dropout, transposed dimensions,
+ * pooling, a learned temperature, and a binary cross-entropy. The samples are computed from their indices.
  *
  *   example_mixer check train/examples/mixer.yaml --mutate */
 #include <math.h>
@@ -34,7 +34,8 @@ typedef struct pass {
   ad_tensor *params[PARAMS];
 } pass;
 
-/* Drops elements in training only. The number of a sample decides, so every mesh drops the same ones. */
+/* Drops elements, in training only. Which elements are dropped depends on the indices of the samples, so it is the same
+ * on every mesh. */
 static ad_tensor *drop(const pass *p, ad_tensor *x) {
   const ad_batch *batch = p->model->batch;
   if (ad_batch_split(batch) == AD_VALIDATION_SET) return x;
@@ -51,7 +52,7 @@ static ad_tensor *mix_patches(const pass *p, ad_tensor *x) {
   return ad_add(t, x, ad_transpose(t, ad_linear(t, h, p->params[TOKENS_OUT]), 1, 2));
 }
 
-/* One half of the width gates the other: [n, patches, width] -> [n, patches * width / 2]. */
+/* Multiplies one half of the columns by the other half: [n, patches, width] -> [n, patches * width / 2]. */
 static ad_tensor *gate(const pass *p, ad_tensor *x) {
   ad_tape *t = p->t;
   ad_tensor *y = ad_linear(t, x, p->params[GATE]);
@@ -134,7 +135,8 @@ static ad_status create_mixer(const void *given, ad_program *to, void **own) {
   return ad_program_add_phase(to, &phase);
 }
 
-/* A sample has any of three tones; each label has its share of noise, so that targets lie between 0 and 1. */
+/* Computes a sample: it contains each of three tones with probability 1/2, and noise. Targets are 0.95 and 0.05, so
+ * that they are strictly between 0 and 1. */
 static ad_status read_row(void *own, ad_batch_row *to) {
   uint64_t stream = ad_random_stream(to->validation ? "validation tones" : "tones"), sample = (uint64_t)to->sample;
   int has[LABELS];

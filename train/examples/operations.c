@@ -1,5 +1,6 @@
-/* Two operations of your own that need more than dims: `cumulative`, whose dimension the caller names, and `above`,
- * whose number of rows depends on the values. The first is tested by ad_check_operation, the second by its numbers. */
+/* Two custom operations that need more than a rule of dimensions (`dims`): `cumulative`, which sums along a dimension
+ * that the caller chooses, and `above`, whose number of rows depends on the values. ad_check_operation tests the first;
+ * the second is compared with known numbers. */
 #include <stdio.h>
 #include <string.h>
 #include "addend/operation.h"
@@ -12,12 +13,13 @@ typedef struct cumulative_numbers {
 
 static int dim_of(const ad_tensor *out) { return ((const cumulative_numbers *)ad_operation_own(out))->dim; }
 
-/* The dimension must be full, since an element needs those before it. */
+/* Describes the result. The dimension must be full on each rank, because an element needs all elements before it. */
 static ad_status cumulative_describe(ad_tape *tape, ad_tensor *out) {
   return ad_operation_describe_as(tape, out, "rc->rc", dim_of(out) ? "c" : "r");
 }
 
-/* How far the elements along the dimension are apart, how many there are, and how many such rows. */
+/* step: distance between neighbouring elements along the dimension; size: number of elements along it; rows: number of
+ * such runs of elements. */
 typedef struct strides {
   size_t step, size, rows;
 } strides;
@@ -65,7 +67,8 @@ static const ad_operation cumulative = {.size = sizeof cumulative,
 
 /* ---- above: the rows of x [n, width] whose first element is above that of the second operand [1] ---- */
 
-/* How many rows there are is known when forward runs; a plan takes the most, all of them. */
+/* Describes the result. Its number of rows is known only when forward runs; a plan assumes the most rows that are
+ * possible, all rows of x. */
 static ad_status above_describe(ad_tape *tape, ad_tensor *out) {
   const ad_array *x = ad_operand(out, 0);
   if (ad_operand_count(out) != 2 || x->shape.ndim != 2)
@@ -75,7 +78,8 @@ static ad_status above_describe(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* Saves, for each row of x, the number of its row in the result plus 1, or 0. */
+/* Returns the bytes that forward saves: for each row of x, the index of the same row in the result plus 1; 0 if it is
+ * not there. */
 static size_t above_saved(const ad_tensor *out) { return (size_t)ad_operand(out, 0)->local.dim[0] * sizeof(size_t); }
 
 static ad_status above_forward(ad_tape *tape, ad_tensor *out) {
@@ -95,7 +99,7 @@ static ad_status above_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* The gradient of a row that is in the result is the result's; others get zeros. */
+/* A row of x that is in the result gets the gradient of that row; every other row gets zeros. */
 static ad_status above_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   const ad_array *x = ad_operand(out, 0), *gradient = ad_result_grad(out);
   const size_t *to = ad_operation_saved(out);

@@ -31,7 +31,7 @@ static ad_status evaluate(loop *l, const char *what, double *loss) {
   return AD_OK;
 }
 
-/* Evaluates, and writes the weights if they are the best so far. */
+/* Evaluates, and writes the weights if their loss is the lowest so far. */
 static ad_status keep_best(loop *l) {
   char what[64];
   double loss;
@@ -42,7 +42,8 @@ static ad_status keep_best(loop *l) {
   return ad_run_write_weights(l->run, l->best);
 }
 
-/* Takes up where the earlier call stopped. What it kept as its best weights stays the best until others are better. */
+/* Resumes after the last step of the earlier call. The earlier call's best weights stay the best until others have a
+ * lower loss. */
 static ad_status continue_earlier(loop *l) {
   AD_TRY(ad_run_read_weights(l->run, l->best));
   AD_TRY(evaluate(l, "the earlier call's best", &l->lowest));
@@ -64,7 +65,7 @@ static ad_status go(loop *l, ad_comm *comm, const settings *s) {
   AD_TRY(ad_run_save(l->run, l->checkpointer, l->step));
   AD_TRY(ad_checkpointer_finish(l->checkpointer));
   double loss;
-  AD_TRY(ad_run_read_weights(l->run, l->best));  // every rank takes its parts
+  AD_TRY(ad_run_read_weights(l->run, l->best));  // every rank reads its parts of the best weights
   return evaluate(l, "best", &loss);
 }
 
@@ -80,13 +81,13 @@ static int on_each_rank(ad_comm *comm, void *context) {
   return status != AD_OK;
 }
 
-/* Returns 1 if an earlier call wrote its recipe into the folder, which it does last. */
+/* Returns 1 if an earlier call was completed: it writes the recipe into the folder at its end. */
 static int has_earlier(const char *path) {
   FILE *file = fopen(path, "r");
   return file && !fclose(file);
 }
 
-/* Writes the recipe with every key beside what the loop made. */
+/* Writes the recipe, with the values of all keys, into the folder of the checkpoints and the best weights. */
 static ad_status write_recipe(const ad_recipe *recipe, const char *path) {
   char *text;
   AD_TRY(ad_recipe_print(recipe, &text));

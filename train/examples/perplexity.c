@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include "addend/sample.h"
 
-/* Returns log p(token) by the logits of the token that follows what was read. */
+/* Returns log p(token), from the logits of the token that follows those read so far. */
 static double log_probability(const ad_sampler *sampler, int32_t token) {
   const double *logits = ad_sampler_logits(sampler);
   double largest = logits[0];
@@ -17,7 +17,8 @@ static double log_probability(const ad_sampler *sampler, int32_t token) {
   return logits[token] - largest - log(sum);
 }
 
-/* Reads the text byte by byte. The first byte of a line is only read, since nothing predicts it. */
+/* Reads the text byte by byte, and adds -log2 p of each byte to *bits. The first byte of a line is read but not
+ * counted, because nothing predicts it. */
 static ad_status judge(ad_sampler *sampler, FILE *text, double *bits, int64_t *count) {
   int is_first = 1;
   for (int byte; (byte = getc(text)) != EOF;) {

@@ -45,7 +45,7 @@ static ad_tensor *layer(rank *r, ad_tape *t, ad_tensor *x, int stage) {
   return stage < STAGES - 1 ? y : ad_sum(t, ad_multiply(t, y, y));
 }
 
-/* Creates a matrix whose element number i is sin(first + i). */
+/* Creates a matrix whose element i is sin(first + i). */
 static ad_status create_matrix(rank *r, int64_t rows, int64_t columns, int64_t first, ad_array *out) {
   ad_layout own = ad_layout_all(ad_comm_mesh(r->alone), AD_I);
   AD_TRY(ad_array_create(r->alone, AD_F64, &(ad_shape){2, {rows, columns}}, &own, out));

@@ -14,10 +14,11 @@ typedef struct layer {
   ad_tape *tape;
   ad_array x, values[PARAMS];
   ad_tensor *leaves[PARAMS];
-  size_t dropped; /* this rank's choices that found their expert full */
+  size_t dropped; /* how many of this rank's choices were dropped because the expert was full */
 } layer;
 
-/* Fills an array by the index in the full value of its first element along dimension 0. */
+/* Fills this rank's part of an array. An element's value depends only on the element's index in the full array, so it
+ * is the same on every mesh. */
 static void fill(ad_array *array, ad_comm *comm, double scale) {
   ad_span own = {0, 0};
   ad_layout_spans(&array->layout, 0, array->shape.dim[0], ad_comm_rank(comm), &own, 1);
@@ -81,7 +82,7 @@ static ad_status run(layer *l, double *loss_value) {
   return ad_array_move(l->comm, ad_tensor_array(loss), AD_MOVE_ALL_REDUCE, AD_AXES(AD_DP_SHARD), AD_R, AD_F64, &sum);
 }
 
-/* Returns the largest difference between a gradient of the ranks, as a full value, and that of one rank. */
+/* Raises *worst to the largest difference between a gradient of the ranks, gathered in full, and that of one rank. */
 static ad_status compare(layer *ranks, const layer *one, size_t param, double *worst) {
   double memory[EXPERTS * D * D] = {0};
   ad_array full = {.data = memory};

@@ -12,7 +12,7 @@
 
 enum { RANKS = 4, BATCH = 8, SEQ = 6, VOCABULARY = 11, D = 8, HEAD_DIM = 4, HIDDEN = 12 };
 
-/* The parameters: those of the encoder, and the one of the head. */
+/* The parameters: first those of the encoder, then the only parameter of the head. */
 enum { TABLE, NORM, WQ, WK, WV, WO, HEAD_NORM, W_GATE, W_UP, W_DOWN, ENCODER_PARAMS, W_HEAD = ENCODER_PARAMS, PARAMS };
 static const ad_shape shapes[PARAMS] = {[TABLE] = {2, {VOCABULARY, D}},
                                         [NORM] = {1, {D}},
@@ -129,8 +129,9 @@ static ad_tensor *encode(const model *m, ad_tensor *const *w) {
 static double outside(double x) { return x * x / 2 + x; }
 static double slope_outside(double x) { return x + 1; }
 
-/* The two starts of backward: from the loss to `leaf`, what the code outside made; and from `left`, what it was given,
- * with the gradient that the code computes. Sets *kept to the size of the gradient that the encoder's output got. */
+/* Runs backward in two parts, because the tape does not know the code outside: from the loss to `leaf`, the result of
+ * that code; then from `left`, the input of that code, with a gradient that is computed here. Adds to *kept the
+ * absolute values of the gradient at the encoder's output. */
 static ad_status run_backward(const model *m, ad_tensor *encoded, ad_tensor *left, ad_tensor *leaf, ad_tensor *loss,
                               double *kept) {
   ad_array gradient = *ad_tensor_array(left);
@@ -148,7 +149,8 @@ static ad_status run_backward(const model *m, ad_tensor *encoded, ad_tensor *lef
   return status;
 }
 
-/* One step: forward to the loss, out of the tape and back into it, over the bridge to the head, and backward. */
+/* One step: forward through the encoder, the code outside the tape, the bridge and the head to the loss, and then
+ * backward. */
 static ad_status step(model *m, double *loss_value, double *kept) {
   ad_tape *t = m->tape;
   ad_tensor *w[PARAMS], *leaf;

@@ -100,8 +100,8 @@ static void destroy_pools(void *own) {
   free(p);
 }
 
-/* Makes this rank's rows of every microbatch, and counts the consumer's rows. A row's numbers depend only on its place
- * in the global batch, so every mesh trains on the same data. */
+/* Makes this rank's rows of every microbatch, and counts the consumer's rows. A row's numbers depend only on the row's
+ * index in the global batch, so every mesh trains on the same data. */
 static ad_status read_batch(void *own, int64_t step, ad_data_split validation, int64_t *const *counted) {
   two_pools *p = own;
   int64_t rank = ad_comm_rank(p->setting.comm), batch = p->setting.global_batch, parts = p->setting.microbatches;

@@ -57,7 +57,8 @@ static ad_status read_recipe(exporting *e) {
   return ad_recipe_parse(text, "run.json", NULL, 0, &e->recipe);
 }
 
-/* Finds the architecture of model.from in the config.json of which the run's folder has a copy. */
+/* Finds the architecture of the model from which the run started (model.from), in the copy of its config.json in the
+ * run's folder. */
 static ad_status read_architecture(exporting *e) {
   ad_config config = {0};
   char *path = NULL;

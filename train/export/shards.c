@@ -26,7 +26,7 @@ static int64_t tensor_bytes(const ad_export_tensor *tensor) {
   return ad_shape_numel(&tensor->shape) * (int64_t)ad_dtype_size(tensor->dtype);
 }
 
-/* Returns the number of the tensor after the shard that begins with tensor number `first`. */
+/* Returns the index of the first tensor that is not in the shard that begins with tensor `first`. */
 static size_t end_of(const sharding *s, size_t first) {
   int64_t bytes = tensor_bytes(&s->tensors[first]);
   size_t end = first + 1;

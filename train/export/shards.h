@@ -3,7 +3,7 @@
 #define EXPORT_SHARDS_H
 #include "architecture/tensors.h"
 
-/* A tensor to write: tensor number `piece` (see ad_tensor_source) of parameter number `param`. */
+/* A tensor to write: tensor `piece` (see ad_tensor_source) of the parameter with index `param`. */
 typedef struct ad_export_tensor {
   char name[AD_TENSOR_NAME_SIZE];
   size_t param;

@@ -16,7 +16,7 @@ typedef struct ad_export_values {
 ad_status ad_export_values_open(const char *run, int is_finished, const ad_param_spec *params, size_t count,
                                 ad_export_values *out) AD_CHECKED;
 void ad_export_values_close(ad_export_values *values);
-/* Returns the elements of parameter number i, and sets *dtype to their dtype. */
+/* Returns the elements of parameter i, and sets *dtype to their dtype. */
 const void *ad_export_value(const ad_export_values *values, const ad_param_spec *params, size_t i, ad_dtype *dtype);
 
 #endif

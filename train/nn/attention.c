@@ -8,8 +8,8 @@ static ad_linear_sharding sharding_of_kv(const ad_declarations *to, int64_t kv_h
   return kv_heads % ad_mesh_axis_size(to->replicated.mesh, AD_TP) ? AD_SHARD_NOTHING : AD_SHARD_COLUMNS;
 }
 
-/* Declares a norm's weight [head_dim], which all heads share. Over tp its type is R, because each rank's heads leave an
- * addend of the weight's gradient. */
+/* Declares a norm's weight [head_dim], which all heads share. Over tp its type is R: each rank has an addend of the
+ * weight's gradient, from its own heads. */
 static size_t declare_head_norm(ad_declarations *to, const char *path, const char *name, int64_t head_dim) {
   ad_param_spec weight = {.size = sizeof weight,
                           .shape = {1, {head_dim}},
@@ -61,7 +61,7 @@ static ad_tensor *positioned(ad_tape *t, ad_tensor *const *params, const ad_atte
   return ad_rotary_scaled(t, x, layer->head_dim, layer->rotary_base, &layer->rotary_scaling);
 }
 
-/* Gathers all keys (or values) on every rank of cp, as an alternative to the ring. Each rank then leaves an addend of
+/* Gathers all keys (or values) on every rank of cp, as an alternative to the ring. Each rank then has an addend of
  * their gradient. */
 static ad_tensor *gathered(ad_tape *t, const ad_attention_layer *layer, ad_tensor *x) {
   const ad_array *array = ad_tensor_array(x);

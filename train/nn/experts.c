@@ -154,7 +154,8 @@ static ad_tensor *own_scores(pass *at, ad_tensor *rows) {
   return scores_of(at, rows, at->layer->shape.gate_is_summed ? router : ad_tp_use_at(at->t, router, OF_ROUTER));
 }
 
-/* Returns 1 if all ranks of tp first compute the same scores, which are then split among the ranks' own rows. */
+/* Returns 1 if the scores are the same on all ranks of tp: each rank computes the scores of all rows, and then takes
+ * those of its own rows. */
 static int scores_are_shared(const pass *at) {
   return ad_tp_is_named(at->x) && !at->layer->shape.gate_is_summed && !at->layer->shape.parallel.sequence;
 }
@@ -197,7 +198,7 @@ static ad_tensor *products(pass *at, ad_tensor *rows) {
   return ad_grouped_linear(at->t, ad_swiglu(at->t, gate, up), params[at->layer->down], at->routing);  // P on etp
 }
 
-/* Chooses each row's experts. `first` is the number, among this rank's rows of the batch, of the first row that is
+/* Chooses each row's experts. `first` is the index, among this rank's rows of the batch, of the first row that is
  * routed. */
 static ad_tensor *choose(pass *at, ad_tensor *scores, size_t first) {
   const ad_experts_shape *shape = &at->layer->shape;
@@ -235,7 +236,7 @@ static ad_tensor *split_rows(ad_tape *t, ad_tensor *rows, const char *site) {
   return ad_move_at(t, rows, AD_MOVE_CONVERT, "tp", AD_S(0), site);
 }
 
-/* Returns the number of the first row that this rank of tp gets when rows are split. */
+/* Returns the index of the first row that this rank of tp gets when rows are split. */
 static size_t first_row(const ad_tape *t, const ad_tensor *rows) {
   const ad_array *array = ad_tensor_array(rows);
   if (!array) return 0;

@@ -1,6 +1,6 @@
 /* The normalisation layer. If its input is I on tp, the weight is I, too, because all ranks do the same work. If its
- * input is sharded along the sequence, each rank's rows leave an addend of the weight's gradient. Then either the
- * weight is R and the reducer sums (law 4), or the weight is I, and each use converts it I->R with a backward that
+ * input is sharded along the sequence, each rank has an addend of the weight's gradient, from its own rows. Then either
+ * the weight is R and the reducer sums (law 4), or the weight is I, and each use converts it I->R with a backward that
  * sums. */
 #include "nn/parallel.h"
 

@@ -33,8 +33,7 @@ typedef struct ad_collectives {
   size_t count, capacity;
   size_t *params; /* the parameters of all collectives, one collective after another; numbered as in ad_run_param_at */
   size_t param_count, param_capacity;
-  size_t *of,
-      *starts; /* the collectives of parameter i have the indices of[starts[i]] to of[starts[i + 1] - 1] in `list` */
+  size_t *of, *starts; /* parameter i is in the collectives list[of[starts[i]]] to list[of[starts[i + 1] - 1]] */
   /* the latest precision policy that was described; parameters with the same policy share its document */
   ad_precision_policy policy;
   json_t *policy_document;

@@ -12,8 +12,7 @@ typedef struct ad_party {
   json_int_t pool, first_rank, ranks; /* `pool` is the pool of the party's first module */
   /* number of modules in the party */
   size_t modules;
-  size_t number,
-      namesakes; /* this party is the one with index `number` among the `namesakes` parties that have the same name */
+  size_t number, namesakes; /* "blocks 1 of 2": number 1 of 2 parties with the same name */
 } ad_party;
 
 /* All bridges between the same two parties that have the same layouts and dtypes. */

@@ -16,8 +16,8 @@ typedef struct gemm_operand {
  * after its earlier value was added. Products of dtypes other than f64 may fail: see ad_gemm_status. */
 void ad_gemm(ad_dtype values, ad_dtype result, int64_t m, int64_t n, int64_t k, double factor, gemm_operand a,
              gemm_operand b, int adds, void *c, int64_t c_stride);
-/* Returns the first failure of this thread's products since the call before, with its message. The output of a failed
- * product is undefined. */
+/* Returns the first failure of this thread's products since the previous call of this function, with its message. The
+ * output of a failed product is undefined. */
 ad_status ad_gemm_status(void) AD_CHECKED;
 /* Starts ADDEND_BLAS_THREADS threads (default 1) and allocates OpenBLAS's memory. Must be called before the first
  * product. Returns AD_MEMORY if the process cannot have the memory, AD_SYSTEM if the threads cannot be started. */

@@ -133,7 +133,7 @@ static dnnl_cpu_isa_t instructions_of(ad_units units) {
   }
 }
 
-/* More memory than compiling a kernel takes. oneDNN 2.6 crashes if it has less. */
+/* enough memory for compiling a kernel, with a reserve; oneDNN 2.6 crashes if there is less */
 enum { KERNEL_MIB = 32 };
 
 static ad_status try_kernel(void) { return ad_memory_try("matrix products by oneDNN", KERNEL_MIB); }
@@ -234,7 +234,8 @@ typedef struct entry {
 } entry;
 
 /* FIRST_PLACES and MOST_PLACES are the smallest and the largest size of the table. A program has a few hundred shapes.
- * If new shapes keep coming, a full table of the largest size is emptied, so that it does not grow for ever. */
+ * A full table of the largest size is emptied, so that it does not grow without limit if there are always new
+ * shapes. */
 enum { FIRST_PLACES = 64, MOST_PLACES = 8192 };
 
 typedef struct onednn {

@@ -54,7 +54,8 @@ ad_status ad_products_check(void) {
   return find_own(&own);
 }
 
-/* An invalid ADDEND_PRODUCTS is treated as not set here, because ad_products_check refuses it. */
+/* Returns what this process has. An invalid ADDEND_PRODUCTS is treated as not set, because ad_products_check refuses
+ * it. */
 ad_products ad_products_own(void) {
   ad_products own;
   if (find_own(&own)) own.library = AD_LIBRARY_BY_TABLE, own.ways = 0;

@@ -43,7 +43,7 @@ ad_status ad_products_check(void) AD_CHECKED;
 /* Returns 1 if large bf16 products are computed in f32. */
 int ad_products_widen(ad_products products);
 enum { AD_PRODUCTS_TEXT = 256 };
-/* What determines the bits of products in this process, one by one. */
+/* The facts that determine the bits of products in this process. */
 typedef enum ad_products_fact {
   AD_PRODUCTS_CHOICE, /* how the library is chosen */
   AD_PRODUCTS_INSTRUCTIONS,
@@ -55,7 +55,8 @@ typedef enum ad_products_fact {
 } ad_products_fact;
 /* Writes the fact's value, such as "avx512", and returns buffer. */
 const char *ad_products_print_fact(ad_products_fact fact, char buffer[AD_PRODUCTS_TEXT]);
-/* Writes what the ranks agreed on and the libraries, all facts but the last two, and returns buffer. */
+/* Writes all facts but the last two: the choices on which the ranks agreed, and the versions of the libraries. Returns
+ * buffer. */
 const char *ad_products_print(char buffer[AD_PRODUCTS_TEXT]);
 
 /* Returns oneDNN's version in this process, as ad_products has it. Defined in the one file that calls oneDNN. */

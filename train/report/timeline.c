@@ -22,7 +22,7 @@ static json_int_t step_of(const json_t *event) { return integer_at(json_object_g
 
 /* ---- choosing the steps that are shown ---- */
 
-/* The first, the second and the last step that ended on the first rank; -1 if there is none. */
+/* The first, the second and the last step that ended on the first rank; -1 if there is no such step. */
 typedef struct shown {
   json_int_t first, second, last;
 } shown;

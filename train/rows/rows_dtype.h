@@ -3,8 +3,8 @@
  * of a REAL. NAME(x) appends the dtype's suffix to x. rows_body.h includes this file once for each dtype; the macros
  * are undefined at the end. The code gives the same bits for any vector width. */
 
-/* LANES: a sum has this many interleaved partial sums, which are folded in halves. PIECE: so many elements fit in the
- * first-level cache. */
+/* LANES: the number of interleaved partial sums of a sum, which are folded in halves. PIECE: the number of elements
+ * that fit in the first-level cache. */
 #ifndef LANES
 #define LANES 32
 #define PIECE 256
