@@ -154,8 +154,8 @@ static double elements_of(const ad_decoder *d, const ad_declarations *params, co
   return elements;
 }
 
-/* Returns the products of causal attention, in elements of a matrix. On average a position attends to half of the
- * sequence. */
+/* Returns how many matrix elements would cost a token as much as the products of causal attention do. On average a
+ * position attends to half of the sequence. */
 static double attention_elements(const ad_decoder *d, int64_t seq) {
   return (double)(d->options->heads * ad_decoder_head_dim(d->options) * seq);
 }

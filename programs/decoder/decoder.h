@@ -29,8 +29,7 @@ typedef struct ad_decoder_stage {
   int is_first, is_last;
   double product_elements; /* elements of all matrices that a token is multiplied with */
   size_t param_count;
-  size_t first_state, state_count; /* this stage's first state, and how many it has, in the list of all stages'
-                                    * states */
+  size_t first_state, state_count; /* index of the stage's first state among those of all stages; how many it has */
 } ad_decoder_stage;
 
 struct ad_decoder {

@@ -26,7 +26,7 @@ typedef struct ad_decompose_part {
                           * remainder is used */
 } ad_decompose_part;
 
-/* The values that all forward passes of the adversary on one tape share. */
+/* The values that all forward passes of the adversary on the same tape use. */
 typedef struct ad_adversary {
   const ad_tape *tape;
   ad_tensor *tokens, *wanted, *importances, *v[AD_SITES_MAX], *u[AD_SITES_MAX];

@@ -18,7 +18,7 @@ typedef struct search {
   ad_findings *found;
   ad_tape *tape; /* NULL if this rank has no adversary, or before the first microbatch has run */
   ad_random_components random;
-  double *memory; /* one microbatch's masks and the parts of the remainder that are used, in the tape's wide dtype */
+  double *memory; /* one microbatch's masks, and how much of the remainder W - V U is used; in the wide dtype */
 } search;
 
 /* A microbatch after its forward pass, on a rank of the adversary. */
@@ -44,8 +44,8 @@ static ad_status look_at_step(search *s, int64_t step, int64_t *const *counted, 
   return AD_OK;
 }
 
-/* Runs all microbatches of `steps` batches of the validation set, and calls `look` for each. After its last sample the
- * validation set starts again. */
+/* Runs all microbatches of `steps` batches of the validation set, and calls `look` after each microbatch. After the
+ * last sample of the set its first sample follows. */
 static ad_status look_at_text(search *s, int64_t steps, looking *look) {
   size_t microbatches = (size_t)s->d->setting.microbatches;
   int64_t *memory, *counted[AD_DECOMPOSE_COUNTS];

@@ -36,7 +36,7 @@ typedef struct ad_findings {
   size_t sum_count;
   /* The components whose importance at each position is kept, to be shown: those of each site whose importance varies
    * most. */
-  size_t *shown, shown_count;        /* their indices among the components of all sites, and their count */
+  size_t *shown, shown_count;        /* indices of these components among those of all sites, and how many they are */
   int64_t samples;                   /* importances are kept for this many samples from the beginning of the text */
   double *shown_values, *shown_text; /* importances [shown_count, samples, seq]; text [samples, seq], which is in
                                       * front of them in the same memory */

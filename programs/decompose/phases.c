@@ -280,8 +280,8 @@ ad_status ad_decompose_run_adversary(void *own, ad_phase_run *at) {
   return AD_OK;
 }
 
-/* Takes one ascent step after the backward pass. The gradients contain the loss's coefficient and scale, so they are
- * divided by these. */
+/* Takes one ascent step of the sources after the backward pass. The gradients of this pass contain the loss's
+ * coefficient and scale, so they are divided by both. */
 ad_status ad_decompose_climb_after(void *own, ad_phase_run *at) {
   ad_decomposition *d = own;
   if (!ad_phase_trains(at) || !d->options->ascent_steps || !(d->options->adversarial > 0)) return AD_OK;

@@ -11,7 +11,8 @@
 
 /* ---- the least-squares fit ---- */
 
-/* Cholesky: replaces the lower triangle of a [n, n] by L with L L^T = a; reads only that triangle. */
+/* Factorises by Cholesky: replaces the lower triangle of a [n, n] by L with L L^T = a. Reads only the lower
+ * triangle. */
 static void factorise(double *a, int64_t n) {
   for (int64_t i = 0; i < n; i++) {
     for (int64_t j = 0; j <= i; j++) {

@@ -39,7 +39,8 @@ ad_tensor *ad_sources_input(ad_sources *sources, ad_phase_run *at, ad_tape *t, s
                             ad_tensor **leaf);
 /* Returns the leaves of the phase's microbatch on the phase's own tape. */
 ad_tensor **ad_sources_leaves(const ad_sources *sources, const ad_phase_run *at);
-/* Takes one ascent step. The gradient of source i is gradients[i] times `factor`. */
+/* Takes one ascent step of the sources of the phase's microbatch. The gradient of source i is gradients[i] times
+ * `factor`. */
 ad_status ad_sources_climb(ad_sources *sources, ad_phase_run *at, const ad_array *const *gradients,
                            double factor) AD_CHECKED;
 

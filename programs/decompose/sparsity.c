@@ -10,7 +10,7 @@ static size_t width_of(const ad_tensor *out) { return ad_array_numel(ad_tensor_a
 
 static size_t column_after(size_t column, size_t width) { return column + 1 < width ? column + 1 : 0; }
 
-/* Bytes of scratch memory: for the sums in forward, and for their gradients in backward. */
+/* Returns the bytes of scratch memory: in forward for the sums, in backward for their gradients. */
 static size_t power_scratch(const ad_tensor *out) { return width_of(out) * sizeof(double); }
 
 static ad_status power_forward(ad_tape *tape, ad_tensor *out) {

@@ -24,7 +24,8 @@ static int is_in(const char *const *names, const char *name) {
   return *names != NULL;
 }
 
-/* Refuses keys that do not belong to the object's rope_type, because programs disagree about ignoring such keys. */
+/* Refuses keys that do not belong to the object's rope_type, because some programs ignore such keys and others do
+ * not. */
 static ad_status refuse_others(const char *where, const json_t *object, int stretches, ad_config *to) {
   static const char *const always[] = {"rope_type", "type", "rope_theta", NULL};
   const char *key;

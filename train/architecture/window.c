@@ -1,5 +1,5 @@
-/* Sliding windows. addend computes attention to all earlier tokens. A window that is at least as long as a sequence
- * gives the same result, whichever layers have the window. */
+/* Reads the keys of sliding windows. addend computes attention to all earlier tokens. A window that is at least as long
+ * as a sequence gives the same result, whichever layers have the window. */
 #include <string.h>
 #include "architecture/config_build.h"
 

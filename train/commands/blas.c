@@ -29,7 +29,8 @@ static const char *core_of_machine(void) {
 
 static int has_set(const char *name, const char *value) { return !getenv(name) && setenv(name, value, 1) == 0; }
 
-/* Each rank has one thread. In `addend` itself, cli/threads.c already set that before OpenBLAS was loaded. */
+/* Makes OpenBLAS compute with one thread, because each rank has one, and with kernels for this processor. In `addend`
+ * itself cli/threads.c already set the number of threads before OpenBLAS was loaded. */
 void ad_cli_correct_blas(char **argv) {
   const char *core = is_before_avx2(openblas_get_corename()) ? core_of_machine() : NULL;
   int is_other = has_set("OPENBLAS_NUM_THREADS", "1");

@@ -91,7 +91,7 @@ int ad_cli_tokenizer_start(const char *file, ad_cli_tokenizer *out) {
 
 json_t *ad_cli_tokenizer_ask(const ad_cli_tokenizer *tokenizer, json_t *question) {
   if (!question) return NULL;
-  /* in ASCII, which Python reads whatever the locale */
+  /* written in ASCII, which Python can read with any locale */
   int failed = json_dumpf(question, tokenizer->asked, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
   json_decref(question);
   failed |= fputc('\n', tokenizer->asked) == EOF || fflush(tokenizer->asked);

@@ -139,8 +139,8 @@ static void add_loss(mean_loss *mean, double loss) {
   mean->steps++;
 }
 
-/* Adds the step's loss to the means over steps. The loss of a single batch shows little, because losses of consecutive
- * batches differ by chance. */
+/* Adds the step's loss to the means over the first and the last tenth of the steps, and keeps it among the newest
+ * losses. The loss of a single step shows little, because losses of consecutive batches differ by chance. */
 static void note_loss(train_story *story, const ad_step_report *report) {
   int64_t tenth = tenth_of(story);
   story->last_loss = report->loss;

@@ -40,8 +40,8 @@ ad_status ad_cli_register_programs(const ad_program_kind *const *kinds);
  * continues in a separate process: if a function of the program ends that process, the error names the function. */
 ad_status ad_cli_load_program(const char *path);
 
-/* For commands that do not train a recipe whose program is first trained in another way (a pretraining): reports that
- * here the weights are drawn from the seed instead. */
+/* For commands that do not train. If `addend train` would first run a pretraining and take the recipe's weights from
+ * it, reports that this command draws these weights from the seed instead. */
 void ad_cli_report_what_is_drawn(const ad_recipe *recipe);
 
 /* Joins the ranks that the launcher started. If their number differs from that of the recipe's mesh, prints an error

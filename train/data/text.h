@@ -42,7 +42,7 @@ int64_t ad_wanted_below(const ad_wanted *positions, int64_t valid);
 typedef struct ad_text_source {
   /* Returns the place of the sample with this index in an endless random order. */
   int64_t (*draw)(const ad_text_data *text, const ad_text_part *part, uint64_t seed, uint64_t index);
-  int64_t (*window)(const ad_text_data *text, int64_t number); /* returns the place of a window */
+  int64_t (*window)(const ad_text_data *text, int64_t number); /* returns the place of the window with this index */
   /* Fills the tokens and the targets of one sample; either may be NULL. Targets from position `valid` on do not count.
    * Sets *counted to the number of targets that count. */
   ad_status (*fill)(const ad_text_data *text, const ad_text_part *part, int64_t place, int64_t valid,

@@ -1,4 +1,5 @@
-/* Weights that consist of one file or several (addend/data.h): the index of several, and the path. */
+/* Weights that consist of one file or several (addend/data.h): reads the index that lists several files, and returns
+ * the path for messages. */
 #ifndef DATA_WEIGHTS_H
 #define DATA_WEIGHTS_H
 #include <jansson.h>

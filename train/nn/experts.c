@@ -223,7 +223,7 @@ static ad_tensor *routed(pass *at, ad_tensor *rows, ad_tensor *scores, size_t fi
   return ad_from_slots(t, slots, at->routing);
 }
 
-/* Calls routed(), and returns its result in the view of x's mesh. */
+/* Calls routed(), and views its result on x's mesh again. */
 static ad_tensor *routed_on_mesh(pass *at, ad_tensor *rows, ad_tensor *scores, size_t first) {
   const ad_array *x = ad_tensor_array(at->x);
   return ad_view(at->t, routed(at, rows, scores, first), x ? x->layout.mesh : NULL);

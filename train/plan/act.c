@@ -172,7 +172,8 @@ ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
-/* Adds the sums of leaves that the buckets of one module hold. */
+/* Raises the numbers of sums of leaves in `to` to the largest of any bucket of one module, and adds the bytes of its
+ * shards. */
 static void add_leaf_sums(const ad_reducer *reducer, ad_plan_memory *to) {
   for (size_t i = 0; i < ad_reducer_bucket_count(reducer); i++) {
     ad_bucket_plan bucket = ad_reducer_bucket(reducer, i);

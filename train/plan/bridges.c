@@ -118,8 +118,8 @@ static json_t *way_document(way w) {
 
 /* ---- bytes that each rank sends and receives ---- */
 
-/* Adds to *out the bytes of the rank's routes from and to other ranks. `find` lists all routes of the rank, also those
- * to itself. */
+/* Adds to *out the bytes of the rank's routes from and to other ranks. `find` lists all routes of the rank, including
+ * those from the rank to itself. */
 static ad_status moved_by(size_t (*find)(const ad_layout *, const ad_layout *, int64_t, int64_t, ad_route *, size_t),
                           way w, int64_t rank, json_int_t *out) {
   size_t count = find(w.from, w.to, w.rows, rank, NULL, 0);
@@ -198,8 +198,8 @@ static transfer transfer_of(const ad_transfer_spec *spec, const ad_program *prog
   return c;
 }
 
-/* Adds an entry for each size of microbatch. A value that is sharded by the batch has at most two sizes; any other
- * value is transferred in full in each microbatch. */
+/* Adds an entry for each number of rows that a microbatch has. A value that is sharded by the batch has at most two
+ * such numbers; any other value is transferred in full in each microbatch. */
 static ad_status add_transfers(const ad_transfer_spec *spec, const ad_plan_pools *pools, json_t *to) {
   const ad_run *run = pools->list[0].run;
   transfer c = transfer_of(spec, ad_run_program(run));

@@ -86,7 +86,7 @@ static int sums_leaves(const json_t *plan, const json_t *step) {
   return 0;
 }
 
-/* Lists the moves of one step, with their bytes as a mean over the ranks. */
+/* Lists what ranks move in one step, with the bytes as a mean over the ranks. */
 static json_t *moves_of(const json_t *plan) {
   json_t *moves = json_array();
   const json_t *step, *bridge;

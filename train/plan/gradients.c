@@ -30,7 +30,8 @@ static json_t *names_of(const ad_run *run, size_t module, const ad_bucket_plan *
   return names;
 }
 
-/* Lists buckets that are still incomplete when later buckets begin; each of them needs a slot of its own meanwhile. */
+/* Lists buckets that are still incomplete when later buckets begin. Such a bucket needs a separate slot of memory until
+ * it is complete. */
 static json_t *open_buckets(const ad_run *run, size_t module, const gradient_row *row) {
   json_t *open = json_array();
   for (size_t i = 0; i < ad_reducer_bucket_count(row->reducer); i++) {

@@ -207,13 +207,13 @@ static ad_plan_memory memory_of_rank(const ad_plan_memory *of_kind, int64_t rank
   return memory;
 }
 
-/* The kinds that were found so far, and the kind of each rank. */
+/* The kinds of ranks that were found so far, and the kind of each rank. */
 typedef struct ad_listed_ranks {
   ad_acted_kind *kinds;
   size_t count, *kind_of; /* kind_of[rank] is the index of the rank's kind */
 } ad_listed_ranks;
 
-/* Finds the kind of a rank. If the kind is new, acts as the rank. */
+/* Finds the kind of a rank. If no earlier rank was of this kind, acts as the rank to find its memory. */
 static ad_status find_kind(const ad_planning *plan, int64_t rank, ad_listed_ranks *to) {
   uint64_t key = ad_rank_key(plan->held.list, plan->held.count, rank, plan->world->ranks_per_node);
   size_t at = 0;

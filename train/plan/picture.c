@@ -17,7 +17,7 @@
 
 enum {
   CARDS_IN_ROW = 3,
-  OWN_CARDS_IN_ROW = 4, /* for a plan that has the groups of all modules in one section */
+  OWN_CARDS_IN_ROW = 4, /* cards in a row, if the groups of all modules are in one section */
   GAP = 16,
   CARD_PADDING = 14,
   CARD_HEAD = 48, /* height of the text above the ranks on a card */

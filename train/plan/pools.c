@@ -30,7 +30,7 @@ ad_plan_world ad_plan_world_after(const ad_plan_pools *pools, const ad_plan_worl
   return after;
 }
 
-/* Acts as rank 0, whose program knows the meshes of all modules, and then as the first rank of every other pool, in the
+/* Acts as rank 0, whose program has the meshes of all modules, and then as the first rank of every other pool, in the
  * order of ranks. */
 static ad_status act(const ad_recipe *recipe, const ad_plan_world *world, ad_plan_pools *to) {
   AD_TRY(add_pool(recipe, world, 0, to));

@@ -125,7 +125,8 @@ static int has_boundary(const ad_mesh *mesh, int64_t ranks) {
   return ranks == 1;
 }
 
-/* Returns 1 if has_boundary is true of every mesh in the region. */
+/* Returns 1 if, on every mesh in the region, every `ranks` neighbouring ranks form a group over the mesh's fastest
+ * axes. */
 static int is_common(const region *r, int64_t ranks) {
   for (size_t i = 0; i < r->mesh_count; i++)
     if (!has_boundary(r->meshes[i], ranks)) return 0;
@@ -349,7 +350,7 @@ static int by_kind(const void *a, const void *b) {
   return (left->key > right->key) - (left->key < right->key);
 }
 
-/* Joins the choices that have the same key into kinds. */
+/* Makes a kind of all choices that have the same key. */
 static ad_status gather_kinds(ad_kinds *kinds) {
   qsort(kinds->choices, kinds->choice_count, sizeof *kinds->choices, by_key);
   AD_TRY(ad_new(kinds->choice_count, &kinds->list));

@@ -12,7 +12,7 @@ typedef struct ad_held {
   int is_shared;  /* 1: ranks with the same part share one copy if they all are on one node */
 } ad_held;
 
-/* A kind of rank. */
+/* Ranks that have parts of the same sizes of every value. */
 typedef struct ad_rank_kind {
   int64_t first, ranks; /* the first rank of this kind, and the number of its ranks */
   uint64_t key;

@@ -11,7 +11,7 @@
 /* Takes one step of the program on backend dry. Every call must do the same. */
 typedef ad_status (*ad_dry_step)(void *context);
 
-/* How many conversions were tried, of how many that could be added to operands of the refused call. */
+/* How many conversions were tried, and how many there are that could be added to operands of the refused call. */
 typedef struct ad_repair_search {
   size_t tried, listed;
 } ad_repair_search;

@@ -15,7 +15,8 @@ static int is_pipeline(const ad_run *run) { return ad_program_stage_count(ad_run
 
 /* ---- costs of actions, by matrix products or by a trace ---- */
 
-/* The least cost of a stage, if the mean cost is 1. A stage without matrix products takes a little time, too. */
+/* The least cost that a stage is given, in units of the mean cost. A stage without matrix products takes a little time,
+ * too. */
 static const double least_share = 0.01;
 /* The costs of F, B, I and W, if the stage's forward pass costs 1. */
 static const double passes[] = {[AD_ACTION_F] = 1, [AD_ACTION_B] = 2, [AD_ACTION_I] = 1, [AD_ACTION_W] = 1};

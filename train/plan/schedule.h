@@ -9,7 +9,7 @@
 /* The costs of the actions in a pipeline's table. One of of_stage and of_action is NULL. */
 typedef struct ad_plan_costs {
   ad_table_costs costs;
-  double *of_stage;  /* from matrix products, with the mean stage's forward pass as 1; or NULL */
+  double *of_stage;  /* computed from matrix products, in units of the mean stage's forward pass; or NULL */
   double *of_action; /* seconds, measured in a run; or NULL */
 } ad_plan_costs;
 

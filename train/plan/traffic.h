@@ -16,7 +16,7 @@ typedef struct ad_moved {
   int backward;
   /* where the program made the transition */
   char site[96];
-  int64_t times; /* how often it occurs in a step */
+  int64_t times; /* how often the move occurs in a step */
 } ad_moved;
 
 /* Identical reductions of gradients by leaves, and how often they occur. */

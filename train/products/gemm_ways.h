@@ -38,7 +38,7 @@ typedef enum gemm_way {
   GEMM_BLAS,   /* OpenBLAS, for f32 and f64 */
   GEMM_ONEDNN, /* oneDNN, for f32 and bf16 */
   GEMM_WIDEN_BLAS,
-  GEMM_WIDEN_ONEDNN /* for bf16: operands are widened to f32, which oneDNN multiplies */
+  GEMM_WIDEN_ONEDNN /* for bf16: operands are widened to f32, and oneDNN multiplies them */
 } gemm_way;
 
 /* The shapes among which the choice distinguishes. VECTOR: c has one row or one column. SMALL: the matrices are small

@@ -143,8 +143,8 @@ static void NAME(fill)(void *dst, double value, size_t n, int adds) {
   PUT(out, n, adds, (REAL)value);
 }
 
-/* exp_sum for a src in T or in the wide dtype. If nothing must be rounded, the exponentials are computed directly in
- * dst. */
+/* The kernel exp_sum, for a src of dtype T or of the wide dtype. If nothing must be rounded, the exponentials are
+ * computed directly in dst. */
 INLINE double NAME(exp_sum_of)(void *dst, const void *src, int src_is_wide, double shift, size_t n) {
   const REAL s = (REAL)shift;
   REAL unrounded[PIECE], lane[LANES] = {0};
@@ -252,7 +252,7 @@ static void NAME(norm_wide)(void *dst, const void *x, const void *weight, double
   NAME(norm_of)(dst, x, 1, weight, inverse, n);
 }
 
-/* y_i = x_i r w_i with r = (mean(x^2) + epsilon)^(-1/2), so dr/dx_i = -r^3 x_i / n. */
+/* Computes the gradients of y_i = x_i r w_i with r = (mean(x^2) + epsilon)^(-1/2), so dr/dx_i = -r^3 x_i / n. */
 INLINE void NAME(norm_backward_of)(void *restrict dx, int adds, void *d_weight, const void *x, int is_wide,
                                    const void *weight, const void *d_out, double inverse, size_t n) {
   REAL *restrict dw = d_weight;

@@ -253,7 +253,7 @@ static const ad_array *arriving(const start *from, size_t i) { return from->grad
 
 // Counts, for each tensor between the leaves and the outputs, how many shares its gradient will get.
 static void count_uses(const ad_tape *tape, const start *from) {
-  // each seed is a share of the output's gradient
+  // the gradient with which backward begins at an output (the seed) is a share of that output's gradient
   for (size_t i = 0; i < from->count; i++) from->outputs[i]->uses += from->outputs[i]->carries;
   for (ad_tensor *each = tape->last; each; each = each->previous) {
     if (!each->uses) continue;

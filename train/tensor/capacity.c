@@ -172,7 +172,7 @@ static ad_status limit(ad_tape *tape, ad_routing *routing, double capacity, cons
   AD_TRY(take_memory(tape, routing, &s));
   AD_TRY(ad_routing_number(tape, batch, first, routing, site));
   AD_TRY(find_capacity(tape, routing, capacity, &s, &overflows, site));
-  // in a plan's worst case only choices of other ranks are dropped
+  // in the worst case of a plan only choices of other ranks are dropped, so this rank needs no limits
   if (!overflows || tape->options.crowd) return AD_OK;
   AD_TRY(find_limits(tape, routing, &s, batch->shape.dim[0] * batch->shape.dim[1], site));
   ad_routing_sort(routing);

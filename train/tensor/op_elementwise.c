@@ -1,5 +1,5 @@
-/* Operations on each element by itself, and the sum of all elements: to_dtype, add, add_row, multiply, scale,
- * scale_by, sum, swiglu, gelu. Division by a count is in op_count.c. */
+/* Operations on single elements, and the sum of all elements: to_dtype, add, add_row, multiply, scale, scale_by, sum,
+ * swiglu, gelu. Division by a count is in op_count.c. */
 #include <math.h>
 #include <string.h>
 #include "tensor/tape.h"

@@ -80,7 +80,7 @@ static void add_to_sums(const ad_tensor *out, const double *normed, const double
 static ad_status norm_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   size_t width = width_of(out), count = count_of(out);
   double *normed = scratch_row(out, NORMED), *d_out = scratch_row(out, ARRIVING), *weight = scratch_row(out, WEIGHTS);
-  // also clears OF_WEIGHT, the scratch row after BIASES
+  // clears two rows of scratch memory: BIASES and, after it, OF_WEIGHT
   memset(scratch_row(out, BIASES), 0, 2 * width * sizeof(double));
   read_row(&out->operand[WEIGHT]->array, 0, width, weight);
   for (size_t row = 0; row < count; row++) {

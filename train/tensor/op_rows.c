@@ -128,7 +128,7 @@ ad_tensor *ad_from_rows_at(ad_tape *tape, ad_tensor *x, ad_tensor *like, const c
 typedef struct slot_numbers {
   const size_t *index;
   size_t slots, tokens;
-  const ad_routing *routing; /* only for slot_weights */
+  const ad_routing *routing; /* used only by the operation slot_weights */
 } slot_numbers;
 
 static const slot_numbers *slots_of(const ad_tensor *out) { return out->own; }

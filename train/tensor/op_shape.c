@@ -126,7 +126,7 @@ static int dim_that_takes(const ad_shape *from, int dim, const ad_shape *to) {
 static int sharded_identically(const ad_shape *from, int dim, const ad_shape *to, int to_dim, int64_t parts) {
   int64_t n = from->dim[dim], m = to->dim[to_dim];
   int64_t of_n = product(from, dim + 1, from->ndim), of_m = product(to, to_dim + 1, to->ndim);
-  if (n == m) return 1;  // then equally many elements follow an element of either dimension
+  if (n == m) return 1;  // equally many elements then belong to one index of either dimension
   if (n % parts == 0 && m % parts == 0) return n / parts * of_n == m / parts * of_m;
   return 0;
 }

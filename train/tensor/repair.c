@@ -65,7 +65,7 @@ typedef struct trying {
   const ad_operation_passing *call;
   int operand;
   const ad_tensor *calls[CALLS_MAX];
-  int depth; /* how many of `calls` are repeated after the conversion; 0: only the refused call */
+  int depth; /* how many of `calls` are repeated after the conversion; 0: only the refused call is repeated */
   ad_repair repair;
 } trying;
 

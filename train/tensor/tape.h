@@ -14,8 +14,8 @@ typedef struct spare {
  * (ad_tape_pool). */
 typedef struct tape_memory {
   ad_arena *arena;
-  /* for backend dry. dry_used: bytes that values would take now; dry_peak: the largest sum so far of dry_used and the
-   * arena's bytes */
+  /* used on backend dry. dry_used: bytes that values would take now; dry_peak: the largest sum so far of dry_used and
+   * the arena's bytes */
   size_t dry_used, dry_peak;
   spare *spares;  /* blocks that can be used again */
   spare *records; /* unused records for `spares` */

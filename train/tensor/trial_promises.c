@@ -197,7 +197,7 @@ static ad_status called_again(scene *s) {
 
 /* ---- promise: backward adds to what an operand's gradient has already ---- */
 
-/* Returns the number that is in an element of a gradient before backward adds to it. */
+/* Returns the value that an element of a gradient has before backward adds to it. */
 static double base_of(const scene *s, size_t i, size_t k) {
   return ad_random_normal(s->trial->given.seed, 3000 + i, k);
 }

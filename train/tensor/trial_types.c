@@ -18,7 +18,7 @@ enum {
   WAYS_MAX = 600, /* ways to lay out operands that are tried on one axis: all, or this many drawn at random */
   PAIRS = 64,     /* pairs of ways that are drawn for two axes */
   TYPES = 3 + 2 * AD_DIMS_MAX,
-  DRAWS = 4000, /* number of the first stream of random numbers for draws of ways */
+  DRAWS = 4000, /* the first of the random streams from which ways are drawn */
   TEXT = 400
 };
 
