@@ -1,5 +1,5 @@
-/* A decoder: embedding, blocks around a residual stream, norm and head. Each block has attention and a second branch. A
- * program chooses the second branch and what the tokens are. */
+/* A decoder: embedding, blocks around a residual stream, norm and head. Each block has attention and a second branch,
+ * such as an MLP. A program chooses the second branch and what the tokens are. */
 #ifndef DECODER_DECODER_H
 #define DECODER_DECODER_H
 #include "addend/layers.h"

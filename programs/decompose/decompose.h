@@ -48,8 +48,7 @@ typedef struct ad_decomposition {
   ad_tape *ascent;                    /* the tape of the adversary's ascent steps; NULL before the first step */
   ad_value_name *importances, *v, *u; /* names of transferred values: the importances of each block, and V and U of
                                        * each site */
-  const char **lists;                 /* lists of names: the values that each phase needs and gives, one list after
-                                       * another */
+  const char **lists; /* lists of names, one after another: the values that each phase receives and sends */
   ad_bridge **bridges;
   size_t bridge_count;
 } ad_decomposition;

@@ -1,4 +1,4 @@
-/* Adversarial sources: the states of the adversary's module, and the steps that raise them. */
+/* Adversarial sources: the states of the adversary's module, and the ascent steps that change them. */
 #include "decompose/sources.h"
 
 #include <math.h>

@@ -22,9 +22,10 @@ typedef struct ad_cli_recipe_options {
   int json;
   int on_paper; /* 1: the recipe is only planned, not run */
 } ad_cli_recipe_options;
-extern const struct argp ad_cli_recipe_argp;             /* argp's child parser for these options; its input is an
-                                                          * ad_cli_recipe_options */
-extern const struct argp_child ad_cli_recipe_children[]; /* the list of children for a parser that has no other child */
+/* argp's child parser for these options; its input is an ad_cli_recipe_options */
+extern const struct argp ad_cli_recipe_argp;
+/* the list of argp children for a parser that has no other child */
+extern const struct argp_child ad_cli_recipe_children[];
 /* Parses the call into `input`, a struct that contains `options`, and then reads the recipe as ad_cli_read_recipe
  * does. */
 int ad_cli_parse_recipe(const struct argp *argp, int argc, char **argv, void *input,

@@ -137,7 +137,7 @@ ad_status ad_text_data_rows(const ad_text_data *text, const ad_batch_options *gi
   ad_wanted positions = wanted_of(&options, &all);
   if (text->parts[options.validation != 0].windows)
     return fill_rows(text, &options, step, (ad_span){first, count}, &positions, tokens, targets, counted);
-  // There is no validation part.
+  // The data have no validation part: fills rows that do not count.
   if (text->bytes || text->files) fill_nothing(count * positions.width, tokens, targets);
   return AD_OK;
 }

@@ -1,4 +1,4 @@
-/* Takes the place of lines/ in a build without FreeType, which cannot draw lines of text. */
+/* Replaces the folder lines/ in a build without FreeType, which cannot draw lines of text. */
 #include "base/error.h"
 #include "addend/data.h"
 

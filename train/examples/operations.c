@@ -122,7 +122,7 @@ static const ad_operation above = {.size = sizeof above,
                                    .makes_memory = 1,
                                    .describe = above_describe};
 
-/* ---- trying both ---- */
+/* ---- trying both operations ---- */
 
 static ad_status try_cumulative(void) {
   const ad_shape shape = {2, {4, 5}};

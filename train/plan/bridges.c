@@ -29,7 +29,7 @@ typedef struct transfer {
   const ad_transfer_spec *spec;
   ad_layout from, to, back; /* layouts of the value on both sides; `back` is the layout of the gradient where it
                              * arrives */
-  /* the rows of a microbatch, and the number of microbatches with so many rows in a step */
+  /* the rows of a microbatch, and the number of microbatches in a step that have this many rows */
   int64_t rows, times;
   ad_dtype dtypes[2]; /* the dtypes in which the value and its gradient are sent */
 } transfer;

@@ -57,7 +57,7 @@ static json_t *reductions_of(const ad_traffic *traffic) {
   return list;
 }
 
-/* ---- what would need less ---- */
+/* ---- settings that would need less memory ---- */
 
 /* Finds what `rank` would hold with ZeRO 2 and train.sync=[], which then means that each leaf's gradients are reduced
  * immediately. Leaves *out NULL if the recipe cannot have ZeRO 2. */

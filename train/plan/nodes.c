@@ -4,8 +4,8 @@
 #include "base/memory.h"
 #include "plan/regions.h"
 
-/* Returns the block of axes inside which nodes begin and end, or -1 if a block's size and a node's size do not divide
- * each other. */
+/* Returns the index of the block of axes inside which nodes begin and end, or -1 if the size of a block and the size of
+ * a node do not divide each other. */
 static int block_of_nodes(const region *r, int64_t ranks_per_node) {
   if (r->first % ranks_per_node) return -1;
   for (int i = 0; i < r->block_count; i++) {

@@ -12,10 +12,9 @@ enum { CELL_WIDTH = 230, CELL_LEAST = 30, PORT_HEIGHT = 17, CELL_GAP = 10, ARROW
 /* The ranks on one side of a bridge, drawn as cells one under another. */
 typedef struct side {
   ad_mesh *mesh;
-  int colour; /* the colour of the side's pool */
-  json_int_t *ranks,
-      *clusters;             /* for each cell: its rank, and the smallest sending rank with which routes connect it */
-  int *ports, *tops, *taken; /* for each cell: the number of its arrows, its top edge, and the arrows drawn so far */
+  int colour;                   /* the colour of the side's pool */
+  json_int_t *ranks, *clusters; /* for each cell: its rank, and the smallest sender that routes connect with it */
+  int *ports, *tops, *taken;    /* for each cell: the number of its arrows, its top edge, and the arrows drawn so far */
   size_t count;
   int height;
 } side;

@@ -397,7 +397,7 @@ static int fits_nodes(const ad_mesh *mesh, ad_axis axis, int64_t ranks_per_node)
          (ranks_per_node % stride == 0 && (is_outermost || whole % ranks_per_node == 0));
 }
 
-/* Returns 1 if either all ranks share copies of the value on their nodes, or none do. */
+/* Returns 1 if either all ranks share copies of the value on their nodes, or no rank does. */
 static int shares_equally(const ad_held *value, int64_t ranks_per_node) {
   const ad_mesh *mesh = value->layout.mesh;
   ad_axes axes = ad_layout_same_axes(&value->layout) & ad_mesh_large(mesh);

@@ -77,7 +77,7 @@ static void average_over_replicas(void *context, void *passing) {
   scene->fired = 1;
 }
 
-/* ---- sums and statistics in too few digits ---- */
+/* ---- sums and statistics in a dtype with too few digits ---- */
 
 /* Computes a product whose partial sums are rounded to bf16 after every few terms. */
 static void sum_in_bf16(const gemm_product *of, uint16_t *sums) {

@@ -95,8 +95,8 @@ static ad_status take_offsets(ad_tape *tape, size_t count, size_t **out) {
   return *out ? AD_OK : AD_MEMORY;
 }
 
-/* Returns the most rows that can reach this rank's expert `e`: every token, `crowd` tokens of each other member
- * included, chooses as many of this rank's experts as it can. */
+/* Returns the most rows that can reach this rank's expert `e`, if this rank has its tokens and each other member has
+ * `crowd` tokens, and every token chooses as many of this rank's experts as it can. */
 static int64_t crowded_rows(const ad_routing *routing, size_t crowd, int64_t members, int64_t e) {
   size_t choices = routing->top_k < routing->own_experts ? routing->top_k : routing->own_experts;
   size_t tokens = routing->tokens + (size_t)(members - 1) * crowd;

@@ -143,8 +143,8 @@ static void close_trial(ad_trial *trial) {
   ad_arena_destroy(trial->arena);
 }
 
-/* Runs the trial. `fills` is the record's field; UINT64_MAX if the record is not known before the operation is
- * recorded. */
+/* Runs the trial. `fills` has a bit for each operand whose gradient backward fills, as in the record; UINT64_MAX if the
+ * record is not known before the operation is recorded. */
 static ad_status run_trial(ad_trial_apply apply, const void *context, uint64_t fills, const ad_operation_trial *given) {
   ad_trial trial = {.apply = apply, .context = context};
   AD_TRY(ad_options_take(&trial.given, sizeof trial.given, given, "ad_operation_trial"));

@@ -86,7 +86,8 @@ void ad_font_clear(FT_Library library, ad_font *font) {
   *font = (ad_font){0};
 }
 
-/* A bolder stroke grows to the right and upwards, so the next character is moved to the right by the same amount. */
+/* Returns a character's outline. A bolder stroke grows to the right and upwards, so the next character is moved to the
+ * right by the same amount. */
 FT_Outline ad_font_character(const ad_font *font, uint8_t character, const ad_font_style *style, FT_Vector *points,
                              FT_Pos *advance) {
   int i = character - AD_PRINTABLE_FIRST;
