@@ -214,7 +214,7 @@ static ad_status declare_stage(ad_decoder *d, size_t number, ad_declarations *to
   return AD_OK;
 }
 
-/* Allocates the lists `leaves`, for the stage that runs, and `states`, for all stages. */
+/* Allocates the lists `leaves`, for the stage with the most parameters, and `states`, for all stages. */
 static ad_status make_lists(ad_decoder *d) {
   const ad_decoder_stage *last = &d->stages[d->stage_count - 1];
   size_t most = 0;
@@ -279,7 +279,8 @@ ad_layout ad_decoder_stream_layout(const ad_decoder *d, const ad_mesh *mesh) {
   return layout;
 }
 
-// A matrix product takes 2 operations for each element and position in forward, and 4 in backward.
+// Returns the operations of one stage for `samples` samples of `seq` tokens. A matrix product takes 2 operations for
+// each element and position in forward, and 4 in backward.
 double ad_decoder_stage_flops(const ad_decoder *d, size_t stage, int64_t seq, int64_t samples) {
   const ad_decoder_stage *of = &d->stages[stage];
   double elements = of->product_elements + (double)of->blocks.count * attention_elements(d, seq);

@@ -16,7 +16,7 @@ typedef struct ad_encoder_shape {
   const char *input, *output; /* names of the two matrices: [in, d_model], [d_model, out] */
   int64_t in, out, layers, d_model, d_hidden, heads;
   double rotary_base;
-  const char *norm_group; /* norm group of the encoder's module */
+  const char *norm_group; /* norm group of the encoder's module: modules of one group share a gradient norm */
 } ad_encoder_shape;
 
 typedef struct ad_encoder {

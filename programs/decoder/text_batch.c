@@ -170,7 +170,8 @@ const ad_array *ad_text_batch_array(const ad_text_batch *batch, size_t index, ch
   return index % 2 ? &microbatch->targets : &microbatch->tokens;
 }
 
-/* Mapped files of tokens are not counted: the system can free their pages when it needs memory. */
+/* Returns the bytes of text and batch on this rank. Mapped files of tokens are not counted: the system can free their
+ * pages when it needs memory. */
 size_t ad_text_batch_bytes(const ad_text_batch *batch) {
   size_t bytes = batch->text->token_count ? 0 : (size_t)ad_text_data_bytes(batch->data);
   for (size_t i = 0; i < batch->own_count; i++)

@@ -63,8 +63,8 @@ static json_t *divergences(const ad_findings *found) {
 
 /* ---- writing the findings about each component ---- */
 
-/* For a set of components: the mean number that is active at a position, and the number that is active at any
- * position. */
+/* For a set of components: how many of them are active at a position, as a mean over positions, and how many are active
+ * at any position. */
 typedef struct activity {
   double above_zero, above_threshold;
   int64_t alive;

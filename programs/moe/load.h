@@ -15,7 +15,8 @@ typedef struct ad_moe_load {
   char (*names)[48]; /* the index of each block, as text */
 } ad_moe_load;
 
-/* `mesh` is the mesh of all stages, `view` that of one stage. Borrows comm and meshes. Collective. */
+/* Creates the counts of a decoder. `mesh` is the mesh of all stages, `view` that of one stage. Borrows comm and meshes.
+ * Collective. */
 ad_status ad_moe_load_create(ad_moe_load *load, const ad_comm *comm, const ad_mesh *mesh, const ad_mesh *view,
                              const ad_moe_options *options) AD_CHECKED;
 void ad_moe_load_release(ad_moe_load *load);

@@ -17,7 +17,7 @@ typedef struct moe {
   ad_experts_layer *layers; /* [blocks]: the experts of each block; the bias of block i is state i */
   ad_tensor *balance;      /* sum of the balancing losses of the blocks that ran in this microbatch; NULL if none ran */
   ad_moe_load load;        /* how often each expert was chosen in this step */
-  int32_t *decisions;      /* chosen experts [blocks, tokens of the step, top_k]; NULL if nobody needs them */
+  int32_t *decisions;      /* chosen experts [blocks, tokens of the step, top_k]; NULL if they are not recorded */
   int decisions_are_given; /* 1: routing uses the experts in `decisions`; 0: routing writes its choices to
                             * `decisions` */
 } moe;
@@ -182,7 +182,7 @@ static ad_status after_step(void *own, ad_step_outcome outcome) {
   for (int64_t i = 0; i < model->options->decoder.layers; i++) {
     ad_array *bias = model->text.decoder.states[i];
     if (bias)
-      // The bias is NULL if the block is on other ranks.
+      // `bias` is NULL if the block is on other ranks
       ad_moe_load_correct(&model->load, i, model->options->balance_rate, bias);
   }
   return AD_OK;

@@ -46,7 +46,7 @@ typedef struct ad_moe_options {
   int normalised_scores;    /* 1: a token's chosen scores are divided by their sum */
   int summed_gate;          /* layout of the router on tp. 1: R, with a gradient that the reducer sums; 0: I */
   double capacity;          /* the most choices that an expert takes, divided by its even share; 0: no limit */
-  double balance_loss;      /* coefficient of that loss; 0: there is none */
+  double balance_loss;      /* coefficient of the load-balancing loss; 0: there is none */
   double balance_rate;      /* by how much a step changes the bias; 0: there is no bias */
   char *sparse;             /* the view of the mesh on which experts lie; NULL: ep=1 and etp=tp, no expert
                              * parallelism */

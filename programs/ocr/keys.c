@@ -144,8 +144,8 @@ static void check_short_sequence(const ad_ocr_options *ocr, const ad_mesh *mesh,
                 tp, patches, chars, tp);
 }
 
-/* Checks that the samples of a microbatch are a multiple of the bridge's parts, because each microbatch is sent over
- * the bridge by itself. */
+/* Checks that the number of samples of each microbatch is a multiple of `multiple`, because the bridge shards each
+ * microbatch into that many equal parts. */
 static void check_rows(const ad_program_setting *setting, int64_t multiple, const ad_complaints *to) {
   long long batch = setting->global_batch, fits = multiple * setting->microbatches, below = batch / fits * fits;
   for (int64_t m = 0; m < setting->microbatches; m++) {

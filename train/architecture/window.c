@@ -29,7 +29,8 @@ static ad_status take_width(const json_t *value, int64_t absent, int64_t *out, a
                           ad_config_print(value, shown, sizeof shown));
 }
 
-/* Qwen's models use the window only if use_sliding_window is true. Other models ignore that key. */
+/* Reads the keys of the window. Qwen's models use the window only if use_sliding_window is true. Other models ignore
+ * that key. */
 ad_status ad_config_take_window(const json_t *config, ad_config *to) {
   const json_t *use = json_object_get(config, "use_sliding_window");
   int is_on = !to->architecture->has_window_switch || json_is_true(use);

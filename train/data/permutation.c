@@ -26,7 +26,8 @@ static int64_t network(uint64_t key, int64_t a, int64_t b, int64_t x) {
   return left * b + right;
 }
 
-/* A result outside [0, n) is permuted again until it is inside. This ends, because i itself is on the same cycle. */
+/* Applies the permutation of [0, a * b) until the result is inside [0, n). This ends, because i itself is on the same
+ * cycle. */
 int64_t ad_permuted(uint64_t key, int64_t n, int64_t i) {
   int64_t a = root_above(n), b = (n + a - 1) / a, x = i;
   do x = network(key, a, b, x);

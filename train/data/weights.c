@@ -47,8 +47,8 @@ static ad_status list_files(opening *o, size_t *out) {
   return AD_OK;
 }
 
-/* Opens a file that the index names, in the folder of the index. If the index is a symbolic link, that is the link's
- * folder. */
+/* Opens a file that the index names, in the folder of the index. If the index is a symbolic link, this is the folder of
+ * the link, not that of its target. */
 static ad_status open_beside(const char *index, const char *name, ad_safetensors **out) {
   char *folder, *path;
   AD_TRY(ad_copy_string(index, &folder));

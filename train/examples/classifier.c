@@ -38,8 +38,8 @@ static ad_status margin_backward(ad_tape *t, ad_tensor *out, const ad_gradient_s
   return AD_OK;
 }
 
-/* Rows (n) may be sharded, classes (c) may not. Operand 1 holds integers, so backward fills the gradient of operand 0
- * only. */
+/* The record of the operation. Rows (n) may be sharded, classes (c) may not. Operand 1 holds integers, so backward
+ * fills the gradient of operand 0 only. */
 static const ad_operation margin = {.size = sizeof margin,
                                     .name = "margin",
                                     .dims = "nc,n->n",

@@ -9,7 +9,8 @@
 enum { RANKS = 4, TOKENS = 10, WIDTH = 3, EXPERTS = 4, HIDDEN = 5, TOP_K = 2, LAYERS = 3, GATE = WIDTH * EXPERTS };
 
 /* How the gate's gradient is treated. TAKEN_FOR_FINAL: a rank's part is taken for the full gradient (the bug). SUMMED:
- * the tape sums the parts over tp (the repair). A_PART: each rank keeps its part, with the type of a part. */
+ * the tape sums the parts over tp (the repair). A_PART: the gate is R, so that its gradient is declared to be a part of
+ * a sum (P). */
 typedef enum gate { TAKEN_FOR_FINAL, SUMMED, A_PART } gate;
 
 static const struct layer {

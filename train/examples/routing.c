@@ -1,6 +1,6 @@
-/* A mixture of experts put together by hand from the operations of routing.h: each token goes to its two best experts,
- * which lie on different ranks, and comes back as the sum of what they made of it. An expert takes a limited number of
- * tokens, and a second loss keeps the experts evenly busy. The gradients must be those of one rank. Starts 3 ranks. */
+/* A mixture of experts, written with the operations of routing.h: each token goes to its two best experts, which are on
+ * different ranks, and the sum of their results comes back. An expert takes a limited number of tokens, and a second
+ * loss makes the experts get equally many. The gradients must be those of one rank. Starts 3 ranks. */
 #include <math.h>
 #include <stdio.h>
 #include "addend/experts.h"
@@ -52,7 +52,7 @@ static void destroy_layer(layer *l) {
   ad_mesh_destroy(l->mesh);  // closing the comm frees the arrays
 }
 
-/* x [batch, seq, d] -> the same shape, and the balancing loss of the tokens. */
+/* Computes the layer: x [batch, seq, d] -> the same shape. Sets *balance to the balancing loss of the tokens. */
 static ad_tensor *forward(layer *l, ad_tensor *x, ad_tensor **balance) {
   ad_tape *t = l->tape;
   ad_routing *routing = NULL;

@@ -1,7 +1,7 @@
-/* A tape by hand, without recipe, program or layer: an encoder whose tokens see each other predicts each token's
- * successor, on 4 ranks of dp; its head lies on another mesh of the same ranks, dp=2 tp=2, behind a bridge; and one
- * factor is computed in plain C between two values of the tape. The reducer sums the gradients, and one rank alone must
- * get the same.
+/* A tape without recipe, program or layer: an encoder, in which each token attends to all others, predicts each token's
+ * successor, on 4 ranks of dp. Its head is on another mesh of the same ranks, dp=2 tp=2; a bridge leads there. Between
+ * two values of the tape, one step is computed in plain C. The reducer sums the gradients. One rank alone must get the
+ * same gradients.
  *
  * Starts 4 ranks. */
 #include <math.h>

@@ -162,7 +162,7 @@ static int scores_are_shared(const pass *at) {
 
 /* ---- the load-balancing loss ---- */
 
-/* Moves x from type `from` to type `to`, on all axes on which x has type `from`. */
+/* Applies the transition `move` from type `from` to type `to` on all axes on which x has type `from`. */
 static ad_tensor *moved(ad_tape *t, ad_tensor *x, ad_type from, ad_move move, ad_type to) {
   const ad_array *array = ad_tensor_array(x);
   if (!array) return x;
@@ -246,7 +246,7 @@ static size_t first_row(const ad_tape *t, const ad_tensor *rows) {
   return (size_t)ad_cut(array->local.dim[0], ad_group_index(&group, rank), ad_group_size(&group)).first;
 }
 
-/* Adds the shared MLP's output to y; y is already summed over tp. */
+/* Adds the shared MLP's output, if there is a shared MLP, to y, which is already summed over tp. */
 static ad_tensor *with_shared(pass *at, ad_tensor *y) {
   if (!at->layer->shape.shared_hidden) return y;
   return ad_add(at->t, y, ad_mlp_forward(at->t, at->params, &at->layer->shared, at->x));

@@ -1,5 +1,5 @@
 /* Entering and leaving tensor parallelism: the four conjugate operations of Megatron-LM (Shoeybi et al. 2019;
- * Korthikanti et al. 2022) as entries of law 2's table. */
+ * Korthikanti et al. 2022) as transitions of law 2. */
 #include "nn/parallel.h"
 
 int ad_tp_is_named(const ad_tensor *x) {

@@ -68,8 +68,8 @@ static json_int_t part_bytes(const way *w, const ad_layout *side, int64_t rank) 
   return (json_int_t)ad_shape_numel(&part) * (json_int_t)ad_dtype_size(w->dtype);
 }
 
-/* Adds the only route that a rank has on a bridge between identical layouts. Returns the number of routes that are left
- * out, 0. */
+/* Adds the only route that a rank has on a bridge between identical layouts. Returns 0, the number of routes that are
+ * left out. */
 static json_int_t add_identical_route(const way *w, int64_t rank, json_t *to) {
   int64_t peer = ad_mesh_first_rank(w->to->mesh) + (rank - ad_mesh_first_rank(w->from->mesh));
   ad_span own = {0, w->rows};

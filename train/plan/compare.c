@@ -30,8 +30,8 @@ static int is_same_move(const json_t *a, const json_t *b) {
   return 1;
 }
 
-/* Adds the bytes of `move` to the entry with the same identities, or appends it as an entry. Takes ownership of
- * `move`. */
+/* Adds the bytes of `move` to the entry that has the same values at `identities`, or appends `move` as an entry. Takes
+ * ownership of `move`. */
 static void add_move(json_t *moves, json_t *move) {
   json_t *entry;
   size_t i;

@@ -1,4 +1,5 @@
-/* Groups the bridges in a plan's document into exchanges between parties. */
+/* Groups the bridges of a plan's document into exchanges: all values that one party (a module, or all modules of one
+ * name) sends to another party. */
 #include "plan/exchanges.h"
 
 #include <stdio.h>
@@ -6,14 +7,16 @@
 #include "base/memory.h"
 #include "plan/picture.h"
 
-/* If there are more modules than this, modules with the same name (but for a number in it) become one party. */
+/* If there are more modules than this, all modules with the same name (but for a number in it) are shown as one
+ * party. */
 enum { PARTIES_MOST = 8 };
 
 static const char *const ways[] = {"forward", "backward"};
 
 /* ---- parties: the modules, or all modules of one name ---- */
 
-/* Returns the index of a party, or party_count if there is none. If `is_merged` is 1, the pool need not be the same. */
+/* Returns the index of the party with this name on this pool or, if `is_merged` is 1, on any pool; party_count if there
+ * is no such party. */
 static size_t party_of(const ad_exchanges *x, const char *name, json_int_t pool, int is_merged) {
   size_t i = 0;
   while (i < x->party_count && (strcmp(x->parties[i].name, name) != 0 || (!is_merged && x->parties[i].pool != pool)))
@@ -21,7 +24,8 @@ static size_t party_of(const ad_exchanges *x, const char *name, json_int_t pool,
   return i;
 }
 
-/* Adds a module to the party to which it belongs, or to a new party if there is none. */
+/* Adds a module to the party to which it belongs, and first adds that party if it does not exist. `is_merged` has the
+ * meaning of party_of. */
 static void add_party(ad_exchanges *x, const json_t *plan, const json_t *module, int is_merged) {
   const json_t *pool = ad_pool_of(plan, module);
   json_int_t number = ad_integer_of(module, "pool"), ranks = ad_integer_of(pool, "ranks");

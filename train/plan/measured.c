@@ -80,8 +80,8 @@ static void find_steps(const json_t *events, measured *of) {
   }
 }
 
-/* Returns 1 if an event counts. The first step is slow, because memory is touched for the first time, so it counts only
- * if it is the only step. */
+/* Returns 1 if an event is counted. The first step is slow, because memory is touched for the first time, so its events
+ * are counted only if it is the only step. */
 static int counts(const measured *of, const json_t *event) {
   return of->first_step == of->last_step || ad_integer_of(json_object_get(event, "args"), "step") != of->first_step;
 }

@@ -116,7 +116,7 @@ typedef struct ad_planning {
   json_t *ranks, *nodes; /* the lists memory_per_rank and memory_per_node in the document */
 } ad_planning;
 
-/* Ranks of one kind, and the memory of the first of them. */
+/* A kind of rank (ranks with equal memory), and the memory of its first rank. */
 typedef struct ad_acted_kind {
   uint64_t key;
   int64_t first;
@@ -199,8 +199,8 @@ static ad_status key_of_leaves(const ad_planning *plan, int64_t rank, uint64_t *
   return AD_OK;
 }
 
-/* Returns the memory of a rank of this kind. Only rank 0 has a copy of the parameters for prompts; otherwise all ranks
- * of a kind are the same. */
+/* Returns the memory of a rank; `of_kind` is the memory of all ranks of its kind. Only rank 0 also has a copy of the
+ * parameters for prompts. */
 static ad_plan_memory memory_of_rank(const ad_plan_memory *of_kind, int64_t rank) {
   ad_plan_memory memory = *of_kind;
   if (rank) memory.prompts = 0;
@@ -213,7 +213,8 @@ typedef struct ad_listed_ranks {
   size_t count, *kind_of; /* kind_of[rank] is the index of the rank's kind */
 } ad_listed_ranks;
 
-/* Finds the kind of a rank. If no earlier rank was of this kind, acts as the rank to find its memory. */
+/* Finds the kind of a rank (the ranks with equal memory). If no earlier rank was of this kind, acts as the rank to find
+ * its memory. */
 static ad_status find_kind(const ad_planning *plan, int64_t rank, ad_listed_ranks *to) {
   uint64_t key = ad_rank_key(plan->held.list, plan->held.count, rank, plan->world->ranks_per_node);
   size_t at = 0;

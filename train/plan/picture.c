@@ -88,7 +88,7 @@ static void add_kind(picture *to, const json_t *step, const char *carries) {
   to->kinds[to->kind_count++] = added;
 }
 
-/* Returns 1 if a transition is a bridge's sum of a gradient, before the bridge sends its rows back. */
+/* Returns 1 if a transition is the sum of a gradient that a bridge makes before it sends the gradient's rows back. */
 static int is_of_bridge(const json_t *plan, const json_t *step) {
   const json_t *bridge;
   size_t i;
@@ -155,7 +155,7 @@ static int card_width(int cards_in_row) {
   return (PICTURE_WIDTH - 2 * PICTURE_MARGIN - (cards_in_row - 1) * GAP) / cards_in_row;
 }
 
-/* Returns the most columns that are wide enough for the ranks' numbers. */
+/* Returns how many columns fit on the card, if each is wide enough for a rank's number. */
 static int columns_most(const grid *g) {
   int digits = snprintf(NULL, 0, "%lld", (long long)(ad_mesh_first_rank(g->mesh) + ad_mesh_size(g->mesh) - 1));
   int most = g->room / (DIGIT_WIDTH * digits + 4);
@@ -183,7 +183,7 @@ static int64_t first_of(const grid *g) { return ad_mesh_first_rank(g->mesh); }
 static int is_drawn(const grid *g) { return g->rows > 0; }
 static int grid_height(const grid *g) { return is_drawn(g) ? HEAD_ROOM + g->rows * ROW_HEIGHT : ROW_HEIGHT; }
 
-/* Writes a rank's positions on axes number `first` to `end` - 1: "0,1". */
+/* Writes a rank's positions on axes[first] to axes[end - 1]: "0,1". */
 static const char *positions(const grid *g, int first, int end, int64_t rank, char *buffer, size_t size) {
   ad_text text = ad_text_on(buffer, size);
   for (int i = first; i < end; i++)
@@ -371,8 +371,8 @@ static int most_entries(const picture *p, const json_t *entry) {
   return most;
 }
 
-/* Draws the frame of card number `index` of a section, in which all cards have the same height. Returns the x of the
- * card's inside, and sets *y to its top. */
+/* Draws the frame of the card with this index in its section, in which all cards have the same height. Returns the x of
+ * the card's inside, and sets *y to its top. */
 static int begin_card(const picture *p, int index, int in_row, int height, int *y) {
   int width = card_width(in_row), x = PICTURE_MARGIN + index % in_row * (width + GAP);
   *y = p->y + index / in_row * (height + GAP);
@@ -436,7 +436,8 @@ static ad_status draw_sections(picture *to) {
 
 /* ---- one section for the groups of all modules, in a picture with exchanges ---- */
 
-/* Returns 1 if kind number i gets a card. If several modules are one party, only the first module gets cards. */
+/* Returns 1 if the kind of collectives with index i gets a card. If several modules are one party, only the first
+ * module gets cards. */
 static int has_card(const picture *p, size_t i) {
   return is_first_of_its_card(p, i) && ad_party_begins_in(&p->exchanges, p->kinds[i].pool);
 }
@@ -570,7 +571,7 @@ static ad_status draw_all(picture *to, const ad_recipe *recipe, const char *comm
 
 static const char in_messages[] = "the picture of the plan";
 
-/* Draws into memory first, because an SVG begins with its height, which is known only at the end. */
+/* Draws the plan, first into memory, because an SVG begins with its height, which is known only at the end. */
 static ad_status draw_plan(const ad_recipe *recipe, const char *command, const json_t *plan, FILE *file) {
   char *body;
   ad_text_stream to;

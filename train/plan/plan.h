@@ -40,7 +40,7 @@ size_t ad_plan_peak_worst(const ad_plan_memory *memory);
 typedef struct ad_plan_world {
   int64_t ranks, ranks_per_node; /* each at least 1 */
   ad_dtype dtype;                /* same meaning as in ad_run_options; 0: the recipe's dtype */
-  /* same meaning as in ad_run_options: the table of actions, made by the first rank acted as; NULL: it is made */
+  /* same meaning as in ad_run_options: the table of actions, which the first rank's run made; NULL: it is made now */
   const ad_table *table;
 } ad_plan_world;
 ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *options, ad_plan_world *out) AD_CHECKED;

@@ -21,14 +21,14 @@ static int64_t span_of(const ad_held *value) {
   return ad_group_rank(&group, ad_group_size(&group) - 1) - group.base;
 }
 
-/* Returns 1 if all ranks that have the same part as `rank` are on one node. */
+/* Returns 1 if all ranks that have the same part of the value as `rank` are on one node. */
 static int is_on_one_node(const ad_held *value, int64_t rank, int64_t ranks_per_node) {
   ad_group group = ad_mesh_group(value->layout.mesh, ad_layout_same_axes(&value->layout), rank);
   int64_t last = ad_group_rank(&group, ad_group_size(&group) - 1);
   return group.base / ranks_per_node == last / ranks_per_node;
 }
 
-/* Returns 1 if the rank is the first of those that have the same part. */
+/* Returns 1 if the rank is the first of the ranks that have the same part of the value. */
 static int is_first_replica(const ad_held *value, int64_t rank) {
   return ad_mesh_group(value->layout.mesh, ad_layout_same_axes(&value->layout), rank).base == rank;
 }
@@ -66,7 +66,7 @@ static int has_mesh(const region *r, const ad_mesh *mesh) {
   return 0;
 }
 
-/* Lists the meshes of a region. Returns an error if meshes overlap only partly. */
+/* Lists the meshes on the ranks of a region. Returns an error if meshes overlap only partly. */
 static ad_status list_meshes(const ad_kinds *kinds, region *r) {
   for (size_t i = 0; i < kinds->value_count; i++) {
     const ad_mesh *mesh = kinds->values[i].layout.mesh;
@@ -83,7 +83,7 @@ static ad_status list_meshes(const ad_kinds *kinds, region *r) {
   return AD_OK;
 }
 
-/* Adds a region between each two neighbouring ends. */
+/* Adds a region (a range of ranks with the same meshes) for the ranks between each two neighbouring `ends`. */
 static ad_status add_regions(ad_kinds *kinds, const int64_t *ends, size_t count) {
   AD_TRY(ad_new(count, &kinds->regions));
   for (size_t i = 0; i + 1 < count; i++) {
@@ -95,7 +95,7 @@ static ad_status add_regions(ad_kinds *kinds, const int64_t *ends, size_t count)
   return AD_OK;
 }
 
-/* Splits the world wherever a mesh begins or ends. */
+/* Splits the ranks of the world into regions: wherever the ranks of a mesh begin or end, a region ends. */
 static ad_status find_regions(ad_kinds *kinds) {
   int64_t *ends;
   size_t count = 0;
@@ -191,7 +191,7 @@ static ad_status add_cuts_of(const ad_held *value, int dim, ad_axis axis, cuts *
 }
 
 /* Adds the cuts that an axis makes in all values on the mesh. Sets *apart to 1 if position 0 is a class of its own,
- * because its rank writes the checkpoint. */
+ * because the rank at position 0 writes the checkpoint. */
 static ad_status find_cuts(const ad_kinds *kinds, const ad_mesh *mesh, ad_axis axis, cuts *to, int *apart) {
   for (size_t i = 0; i < kinds->value_count; i++) {
     const ad_held *value = &kinds->values[i];
@@ -259,7 +259,7 @@ static ad_status block_positions(const ad_kinds *kinds, const region *r, int64_t
   return AD_OK;
 }
 
-/* Finds the first position of each class, and its number of positions. */
+/* Finds, for each class, its first position, and counts its positions. */
 static ad_status count_classes(block *b) {
   const ad_positions *positions = &b->positions;
   AD_TRY(ad_new((size_t)positions->classes, &b->first));
@@ -302,7 +302,8 @@ void ad_choice_classes(const region *r, size_t number, int64_t class[BLOCKS_MAX]
   }
 }
 
-/* Returns the choice with index `number`: its first rank, its number of ranks, and its key. */
+/* Returns the choice (one class of each block) with index `number`: its first rank, its number of ranks, and its
+ * key. */
 static choice choose(const ad_kinds *kinds, const region *r, size_t number) {
   int64_t class[BLOCKS_MAX];
   choice chosen = {.first = r->first, .ranks = 1, .number = r->first_choice + number};

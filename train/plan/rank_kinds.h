@@ -14,7 +14,7 @@ typedef struct ad_held {
 
 /* Ranks that have parts of the same sizes of every value. */
 typedef struct ad_rank_kind {
-  int64_t first, ranks; /* the first rank of this kind, and the number of its ranks */
+  int64_t first, ranks; /* the first of these ranks, and their number */
   uint64_t key;
 } ad_rank_kind;
 
@@ -28,7 +28,8 @@ void ad_kinds_destroy(ad_kinds *kinds);
 size_t ad_kinds_count(const ad_kinds *kinds);
 const ad_rank_kind *ad_kinds_at(const ad_kinds *kinds, size_t index);
 
-/* Returns a key that is the same for two ranks if and only if they are of one kind. */
+/* Returns a key that is the same for two ranks if and only if they are of one kind (have parts of the same sizes of
+ * every value). */
 uint64_t ad_rank_key(const ad_held *values, size_t count, int64_t rank, int64_t ranks_per_node);
 
 /* The node whose ranks need most memory together. */

@@ -107,8 +107,8 @@ static json_t *costs_document(const ad_table *table, const ad_plan_costs *of) {
                    of->of_action ? "seconds" : "forward of the mean stage", "of_stage", stages);
 }
 
-/* Makes the document of a pool from `row`, a row of the report on the table, whose ranks are the pools. Takes ownership
- * of `row`. */
+/* Makes the document of a pool from `row`, its row in the report on the table, in which each pool counts as one rank.
+ * Takes ownership of `row`. */
 static json_t *pool_row(const ad_plan_pools *pools, size_t pool, json_t *row) {
   json_t *document = json_pack("{s:I, s:o}", "pool", (json_int_t)pool, "stages", ad_plan_pool_stages(pools, pool));
   json_object_update(document, row);

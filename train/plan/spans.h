@@ -31,7 +31,7 @@ ad_status ad_positions_of(int64_t size, const ad_cut_asked *cuts, size_t count, 
 /* Sets *out to the positions of two axes together, numbered (position on slow) * fast->size + (position on fast).
  * Releases `slow` and `fast`. */
 ad_status ad_positions_nest(ad_positions *slow, ad_positions *fast, ad_positions *out) AD_CHECKED;
-/* Sets *out to the positions of a and b, which are the same ones; two positions are in different classes if their
+/* Sets *out to the positions that a and b both describe. In *out two positions are in different classes if their
  * classes in a or in b differ. Releases `a` and `b`. */
 ad_status ad_positions_join(ad_positions *a, ad_positions *b, ad_positions *out) AD_CHECKED;
 

@@ -179,7 +179,7 @@ static int is_unit_again(const json_t *step, const launch *of) {
          has_same(step, of->first, "module") && has_same(step, of->first, "stage");
 }
 
-/* Adds a collective to its row, or a new row if there is none. */
+/* Adds a collective to the row to which it belongs, or to a new row if there is none. */
 static void take_step(launches *rows, const json_t *step) {
   size_t params = json_array_size(json_object_get(step, "params"));
   for (size_t i = rows->count; i-- > 0;) {

@@ -19,7 +19,7 @@ typedef struct ad_moved {
   int64_t times; /* how often the move occurs in a step */
 } ad_moved;
 
-/* Identical reductions of gradients by leaves, and how often they occur. */
+/* Reductions that sum the gradients of leaves and are identical, and how often they occur. */
 typedef struct ad_leaf_reduction {
   const char *op;
   ad_axes axes;
@@ -37,7 +37,7 @@ typedef struct ad_traffic {
   ad_moved *moved;
   size_t moved_count, moved_capacity;
   ad_status status;           /* AD_MEMORY if memory ran out and the list is incomplete */
-  ad_injection transit, ring; /* the functions at the injection points before ad_traffic_begin */
+  ad_injection transit, ring; /* the functions that were at the injection points before ad_traffic_begin */
 } ad_traffic;
 
 /* Records every collective and transfer of tapes on backend dry, and every reduction by leaves, until ad_traffic_end.

@@ -49,7 +49,7 @@ static void keep_failure(gemm_kept *kept, ad_status status) {
   snprintf(kept->message, sizeof kept->message, "%s", ad_last_error());
 }
 
-/* Computes the product in this way, and keeps a failure for ad_gemm_status. */
+/* Computes the product in the way `way`, and keeps a failure for ad_gemm_status. */
 static void multiply_by(const gemm_product *product, gemm_way way) {
   if (way == GEMM_BLAS) {
     ad_gemm_blas(product);

@@ -28,8 +28,8 @@ typedef struct ad_products {
 } ad_products;
 
 ad_products ad_products_own(void); /* returns what this process has */
-/* Returns what both processes have: the lesser instructions; and oneDNN, library and table from a file only if they are
- * the same in both. */
+/* Returns what both processes have: the best instructions that both have; and oneDNN, library and table from a file
+ * only if they are the same in both. */
 ad_products ad_products_common(ad_products a, ad_products b);
 /* Packs everything into one number, never 0, that ranks send each other. */
 uint32_t ad_products_packed(ad_products products);

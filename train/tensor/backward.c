@@ -66,7 +66,7 @@ static int forms_alone(const ad_tape *tape, const ad_tensor *tensor) {
 /* Sets the memory of a slot, into which an operation or a seed then writes its share of the tensor's gradient: the
  * gradient's memory or, if the share forms alone, separate memory. */
 static ad_status claim(ad_tape *tape, ad_tensor *tensor, ad_gradient_slot *slot) {
-  int is_leaf = !tensor->op;  // a leaf passes its gradient to no operand: the gradient adds up over all runs
+  int is_leaf = !tensor->op;  // a leaf's gradient is passed to no operand: it stays, and adds up over all runs
   if (forms_alone(tape, tensor)) {
     *slot = (ad_gradient_slot){.dtype = tensor->grad_dtype};
     return ad_block_take(tape, ad_array_bytes(&tensor->grad), &slot->data);
@@ -150,8 +150,8 @@ static ad_status pass_to_reducer(ad_tape *tape, ad_tensor *parameter) {
 }
 
 // Counts one share of the gradient as received. After the last share the gradient is complete, and a parameter's
-// gradient is submitted. The first of two walks (WALK_INPUTS) submits nothing, because it computes no gradients of
-// parameters.
+// gradient is submitted. The first of two walks (WALK_INPUTS) submits nothing: in it parameters get only gradients with
+// which backward begins.
 static ad_status one_use_less(ad_tape *tape, ad_tensor *tensor) {
   if (!tensor->carries || --tensor->uses) return AD_OK;
   int is_due = tape->began_last && tape->walk != WALK_INPUTS;
@@ -169,7 +169,7 @@ static void add_to_earlier(const ad_tensor *out) {
 }
 
 // Called in the first of two walks (WALK_INPUTS), when all operands that are computed from inputs got the gradient of
-// `out`: keeps this gradient for the remaining operands, which the second walk serves. If the caller wants the
+// `out`: keeps this gradient for the remaining operands, which get theirs in the second walk. If the caller wants the
 // gradient, too (ad_keep), adds the gradient of earlier runs, so that the caller can read the sum between the walks.
 static void wait_for_weights(ad_tensor *out) {
   out->takes_shares = 0;

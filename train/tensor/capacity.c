@@ -1,5 +1,6 @@
-/* A limit on the tokens of an expert: the expert takes the tokens with the lowest numbers, counted over all ranks, and
- * drops all others. If the numbers of tokens do not depend on the mesh, the dropped tokens do not either. */
+/* A limit on the tokens of an expert: the expert takes the tokens with the lowest numbers (sample * seq + position) of
+ * all ranks, and drops all others. If the numbers of tokens do not depend on the mesh, the dropped tokens do not
+ * either. */
 #include <math.h>
 #include "array/array.h"
 #include "tensor/routing.h"

@@ -80,8 +80,8 @@ static ad_status check_part(const ad_tensor *out, int i) {
                  ad_shape_print(&first->shape, a, sizeof a), print_dim(first, dim, name, sizeof name));
 }
 
-/* Types propagate as for a sum. If one part is P, all must be: a part that is not P would be counted once on each
- * rank. */
+/* Finds the layout of the result. Types propagate as for a sum: if one part is P, all parts must be P, because a part
+ * that is not P would be counted once on each rank. */
 static ad_status layout_of_parts(const ad_tensor *out, ad_layout *layout) {
   const ad_layout *layouts[AD_OPERANDS_MAX];
   int constant[AD_OPERANDS_MAX], ndim = out->operand[0]->array.shape.ndim;

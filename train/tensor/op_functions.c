@@ -17,8 +17,8 @@ enum { PIECE = 256 };
 
 /* An operation and the loops that compute its function. */
 typedef struct function {
-  ad_operation op; /* must be the first member: function_of() casts a pointer to it to a pointer to the whole */
-  void (*values)(double *v, size_t n);                                   /* replaces each x by y */
+  ad_operation op;                     /* must be the first member, because function_of() casts a pointer to it */
+  void (*values)(double *v, size_t n); /* replaces each x by y */
   void (*shares)(double *d, const double *x, const double *y, size_t n); /* multiplies each gradient d by the slope */
 } function;
 

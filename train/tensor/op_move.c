@@ -116,7 +116,7 @@ static const ad_operation transition = {.name = "move",
 
 static ad_axes first_of(ad_axes axes) { return axes & (~axes + 1); }
 
-/* Returns the axis that shards innermost. */
+/* Returns that one of `axes` which shards its dimension innermost. */
 static ad_axes innermost_of(const ad_layout *layout, ad_axes axes) {
   int innermost = -1;
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {

@@ -1,5 +1,5 @@
-/* Replaces the first rows of a sequence by the rows of another value, whose dtype may be the tape's other one. The
- * result has the sequence's dtype. */
+/* Replaces the first rows of a sequence by the rows of another value. Each of the two values has the tape's dtype or
+ * the wide one. The result has the sequence's dtype. */
 #include <inttypes.h>
 #include <string.h>
 #include "base/text.h"

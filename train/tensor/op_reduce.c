@@ -155,7 +155,7 @@ static ad_status max_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* Only the largest element gets the gradient; all others get exactly zero. */
+/* Passes the gradient to the largest element; all others get exactly zero. */
 static ad_status max_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   along of = along_of(out);
   const size_t *which = out->saved;
@@ -203,8 +203,8 @@ static ad_status norm_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-/* The gradient of an element is its share of the norm, x / norm; where the norm is 0 it is 0, the smallest of its
- * subgradients. */
+/* Computes the gradient of each element: x / norm times the gradient of the norm. If the norm is 0, the gradient is 0,
+ * the smallest of the norm's subgradients. */
 static ad_status norm_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   along of = along_of(out);
   const ad_array *x = operand_of(out);

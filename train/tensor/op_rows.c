@@ -172,7 +172,8 @@ static void take_rows(const ad_tensor *out, void *slots, const void *tokens, int
         ->put(ad_at(out, slots, i * width), ad_at(out, tokens, numbers->index[i] * width), 1, width, adds);
 }
 
-// Returns the bytes of scratch memory: sums of rows of a narrow dtype, while they are formed.
+// Returns the bytes of scratch memory: for rows of a narrow dtype their sums in the wide dtype, until these are
+// rounded.
 static size_t sums_scratch(const ad_tensor *out) {
   ad_dtype wide = ad_wide_of(out);
   return wide == out->array.dtype ? 0 : slots_of(out)->tokens * width_of(out) * ad_dtype_size(wide);

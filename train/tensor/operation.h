@@ -83,7 +83,7 @@ static inline int ad_is_parameter(const ad_tensor *tensor) { return tensor->from
 /* Returns the dtype in which statistics of the value are kept: its wide dtype. */
 static inline ad_dtype ad_wide_of(const ad_tensor *tensor) { return ad_dtype_wide(tensor->array.dtype); }
 
-/* Numbers of local elements, for op_*.c. */
+/* ad_numel returns the number of the value's elements on this rank. */
 static inline size_t ad_numel(const ad_tensor *tensor) { return (size_t)ad_shape_numel(&tensor->array.local); }
 /* Return the size of the last dimension, and the number of rows of that size, on this rank. */
 size_t ad_columns(const ad_tensor *tensor);

@@ -235,8 +235,8 @@ void ad_repairs_release(ad_repairs *repairs) { ad_release(repairs->list); }
 
 /* ---- taking a step with a repair ---- */
 
-/* Returns 1 if this call has the place and operation of the repair's call, and its operand has the type from which the
- * repair converts. */
+/* Returns 1 if this call has the FILE:LINE and the operation of the repair's call, and its operand has the type from
+ * which the repair converts. */
 static int is_refused_call(const ad_repair *repair, const ad_operation_passing *call) {
   char site[AD_REPAIR_SITE_SIZE];
   keep_site(call->site, site);
@@ -246,7 +246,8 @@ static int is_refused_call(const ad_repair *repair, const ad_operation_passing *
   return !(repair->axes & ~identical);
 }
 
-/* Replaces operands that a repair for all later uses has converted before by their converted values. */
+/* Replaces each operand that was converted before by its converted value, if the repair is for all later uses of the
+ * operand. */
 static void use_what_stays(ad_mending *m, const ad_operation_passing *call) {
   if (call->tape->transitions < m->transitions) m->before = NULL; /* the tape was reset */
   for (int i = 0; i < call->count; i++)

@@ -23,8 +23,8 @@ struct ad_routing {
   int64_t *limit;   /* [experts]: the expert takes only tokens with numbers below this one */
   int64_t capacity; /* number of choices, of all ranks, that each expert takes; 0: no limit */
   /* Set when slots are sent to the ranks of their experts (ad_dispatch): */
-  size_t *send_rows, *receive_rows; /* [members]: rows for and from each */
-  /* sum of receive_rows */
+  size_t *send_rows, *receive_rows; /* [members]: number of rows sent to, and received from, each member */
+  /* number of rows received from all members */
   size_t received;
   size_t own_first, own_experts; /* this rank's experts: own_first .. own_first + own_experts - 1 */
   size_t *rows_of_expert;        /* [own_experts]: number of rows */

@@ -90,10 +90,10 @@ typedef struct ad_operation_passing {
   const char *site;
 } ad_operation_passing;
 
-/* Makes the tape compute one leaf of the batch (train.leaves), on the ranks of one data-parallel position, which the
- * tape's mesh has. Its parameters are on the mesh `full`, which has the same axes with the ranks of all positions; they
- * enter the tape, and their gradients leave it, with the other mesh and the same types. Moves of bytes over dp_replicate,
- * dp_shard and pp are refused from now on. */
+/* Makes the tape compute one leaf of the batch (train.leaves) on the tape's mesh, which has the ranks of one
+ * data-parallel position. Parameters are on the mesh `full`, which has the same axes and the ranks of all positions. On
+ * the tape a parameter is described on the tape's mesh, and its gradient leaves the tape on `full`; types stay the
+ * same. From now on, moves of bytes over dp_replicate, dp_shard and pp are refused. */
 void ad_tape_take_leaf(ad_tape *tape, const ad_mesh *full);
 void ad_tape_note_samples(ad_tape *tape, const ad_sample_losses *to);
 /* Returns 1 if values of this tape may have the dtype: the tape's own, or the wide one. */

@@ -40,9 +40,9 @@ typedef struct ad_tried {
 /* Does what ad_check_operation does, for the operation that `apply` records. */
 ad_status ad_check_applied(ad_trial_apply apply, const void *context, const ad_operation_trial *given) AD_CHECKED;
 
-/* Run the five parts of the check. promises: of the record. differences: backward against differences of forward.
- * dtypes: narrow dtypes against f64. types: results on several ranks against the types. linear: further promises of
- * operations that are linear by their types. */
+/* Run the five parts of the check. promises: whether the record keeps its promises. differences: backward against
+ * differences of forward. dtypes: narrow dtypes against f64. types: results on several ranks against the types. linear:
+ * further promises of operations that are linear by their types. */
 ad_status ad_trial_promises(const ad_trial *trial) AD_CHECKED;
 ad_status ad_trial_differences(const ad_trial *trial) AD_CHECKED;
 ad_status ad_trial_dtypes(const ad_trial *trial) AD_CHECKED;

@@ -122,7 +122,8 @@ static ad_status check_dtype(const ad_trial *trial, ad_dtype dtype, double share
   return status;
 }
 
-/* The bounds allow some hundred terms of a sum, each rounded at 6e-8 (f32), and a few roundings at 2^-9 (bf16). */
+/* Compares results in f32 and bf16 with those in f64. The bounds allow some hundred terms of a sum, each rounded at
+ * 6e-8 (f32), and a few roundings at 2^-9 (bf16). */
 ad_status ad_trial_dtypes(const ad_trial *trial) {
   AD_TRY(check_dtype(trial, AD_F32, 2e-5));
   AD_TRY(check_dtype(trial, AD_BF16, 0.03));
