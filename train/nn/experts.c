@@ -154,8 +154,7 @@ static ad_tensor *own_scores(pass *at, ad_tensor *rows) {
   return scores_of(at, rows, at->layer->shape.gate_is_summed ? router : ad_tp_use_at(at->t, router, OF_ROUTER));
 }
 
-/* Returns 1 if the scores are the same on all ranks of tp: each rank computes the scores of all rows, and then takes
- * those of its own rows. */
+/* Returns 1 if all ranks of tp compute the same scores, of all rows. Each rank then keeps those of its own rows. */
 static int scores_are_shared(const pass *at) {
   return ad_tp_is_named(at->x) && !at->layer->shape.gate_is_summed && !at->layer->shape.parallel.sequence;
 }
