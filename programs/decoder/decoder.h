@@ -49,7 +49,7 @@ struct ad_decoder {
   ad_decoder_stage *stages;
   size_t stage_count;
   const ad_decoder_stage *stage; /* the stage whose phase is running */
-  ad_tensor **leaves;            /* one for each parameter of the running stage, in the present microbatch */
+  ad_tensor **leaves; /* leaf tensors: one for each parameter of the running stage, in the present microbatch */
   /* the states of all stages; a stage's first phase sets its states, which stay NULL if the stage is on other ranks */
   ad_array **states;
 };

@@ -47,7 +47,7 @@ static int heads_fit(const ad_decoder_options *options, long long heads, long lo
   return width_fits && heads % tp == 0 && kv_heads_fit;
 }
 
-/* Returns the largest number of heads worth trying: if no number up to it fits tp, no larger one does. */
+/* Returns the largest number of heads that must be tried: if no number up to this one fits tp, no larger one does. */
 static long long most_heads(const ad_decoder_options *options, long long tp) {
   long long kv_heads = options->kv_heads < 1 ? 1 : options->kv_heads;
   return options->head_dim ? options->heads + tp * kv_heads : options->d_model;

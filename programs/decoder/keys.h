@@ -68,7 +68,7 @@ extern const char *const ad_bias_words[], *const ad_attention_bias_words[];
 
 /* Check a recipe. ad_decoder_check: a decoder's options against each other and the mesh, with complaints about the mesh
  * made at `key`. _stages: the numbers of layers of a pipeline's stages. _text: the length of a text's samples against
- * options and mesh. _axes: that the mesh has no axis that decoders and encoders do not use. */
+ * options and mesh. _axes: whether decoders and encoders use all axes of the mesh. */
 void ad_decoder_check(const char *kind, const char *key, const ad_decoder_options *options, const ad_mesh *mesh,
                       const ad_complaints *to);
 void ad_decoder_check_stages(const ad_decoder_options *options, const ad_program_setting *setting,

@@ -93,7 +93,7 @@ static double importance_of(const ad_findings *found, size_t component) {
   return ad_findings_mean(found, component, AD_IMPORTANCE);
 }
 
-/* Describes a component: its number within its site, its mean importance, and how often it is above 0. */
+/* Describes a component: its index within its site, its mean importance, and how often its importance is above 0. */
 static json_t *described(const ad_findings *found, size_t component, size_t site) {
   return json_pack("{s:I, s:f, s:f}", "component", (json_int_t)(component - first_of(found, site)), "importance",
                    importance_of(found, component), "frequency", ad_findings_mean(found, component, AD_ABOVE_ZERO));

@@ -22,8 +22,8 @@ typedef struct ad_sources {
   size_t per_microbatch, microbatches;
   ad_source *list;        /* per_microbatch entries for microbatch 0, then for microbatch 1, and so on */
   ad_kept_memory *memory; /* one for each of a microbatch's sources: its values in the tape's dtype */
-  ad_tensor **leaves; /* one for each entry of `list`: the leaf on the phase's tape, from the forward pass to the end
-                       * of backward */
+  /* for each entry of `list`: the leaf tensor on the phase's tape, from the forward pass to the end of backward */
+  ad_tensor **leaves;
   size_t steps_state; /* index of the state [1] that counts ascent steps */
 } ad_sources;
 
@@ -37,7 +37,7 @@ size_t ad_sources_bytes(const ad_sources *sources); /* bytes of memory kept in a
  * the value that ascent steps change. */
 ad_tensor *ad_sources_input(ad_sources *sources, ad_phase_run *at, ad_tape *t, size_t i, ad_tensor *tokens,
                             ad_tensor **leaf);
-/* Returns the leaves of the phase's microbatch on the phase's own tape. */
+/* Returns the leaf tensors of the sources of the phase's microbatch, on the phase's own tape. */
 ad_tensor **ad_sources_leaves(const ad_sources *sources, const ad_phase_run *at);
 /* Takes one ascent step of the sources of the phase's microbatch. The gradient of source i is gradients[i] times
  * `factor`. */

@@ -17,7 +17,7 @@ typedef struct moe {
   ad_experts_layer *layers; /* [blocks]: the experts of each block; the bias of block i is state i */
   ad_tensor *balance;      /* sum of the balancing losses of the blocks that ran in this microbatch; NULL if none ran */
   ad_moe_load load;        /* how often each expert was chosen in this step */
-  int32_t *decisions;      /* chosen experts [blocks, tokens of the step, top_k]; NULL if they are not recorded */
+  int32_t *decisions;      /* [blocks, tokens of the step, top_k]: chosen experts; NULL if neither recorded nor given */
   int decisions_are_given; /* 1: routing uses the experts in `decisions`; 0: routing writes its choices to
                             * `decisions` */
 } moe;

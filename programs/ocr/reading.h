@@ -3,7 +3,7 @@
 #define OCR_READING_H
 #include "ocr/batch.h"
 
-/* What reading needs of the program ocr. */
+/* The parts of the program ocr that reading uses. */
 typedef struct ad_ocr_reader {
   ad_ocr_batch *batch;
   /* Returns the logits [batch, seq, 256] of the microbatch whose forward pass ran last. */

@@ -1,4 +1,4 @@
-/* ad_main: makes a user's program a command that has the trainer's commands. */
+/* ad_main: gives a user's program the trainer's commands. */
 #include <string.h>
 
 #include "addend/main.h"

@@ -13,7 +13,7 @@
  * passes, WEIGHTS. */
 enum { FORWARD, BACKWARD, WEIGHTS, KINDS };
 
-/* What a trace says about each pass, stage and microbatch. */
+/* The times of each pass, stage and microbatch in a trace. */
 typedef struct measured {
   const char *path;
   int32_t stages, microbatches;

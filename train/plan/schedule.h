@@ -6,15 +6,15 @@
 #include "addend/schedule.h"
 #include "plan/pools.h"
 
-/* The costs of the actions in a pipeline's table. One of of_stage and of_action is NULL. */
+/* The costs of the actions in a pipeline's table. Exactly one of of_stage and of_action is set. */
 typedef struct ad_plan_costs {
   ad_table_costs costs;
   double *of_stage;  /* computed from matrix products, in units of the mean stage's forward pass; or NULL */
   double *of_action; /* seconds, measured in a run; or NULL */
 } ad_plan_costs;
 
-/* Finds the costs: measured ones if `trace` is the folder of a run of this pipeline, those of matrix products if it is
- * NULL. */
+/* Finds the costs: if `trace` is the folder of a run of this pipeline, those measured in that run; if `trace` is NULL,
+ * those of the matrix products. */
 ad_status ad_plan_costs_find(const ad_run *run, const char *trace, ad_plan_costs *out) AD_CHECKED;
 void ad_plan_costs_release(ad_plan_costs *costs);
 /* Fills of_action (see ad_table_costs) with the mean seconds in the folder's trace.json, over steps and over the ranks

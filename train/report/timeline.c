@@ -87,7 +87,7 @@ static json_t *spans_of(const json_t *events, const shown *steps, json_int_t *ra
 
 /* ---- the share of time in which ranks wait for each other ---- */
 
-/* Microseconds that a rank spent in steps, and those of them in which it was idle. */
+/* Microseconds that a rank spent in steps, and how many of these it was idle. */
 typedef struct rank_time {
   double steps, idle;
 } rank_time;

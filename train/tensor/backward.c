@@ -66,7 +66,7 @@ static int forms_alone(const ad_tape *tape, const ad_tensor *tensor) {
 /* Sets the memory of a slot, into which an operation or a seed then writes its share of the tensor's gradient: the
  * gradient's memory or, if the share forms alone, separate memory. */
 static ad_status claim(ad_tape *tape, ad_tensor *tensor, ad_gradient_slot *slot) {
-  int is_leaf = !tensor->op;  // a leaf's gradient is passed to no operand: it stays, and adds up over all runs
+  int is_leaf = !tensor->op;  // a leaf tensor passes no gradient on, so its own gradient adds up over all runs
   if (forms_alone(tape, tensor)) {
     *slot = (ad_gradient_slot){.dtype = tensor->grad_dtype};
     return ad_block_take(tape, ad_array_bytes(&tensor->grad), &slot->data);

@@ -1,5 +1,5 @@
-/* Known bugs that can be injected into ring attention, into the positions of a sharded sequence, into experts, and
- * into the dtypes of computations. The operations themselves contain none of this. */
+/* Known bugs that can be injected into ring attention, into the positions of a sharded sequence, into experts, and into
+ * the dtypes of computations. The operations themselves have no code for these bugs. */
 #include "tensor/known_bugs.h"
 
 #include "array/array.h"

@@ -173,8 +173,8 @@ static size_t row_bytes(const ad_tensor *out) {
 // Returns the bytes of the saved maximum and sum of every row of every head.
 static size_t attention_saved(const ad_tensor *out) { return 2 * row_bytes(out); }
 
-/* Parts of the scratch memory: the ring's element counts, the ring's buffers, the arithmetic of one part, and for
- * each operand the sums from which its gradient is rounded. */
+/* The bytes of the parts of the scratch memory: the ring's element counts, the ring's buffers, the arithmetic of one
+ * part of the keys, and for each operand the sums from which its gradient is rounded. */
 typedef struct scratch {
   size_t counts, ring, arithmetic, sums[3]; /* bytes */
 } scratch;

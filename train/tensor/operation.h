@@ -17,7 +17,7 @@ struct ad_tensor {
   int operand_count;
   const void *own; /* the operation's own struct, op->own_size bytes */
   ad_array array;
-  ad_array grad; /* has the dual layout; valid while has_grad */
+  ad_array grad; /* the gradient, in the dual layout; valid while has_grad is 1 */
   ad_dtype grad_dtype;
   unsigned char has_grad;
   /* has_value, has_saved: `array` or `saved` has its own block of the shared memory (blocks.c). is_in_reducer:

@@ -194,8 +194,8 @@ static ad_status no_memory(const char *site) {
   return ad_fail(AD_INVALID, "%s: the array has no memory, since its `data` is NULL; set `data`", site);
 }
 
-/* Checks an array that is to become a leaf; its mesh must have the ranks of `mesh`. may_index 1: dtype i32 is allowed,
- * too. comes_later 1: the array has memory only while it is acquired. */
+/* Checks an array that is to become a leaf tensor (a parameter, an input or a constant); its mesh must have the ranks
+ * of `mesh`. may_index 1: dtype i32 is allowed, too. comes_later 1: the array has memory only while it is acquired. */
 static ad_status check_leaf(const ad_tape *tape, const ad_array *value, const ad_mesh *mesh, int may_index,
                             int comes_later, const char *site) {
   if (!value) return ad_fail(AD_INVALID, "%s: the array for the new tensor is NULL; give an array", site);
@@ -216,7 +216,7 @@ static ad_status check_leaf(const ad_tape *tape, const ad_array *value, const ad
   return AD_OK;
 }
 
-// Records a leaf with this value. `from` is NULL if the leaf is not a parameter.
+// Records a leaf tensor with this value. `from` is NULL if it is not a parameter.
 static ad_status record_leaf(ad_tape *tape, const ad_array *value, const ad_parameters *from, int carries,
                              const char *site, ad_tensor **out) {
   int may_index = !carries, comes_later = from && from->acquire, is_full = from && tape->full;
