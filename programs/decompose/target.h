@@ -48,8 +48,8 @@ const ad_array *ad_target_array(const ad_target *target, size_t index, char *nam
 const double *ad_target_weight(const ad_target *target, size_t site);
 /* Returns the weights of a site as a constant of the tape, in the tape's wide dtype. */
 ad_tensor *ad_target_constant(const ad_target *target, ad_tape *t, size_t site);
-/* Identifies the opened weights in a few words, for checkpoints. Returns the recipe key of the weights,
- * "target.weights". */
+/* Writes a few words that identify the opened weights, for checkpoints. Returns "target.weights", the recipe key of the
+ * weights. */
 const char *ad_target_content(const ad_target *target, char *buffer, size_t size);
 /* Computes logits [batch, seq, 256] from tokens [batch, seq]; for `visit` see the member of ad_target. */
 ad_tensor *ad_target_logits(ad_target *target, ad_tape *t, ad_tensor *tokens,

@@ -12,7 +12,8 @@ typedef struct ad_party {
   json_int_t pool, first_rank, ranks; /* `pool` is the pool of the party's first module */
   /* number of modules in the party */
   size_t modules;
-  size_t number, namesakes; /* "blocks 1 of 2": number 1 of 2 parties with the same name */
+  /* this is party `number`, counted from 1, of the `namesakes` parties that have the same name ("blocks 1 of 2") */
+  size_t number, namesakes;
 } ad_party;
 
 /* All bridges between the same two parties that have the same layouts and dtypes. */

@@ -65,7 +65,8 @@ static int is_same(const kind *a, const kind *b) {
          !strcmp(a->when, b->when) && !strcmp(a->carries, b->carries);
 }
 
-/* Adds a collective to its kind. Collectives in groups of one rank are left out. */
+/* Adds a collective to the kind with the same operation, axes, dtype and time, or as a new kind. Collectives in groups
+ * of one rank are left out. */
 static void add_kind(picture *to, const json_t *step, const char *carries) {
   json_int_t times = ad_integer_of(step, "times");
   kind added = {step,

@@ -86,7 +86,7 @@ static ad_status find_places(int64_t size, const ad_cut_asked *cuts, size_t coun
 
 /* ---- classes of positions ---- */
 
-/* Joins neighbouring runs of one class, and numbers the classes from 0. */
+/* Joins neighbouring runs that have the same class, and then numbers the classes from 0. */
 static ad_status number_classes(ad_positions *positions) {
   int64_t *known;
   size_t runs = 0;

@@ -179,7 +179,8 @@ typedef struct scratch {
   size_t counts, ring, arithmetic, sums[3]; /* bytes */
 } scratch;
 
-/* Returns the most positions of k on any rank; if the sequence is sharded zigzag, two of the longest chunks. */
+/* Returns the most positions of k that a rank has. If the sequence is sharded zigzag, these are two of the longest
+ * chunks. */
 static size_t most_columns(const ad_tensor *out) {
   int64_t members = ring_members(out), seq = array_of(out, K)->shape.dim[1];
   return members == 1 ? (size_t)seq : 2 * (size_t)((seq + 2 * members - 1) / (2 * members));
