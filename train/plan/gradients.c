@@ -13,8 +13,8 @@ typedef struct gradient_row {
   ad_bucket_plan first;      /* the first bucket of the row */
 } gradient_row;
 
-/* Returns 1 if the bucket belongs to this row of "gradient_memory", because it is reduced in the same way as the row's
- * first bucket. */
+/* Returns 1 if the bucket belongs to this row of "gradient_memory": it is in the window of the row's first bucket or,
+ * if neither bucket is in a window, is reduced in the same way. */
 static int is_of(const gradient_row *row, const ad_bucket_plan *bucket) {
   const ad_bucket_plan *first = &row->first;
   if (first->window >= 0 || bucket->window >= 0) return first->window == bucket->window;
