@@ -27,7 +27,7 @@ static ad_status grouped_check(const ad_tape *tape, const ad_tensor *out) {
   if ((size_t)x->local.dim[0] == routing->received && (size_t)w->local.dim[0] == routing->own_experts) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s: `grouped_linear` got operand 1 with %" PRId64 " rows and operand 2 with %" PRId64
-                 " matrices, but the routing brought %zu rows for %zu experts; give the rows that `dispatch` returned, "
+                 " matrices, but the routing brought %zu rows for %zu experts. Give the rows that `dispatch` returned, "
                  "and a matrix for each expert of this rank",
                  out->site, x->local.dim[0], w->local.dim[0], routing->received, routing->own_experts);
 }

@@ -15,7 +15,7 @@ static ad_status check_shapes(const ad_tensor *out) {
              x->shape.dim[2] == y->shape.dim[2] && y->shape.dim[1] <= x->shape.dim[1];
   if (fits) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "%s: `place` cannot put a value of shape %s in place of the first rows of a value of shape %s; give "
+                 "%s: `place` cannot put a value of shape %s in place of the first rows of a value of shape %s. Give "
                  "values of shape [batch, n, d] and [batch, seq, d], with n at most seq",
                  out->site, ad_shape_print(&y->shape, b, sizeof b), ad_shape_print(&x->shape, a, sizeof a));
 }

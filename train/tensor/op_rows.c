@@ -140,7 +140,7 @@ static ad_status check_rows(const ad_tensor *out, size_t rows) {
   if (!x->shape.ndim || (size_t)x->local.dim[0] != rows)
     return ad_fail(AD_INVALID,
                    "%s: the operand of `%s` has %" PRId64
-                   " rows, but the routing has %zu; give the rows that were routed",
+                   " rows, but the routing has %zu. Give the rows that were routed",
                    out->site, out->op->name, x->shape.ndim ? x->local.dim[0] : 0, rows);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
     if (ad_type_dim(x->layout.type[axis]) == 0)
@@ -257,7 +257,7 @@ static ad_status weights_describe(ad_tape *tape, ad_tensor *out) {
   const slot_numbers *numbers = slots_of(out);
   if (ad_numel(out->operand[0]) != numbers->tokens)
     return ad_fail(AD_INVALID,
-                   "%s: `slot_weights` got %zu scores, but the routing has %zu choices; give one score for each choice",
+                   "%s: `slot_weights` got %zu scores, but the routing has %zu choices. Give one score for each choice",
                    out->site, ad_numel(out->operand[0]), numbers->tokens);
   ad_shape shape = {1, {(int64_t)numbers->slots}};
   out->array = ad_array_describe(tape->comm, x->dtype, &shape, &x->layout);
