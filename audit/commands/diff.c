@@ -154,7 +154,8 @@ static int print_diff(const diff_input *input, const char *json) {
   return printed;
 }
 
-/* A file that cannot be read counts as a wrong call here, since the command writes nothing but its answer. */
+/* Prints the error and returns the exit status. Here AD_IO means that a dump file could not be read, which counts as
+ * a wrong call. */
 static int failed(ad_status status) {
   int result = ad_cli_failed(status);
   return status == AD_IO ? CLI_WRONG_CALL : result;

@@ -1,4 +1,4 @@
-/* Counts the backwards of each rank: each addend file of the rank that has a tensor is one. */
+/* Counts how many backward passes each rank ran: one for each of its addend files that has a tensor. */
 #include "read/backwards.h"
 
 #include "base/memory.h"
@@ -12,8 +12,8 @@ static int64_t next_below(const int64_t *counts, int64_t world, int64_t limit) {
   return found;
 }
 
-/* Prints "3 on ranks 0 and 1, 2 on rank 2", and returns how many different counts there are. `same` is scratch memory
- * with one byte for each rank. */
+/* Prints how many ranks have each count, as "3 on ranks 0 and 1, 2 on rank 2", and returns the number of different
+ * counts. `same` is scratch memory with one byte for each rank. */
 static int print_counts(const ad_dump *dump, const int64_t *counts, unsigned char *same, char *out, size_t size) {
   ad_text text = ad_text_on(out, size);
   int64_t world = dump->mesh.world, rank = next_below(counts, world, INT64_MAX);

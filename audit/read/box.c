@@ -1,4 +1,4 @@
-/* Index arithmetic of boxes, and which elements of an array a dump samples. */
+/* Index arithmetic of boxes (rectangular blocks of an array), and the choice of the elements that a dump samples. */
 #include "read/box.h"
 
 ad_box ad_box_full(const ad_shape *shape) {

@@ -14,7 +14,8 @@ int ad_box_equal(const ad_shape *shape, const ad_box *a, const ad_box *b);
 int ad_box_contains(const ad_shape *shape, const ad_box *outer, const ad_box *inner);
 /* Returns 1 if the box contains the element with flat (row-major) index `flat` of the full array. */
 int ad_box_has(const ad_shape *shape, const ad_box *box, int64_t flat);
-/* Returns the row-major offset, within the box, of the full array's element `flat`. The element must lie in the box. */
+/* Returns the row-major offset, within the box, of the element with flat index `flat` of the full array. The element
+ * must lie in the box. */
 int64_t ad_box_offset(const ad_shape *shape, const ad_box *box, int64_t flat);
 
 /* If a dump has K = `of` samples of an array of n elements, the flat indices are split into K equal spans with one

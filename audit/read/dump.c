@@ -19,8 +19,8 @@ static int is_safetensors(const char *path) {
   return length >= own && !strcmp(path + length - own, ending);
 }
 
-/* Warns of a link or special file in a folder. Such entries are skipped, since a link may lead to a file that is listed
- * already; but the user may have put one there in place of a file. */
+/* Warns of a link or special file in a folder. Links and special files are skipped, since a link may lead to a file
+ * that is listed already; but the user may have put one there in place of a dump file. */
 void ad_dump_report_passed(const char *path, const char *what) {
   if (is_safetensors(path))
     ad_log(AD_LOG_WARNING,
@@ -72,8 +72,8 @@ static ad_status keep_error(ad_opened *opened, ad_status status) {
   return ad_copy_string(ad_last_error(), &opened->message);
 }
 
-/* Opens one file. `plain`: a file without metadata is a reference. `like`: the file opened before, or NULL; metadata
- * that both files share is parsed once. */
+/* Opens one file. `plain` 1: a file without metadata is accepted as a reference. `like`: the file opened before, or
+ * NULL; metadata that is the same in both files is parsed once. */
 static ad_status open_file(const char *path, int plain, const ad_dump_file *like, ad_opened *opened,
                            ad_dump_file *out) {
   ad_safetensors *tensors;
@@ -191,7 +191,7 @@ static ad_status check_files(ad_dump *dump, ad_complaints *complaints) {
   return AD_OK;
 }
 
-/* Records a file as the only file for its rank (and microbatch); a second one is an error. */
+/* Records `file` in *place, its entry for a rank (and microbatch); a second file for the same entry is an error. */
 static ad_status put_file(const ad_dump_file **place, const ad_dump_file *file, const char *kind) {
   if (*place)
     return ad_fail(AD_INVALID, "%s is the %s of rank %lld, and so is %s; give only one of the two files", file->path,
@@ -221,7 +221,7 @@ static ad_status place_file(ad_dump *dump, const ad_dump_file *file) {
 /* Limits on the size of a dump, so that a wrong number in a file does not make this program allocate all memory. */
 enum { MICROBATCHES_MAX = 1 << 16, ADDENDS_MAX = 1 << 22 };
 
-/* Records every file by what it is for: sums by [rank], addends by [rank][microbatch]. */
+/* Records every file under its rank and kind: sums by [rank], addends by [rank][microbatch]. */
 static ad_status place_files(ad_dump *dump, ad_complaints *complaints) {
   size_t world = (size_t)dump->mesh.world;
   if (dump->microbatches > MICROBATCHES_MAX || dump->microbatches * dump->mesh.world > ADDENDS_MAX)

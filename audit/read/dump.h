@@ -14,8 +14,8 @@ typedef struct ad_dump_param {
   int is_sampled;              /* 1: `sample` is smaller than numel */
   ad_type types[AD_DUMP_AXES]; /* R, I or S(d), for each axis */
   uint32_t summed;             /* bit set of the axes of type R: addends are summed over these axes */
-  uint32_t partial;            /* bit set of the axes along which the ranks' sums must still be added up */
-  uint32_t assumed;            /* bit set of the axes whose type the files only assume, since the job states none */
+  uint32_t partial; /* bit set of the axes along which the dumped sums are still Partial and must be added up */
+  uint32_t assumed; /* bit set of the axes whose type the files only assume, since the job states none */
   /* by which factor the job is expected to multiply the sum of the addends */
   double expect;
   ad_dtype reduce;      /* dtype in which the job summed the gradient; 0: unknown */

@@ -1,4 +1,4 @@
-/* Finds a parameter's values in a reference. */
+/* Finds a parameter's values in a reference (a file of full gradients, or another dump). */
 #include "read/full.h"
 
 #include <math.h>
@@ -50,8 +50,8 @@ static ad_status find_sums(const ad_dump *reference, ad_full *full) {
 
 /* ---- reading values of the reference ---- */
 
-/* Returns the index of an element in the piece's tensor: found by the element's sample number k if the reference is
- * sampled, else by the flat index. */
+/* Returns the index, in the piece's tensor, of the element with flat index `flat` and sample number `k`. `k` is used
+ * if the reference is sampled, else `flat`. */
 static size_t element_place(const ad_full *full, const ad_piece *piece, int64_t flat, int64_t k) {
   const ad_shape *shape = &full->parts->param->shape;
   return full->param && full->param->is_sampled ? ad_sample_place(piece->sampled, k)

@@ -48,8 +48,8 @@ int ad_addends_are_zero(const ad_parts *parts) {
   return 1;
 }
 
-/* Returns 1 if the addend has so many significant bits that it equals another addend hardly by chance. Zeros do not
- * count: all zero addends are equal, and their counts do not matter. */
+/* Returns 1 if the addend has so many significant bits that equality with another addend is hardly chance. Zeros do
+ * not count: all zero addends are equal, and their counts do not matter. */
 static int says_something(const ad_safetensor *tensor) {
   size_t size = ad_dtype_size(tensor->dtype), numel = tensor->bytes / size;
   double bits = 0, each = -log2(ad_unit_roundoff(tensor->dtype));
@@ -61,8 +61,7 @@ static int says_something(const ad_safetensor *tensor) {
 /* Addends are first compared by this many bytes; only those that are equal so far are read to their end. */
 enum { FIRST_BYTES = 256 };
 
-/* Sets each mark's checksum to that of at most the first `most` bytes of its addend, then sorts the marks by
- * checksum. */
+/* Sets each mark's checksum to that of the addend's first bytes, at most `most`, then sorts the marks by checksum. */
 static void sum_up(const ad_members *members, ad_mark *marks, size_t count, size_t most) {
   for (size_t i = 0; i < count; i++) {
     const ad_safetensor *tensor = members->columns[marks[i].column].piece.tensor;

@@ -18,11 +18,11 @@ void ad_identical_destroy(ad_identical *identical);
 ad_status ad_identical_find(const ad_parts *parts, ad_identical *identical) AD_CHECKED;
 /* Prints which ranks hold the same addend, for at most two sets of equal addends. */
 void ad_identical_print(const ad_identical *identical, char *out, size_t size);
-/* `who` has sentences as its keys, and `all` counts for each sentence the parameters of which it is true: adds 1 to
- * all[key] for each key of `who`. */
+/* Adds 1 to all[sentence] for each sentence that is a key of `who` (of one parameter). `all` then counts for each
+ * sentence the parameters of which it is true. */
 void ad_identical_count(const json_t *who, json_t *all);
-/* Appends a message for each key of `all`. `params` is the number of parameters in the dump. `allowed` is 1 if the user
- * expects equal addends (--allow-identical); then no advice is added. */
+/* Appends a message for each sentence (key) of `all`. `params` is the number of parameters in the dump. `allowed` is
+ * 1 if the user expects equal addends (--allow-identical); the messages then have no advice. */
 void ad_identical_report(const json_t *all, size_t params, int allowed, json_t *messages);
 /* Returns 1 if every element of every addend is 0, or if there is no addend. */
 int ad_addends_are_zero(const ad_parts *parts);

@@ -15,9 +15,9 @@ static int is_name(const char *text, size_t length) {
   return 1;
 }
 
-/* Reads the next word of a text as NAME=VALUE. Returns the word, and sets *name to the length of NAME, and *value and
- * *length to the VALUE. A word without '=' has name length 0 and is itself the value. Returns NULL if no word is
- * left. */
+/* Reads the next word of *text as NAME=VALUE. Returns the start of the word, sets *name to the length of NAME, and
+ * *value and *length to the start and length of VALUE. If the word has no '=', *name is 0 and the whole word is the
+ * value. Returns NULL if no word is left. */
 static const char *next_word(const char **text, size_t *name, const char **value, size_t *length) {
   const char *word = *text + strspn(*text, " ");
   size_t all = strcspn(word, " ");
@@ -157,7 +157,7 @@ int64_t ad_dump_axes_size(const ad_dump_mesh *mesh, uint32_t axes) {
   return ranks;
 }
 
-/* Returns 1 if the axes together have `size` ranks, and each axis more than one. */
+/* Returns 1 if the product of the axes' sizes is `size` and each axis is larger than 1. */
 static int is_set_of(const ad_dump_mesh *mesh, uint32_t axes, double size) {
   for (int axis = 0; axis < mesh->count; axis++)
     if (axes >> axis & 1 && mesh->size[axis] == 1) return 0;

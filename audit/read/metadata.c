@@ -56,8 +56,9 @@ typedef struct ad_saying {
   const ad_dump_file *like; /* the earlier file; NULL: there is none */
 } ad_saying;
 
-/* Returns the JSON that was parsed from this key of `like`, if both files have the text from one shared header; NULL:
- * the text must be parsed. `place` is the field of `file` for the JSON; the same field of `like` has it. */
+/* Returns the JSON value of `key` that was already parsed for the file `like`, if both files share the header with
+ * this text; else NULL: the text must be parsed. `place` is the address of the field of `file` for this JSON; the same
+ * field of `like` is read. */
 static json_t *shared(const ad_saying *saying, const char *key, json_t *const *place) {
   const char *base = (const char *)saying->file;
   if (!saying->like || text_of(saying->like, key) != text_of(saying->file, key)) return NULL;
@@ -158,7 +159,7 @@ static ad_status read_version(const ad_dump_file *file) {
   return version && strcmp(version, "1") != 0 ? wrong(file, "addend.version", version, "1") : AD_OK;
 }
 
-/* Reads what a file is for: rank, mesh, position and microbatch. A reference has none of these. */
+/* Reads which rank and microbatch a file belongs to, and its mesh and position. A reference has none of these. */
 static ad_status read_place(ad_dump_file *file) {
   if (file->kind == AD_DUMP_REFERENCE) return AD_OK;
   AD_TRY(need(file, "addend.version"));

@@ -1,5 +1,5 @@
-/* One file of a dump and its metadata. Each key is checked by itself here; dump.h checks that the files agree with each
- * other. */
+/* One file of a dump and its metadata. Here each key of the metadata is checked by itself; dump.h checks that the
+ * files agree with each other. */
 #ifndef DIFF_METADATA_H
 #define DIFF_METADATA_H
 #include <jansson.h>
@@ -25,7 +25,7 @@ typedef struct ad_dump_file {
   json_t *expect, *reduce;       /* a number or text for all parameters, or a map by pattern; NULL: not given */
   json_t *inside;                /* addend.inside: map from names to lists; NULL: not given */
   json_t *unjudged, *values;     /* addend.unjudged and addend.values: maps from names to texts; NULL: not given */
-  int repeats;                   /* 1: its metadata on parameters is the same as in the previous file of its kind */
+  int repeats; /* 1: this file's metadata on parameters is the same as in the previous file of its kind */
 } ad_dump_file;
 
 /* Reads a file's metadata and takes ownership of `tensors`, also on failure. The message of AD_INVALID names file and

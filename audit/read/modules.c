@@ -1,20 +1,20 @@
-/* Sorts the files of a dump by module. */
+/* Sorts the files of a dump by the module (part of the model) that each file's name gives. */
 #include "read/modules.h"
 
 #include <string.h>
 #include "base/memory.h"
 #include "read/dump.h"
 
-/* Returns 1 if the text that follows "rank" in a file's name is like "00003.sum.safetensors" or
- * "00003.addend.m0.safetensors", as in the names that reducers give. */
+/* Returns 1 if `text`, which follows "rank" in a file's name, has the form "00003.sum.safetensors" or
+ * "00003.addend.m0.safetensors" of the names that addend's reducers give. */
 static int ends_as_own(const char *text) {
   size_t digits = strspn(text, "0123456789");
   return digits && (!strncmp(text + digits, ".sum.", 5) || !strncmp(text + digits, ".addend.", 8));
 }
 
-/* Finds the module's name in a path: *begin is its start, and the result its length, for example 7 for "encoder" in
- * "FOLDER/encoder.rank00003.sum.safetensors". Returns 0 if the name has no module, -1 if it is no name that reducers
- * give. */
+/* Finds the module's name in a path: sets *begin to its start and returns its length, for example 7 for "encoder" in
+ * "FOLDER/encoder.rank00003.sum.safetensors". Returns 0 if the file name has no module, -1 if it does not have the form
+ * that reducers give. */
 static int module_of(const char *path, const char **begin) {
   const char *base = strrchr(path, '/');
   *begin = base = base ? base + 1 : path;

@@ -8,7 +8,8 @@
 
 typedef struct ad_dump_module {
   char *name;
-  const char **files; /* the module's files, and all files with other names, since a reference may be for all modules */
+  const char *
+      *files; /* the module's files, and all files whose names give no module (a reference may be for all modules) */
   size_t count;
 } ad_dump_module;
 

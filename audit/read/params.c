@@ -16,7 +16,7 @@ static int by_name(const void *a, const void *b) {
   return strcmp(((const ad_dump_param *)a)->name, ((const ad_dump_param *)b)->name);
 }
 
-/* Adds a parameter unless its name is in `known`. */
+/* Adds a parameter to the dump, and its name to `known`, unless `known` has the name already. */
 static ad_status add_name(ad_dump *dump, const char *name, json_t *known, size_t *room) {
   if (json_object_get(known, name)) return AD_OK;
   if (dump->param_count == *room) {
@@ -158,7 +158,8 @@ static ad_status merge_text(const ad_dump_file *file, const json_t *map, const c
 
 /* ---- merging what all files say of a parameter ---- */
 
-/* What the files read so far say of one parameter; NULL, NaN, 0 and ndim -1 mean that none has said anything. */
+/* What the metadata of the files read so far states of one parameter. NULL, NaN, 0 and ndim -1 mean: no file has
+ * stated it. */
 typedef struct ad_stated {
   const char *types, *partial, *assumed, *unjudged;
   ad_shape shape;
@@ -209,8 +210,8 @@ static int is_sharded_in(const ad_dump *dump, const ad_dump_param *param) {
   return 0;
 }
 
-/* Finds the shape of a parameter whose shape no file gives. Such a parameter is not sharded, so each tensor is full and
- * all tensors must have the same shape. */
+/* Finds the shape of a parameter whose shape no file's metadata gives. Such a parameter is not sharded, so each
+ * tensor is full and all its tensors must have the same shape. */
 static ad_status shape_of_tensors(const ad_dump *dump, const char *name, ad_shape *out) {
   const ad_dump_file *first = NULL;
   char one[160], other[160];
@@ -266,7 +267,7 @@ static int has_tensor(const ad_dump *dump, const char *name) {
   return 0;
 }
 
-/* Completes a parameter from what the files say, with defaults for everything that no file says. */
+/* Fills *param from `stated`, the merged metadata of all files, with a default for each fact that no file states. */
 static ad_status use(const ad_dump *dump, const ad_stated *stated, ad_dump_param *param) {
   param->shape = stated->shape;
   /* no file has any element of the parameter */

@@ -16,7 +16,7 @@ int64_t ad_parts_key(const ad_parts *parts, int64_t rank) {
   return ad_dump_key(parts->dump, rank, parts->param->summed);
 }
 
-/* Appends the addend of one rank and microbatch, if the file has it. */
+/* Appends the addend of one rank and microbatch to the members' columns, if the rank's file has the parameter. */
 static ad_status add_column(ad_parts *parts, ad_members *members, int64_t rank, int64_t microbatch) {
   const ad_dump_file *file = parts->dump->addends[rank * parts->dump->microbatches + microbatch];
   ad_column *column = &members->columns[members->count];
@@ -48,7 +48,8 @@ static ad_status check_columns(ad_parts *parts, const ad_members *members) {
   return AD_OK;
 }
 
-/* Checks the tensors that belong to no part; does nothing if all tensors were checked already. */
+/* Checks the values of the tensors that belong to no part of the sum; does nothing if all tensors were checked
+ * already. */
 static ad_status check_others(ad_parts *parts) {
   const ad_dump *dump = parts->dump;
   if (!dump->unchecked || parts->checked == (size_t)(dump->mesh.world * (dump->microbatches + 1))) return AD_OK;
@@ -60,9 +61,9 @@ static ad_status check_others(ad_parts *parts) {
   return AD_OK;
 }
 
-/* Returns the bound T S for the error inside addends that are sums themselves, whose terms the job may add in another
- * order (addend.inside). T is the total number of terms, and S the sum of the addends' largest absolute sums. With unit
- * roundoff u, the order can change the result by T u S. */
+/* Returns the product T S, for a bound on the error inside addends that are sums themselves (addend.inside), whose
+ * terms the job may add in another order. T is the total number of terms, S the sum of the addends' largest absolute
+ * sums. With unit roundoff u, the order can change the result by T u S. */
 static double inside_of(const ad_parts *parts, const ad_members *members) {
   double terms = 0, size = 0;
   for (size_t i = 0; i < members->count; i++) {
@@ -107,7 +108,7 @@ static void expect_files(const ad_dump_file *const *files, size_t at, size_t cou
   if (at + AHEAD < count) ad_safetensors_expect_tensors(files[at + AHEAD]->tensors);
 }
 
-/* Lists the addends of all ranks that have the key of these members. */
+/* Lists the addends of all ranks whose ad_parts_key is members->key. */
 static ad_status fill_members(ad_parts *parts, ad_members *members) {
   const ad_dump *dump = parts->dump;
   size_t all = (size_t)(dump->mesh.world * dump->microbatches);
@@ -126,7 +127,8 @@ static ad_status fill_members(ad_parts *parts, ad_members *members) {
   return AD_OK;
 }
 
-/* Finds the members that the rank belongs to, or makes them. */
+/* Sets *out to the index of the rank's members (the ranks that are summed with it); makes a new entry if there is
+ * none. */
 static ad_status find_members(ad_parts *parts, int64_t rank, size_t *out) {
   int64_t key = ad_parts_key(parts, rank);
   for (*out = 0; *out < parts->member_count; ++*out)
@@ -139,8 +141,8 @@ static ad_status find_members(ad_parts *parts, int64_t rank, size_t *out) {
 
 /* ---- parts: sums that are the same on several ranks ---- */
 
-/* Returns the rank with the same position as `rank`, except on the axes `partial`, where the row-major number of its
- * position is `index`. */
+/* Returns the rank whose position equals that of `rank` on all axes but those in `partial`; its position on the axes
+ * `partial` has the row-major number `index`. */
 static int64_t rank_beside(const ad_dump *dump, int64_t rank, uint32_t partial, int64_t index) {
   const ad_dump_mesh *mesh = &dump->mesh;
   int32_t place[AD_DUMP_AXES];
@@ -192,8 +194,8 @@ static ad_part *find_part(ad_parts *parts, const ad_part *like) {
   return NULL;
 }
 
-/* Returns 1 if the tensors have the same bytes as those of the part. The part's checksum and value checks are then
- * valid for these tensors too. */
+/* Returns 1 if the tensors `terms` have the same bytes as the terms of `part`. The part's checksum and value checks
+ * are then valid for `terms` too. */
 static int repeats(const ad_part *part, const ad_piece *terms, size_t count) {
   if (part->term_count != count) return 0;
   for (size_t i = 0; i < count; i++) {

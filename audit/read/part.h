@@ -12,7 +12,7 @@ typedef struct ad_column {
 
 /* Ranks whose addends should be summed together: their positions differ on axes of type R only. */
 typedef struct ad_members {
-  /* what ad_parts_key returns for each of these ranks */
+  /* the value of ad_parts_key, which is the same for all of these ranks */
   int64_t key;
   ad_column *columns; /* the addends that exist, sorted by rank, then by microbatch */
   int32_t *ranks;     /* [count]: the rank of each column, so that some loops need only this array */
@@ -21,7 +21,7 @@ typedef struct ad_members {
   /* The addends may have several dtypes: the largest of their unit roundoffs, and the largest of their smallest
    * positive numbers. */
   double unit, smallest;
-  double inside; /* error of sums inside the addends, before they are rounded, as a multiple of the unit roundoff */
+  double inside; /* bound on the error of sums inside the addends (addend.inside), as a multiple of the unit roundoff */
 } ad_members;
 
 /* A part of a sum: elements that have the same bits on one or several ranks. These ranks have the same members. */
@@ -39,7 +39,7 @@ typedef struct ad_part {
   size_t holder_count;
 } ad_part;
 
-/* The first AD_FIRSTS elements of a part's addends, kept for a quick test that rejects most wrong counts. */
+/* The first AD_FIRSTS elements of a part's addends, kept for a quick test that rejects most wrong lists of counts. */
 enum { AD_FIRSTS = 8 };
 typedef struct ad_firsts {
   double *values; /* [addend][AD_FIRSTS]; NULL: no elements were read yet */
@@ -76,8 +76,8 @@ void ad_piece_expect(const ad_piece *piece, size_t elements);
 /* Reads elements [begin, end) of a part, as f64, from a tensor whose box contains the box of the part. */
 void ad_part_read(const ad_parts *parts, const ad_part *part, const ad_piece *piece, size_t begin, size_t end,
                   double *out);
-/* Returns where the part's elements from `begin` on lie in the mapped file, if they are contiguous and aligned floats
- * that need no copy; else NULL. */
+/* Returns the address, in the mapped file, of the part's elements from `begin` on, if they are contiguous aligned
+ * floats that can be used without a copy; else NULL. */
 const float *ad_part_floats(const ad_parts *parts, const ad_part *part, const ad_piece *piece, size_t begin);
 /* Reads elements [begin, end) of a part's sum: adds up its terms. At most AD_ROWS elements. */
 void ad_part_read_sum(const ad_parts *parts, const ad_part *part, size_t begin, size_t end, double *out);

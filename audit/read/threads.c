@@ -1,4 +1,4 @@
-/* Threads that each take the next item of work, until all items are taken. */
+/* Runs items of work on several threads: each thread takes the next item until none is left. */
 #include "read/threads.h"
 
 #include <pthread.h>
@@ -31,7 +31,7 @@ static int take_item(ad_crew *crew, size_t *index) {
   return there;
 }
 
-/* Marks an item as done, and keeps its error if no earlier item failed. */
+/* Marks item `index` as done, and keeps its error if no item with a smaller index failed. */
 static void put_back(ad_crew *crew, size_t index, ad_status status) {
   pthread_mutex_lock(&crew->lock);
   crew->done[index] = 1;

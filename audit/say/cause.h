@@ -24,7 +24,7 @@ AD_INTERNAL const char *ad_cause_name(ad_cause_kind kind);
 /* Returns the kind that a document calls `name`, or AD_CAUSE_UNKNOWN if no kind is called so or `name` is NULL. */
 AD_INTERNAL ad_cause_kind ad_cause_named(const char *name);
 
-#define AD_MICROBATCHES "microbatches" /* the field `place` of a cause whose text names the microbatches */
+#define AD_MICROBATCHES "microbatches" /* the value of the field `place` of a cause whose text names the microbatches */
 
 /* Why a cause names no axis. X(code, word for documents, clause for people); the clause follows "no axis:". */
 #define AD_NO_AXIS_LIST(X)                                                                           \
@@ -56,7 +56,7 @@ typedef struct ad_cause {
   double factor; /* gradient over expected gradient; NaN: unknown */
   char text[256];
   char place[64];     /* the bridge, pool or microbatches where the bug is; "": unknown */
-  ad_no_axis no_axis; /* why there are no axes; 0: there are axes, or kind or place already says why */
+  ad_no_axis no_axis; /* why the cause names no axes; 0: it names axes, or its kind or place is reason enough */
 } ad_cause;
 
 /* All causes that explain the numbers, the simplest first. The struct is in memory that processes share, so it contains

@@ -69,8 +69,8 @@ static void report_untried(ad_diff_run *run) {
   }
 }
 
-/* Adds messages about replicas that should do the same work but have different gradients: perhaps they were fed
- * different batches. */
+/* Adds messages about replicas that should do the same work but have different gradients: perhaps they had different
+ * batches. */
 static void report_unlike(ad_diff_run *run) {
   const char *axes;
   json_t *names;
@@ -99,7 +99,8 @@ static void report_retyped(ad_diff_run *run) {
   }
 }
 
-/* Adds messages about parameters with wrong sums whose values already differ between replicas before the step. */
+/* Adds messages about parameters whose sums are wrong and whose weights already differed between replicas before the
+ * step. */
 static void report_unequal(ad_diff_run *run) {
   const char *axes;
   json_t *names;
@@ -121,7 +122,7 @@ static void report_unfitted(ad_diff_run *run) {
                                      first_of(run->unfitted), print_others(run->unfitted, others, sizeof others)));
 }
 
-/* Records an answer: the dump's answer is the worst answer of its parameters and its norm. */
+/* Records the answer for a parameter or the norm: the dump's answer is the worst of all of them. */
 static void answer(ad_diff_run *run, ad_answer own) {
   if (own > run->answer) run->answer = own;
 }

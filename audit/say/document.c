@@ -65,8 +65,8 @@ static void set_cell(json_t *rows, const ad_piece *piece, json_t *value) {
   json_array_set_new(json_array_get(rows, (size_t)piece->rank), (size_t)piece->microbatch, value);
 }
 
-/* Makes a JSON array [rank][microbatch] of the values, one for each addend. The element of an addend that is absent,
- * belongs to other members, or has an unknown count is null. */
+/* Makes a JSON array [rank][microbatch] of `values`, one for each addend. An element is null if its addend is
+ * absent, belongs to other members, or has an unknown count. */
 static json_t *matrix(const ad_parts *parts, const ad_judged *shown, const double *values) {
   const ad_members *members = ad_part_members(parts, shown->part);
   json_t *rows = rows_of_null(parts->dump);
@@ -167,7 +167,7 @@ json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_ver
   return document;
 }
 
-/* Fills in the other keys of a parameter whose parts were not judged. */
+/* Sets the keys of a parameter's document that follow the head, for a parameter whose parts were not judged. */
 static void set_rest(json_t *document, const char *text, json_t *causes) {
   json_t *rest = json_pack("{s:n, s:[], s:n, s:n, s:n, s:o, s:n, s:n, s:n}", "axis", "ranks", "factor", "residual",
                            "bound", "text", ad_json_text(text), "counts", "errors", "reference");

@@ -12,7 +12,7 @@ json_t *ad_diff_number(double value);
 const char *ad_answer_name(ad_answer answer);
 /* Returns the answer for a parameter, from its verdict and its comparison with the reference. */
 ad_answer ad_diff_answer(const ad_verdict *verdict, const ad_compared *compared);
-/* Returns the document's first keys: world, mesh, step, what was dumped. */
+/* Returns a document with the first keys of a diff: world, mesh, step, and which files the dump has. */
 json_t *ad_diff_head(const ad_dump *dump, int has_reference);
 /* Returns the document of one parameter. `list`: its judged parts; `compared`: its comparison with the reference;
  * `identical`: its bit-identical addends. */
@@ -20,7 +20,8 @@ json_t *ad_diff_param(const ad_parts *parts, const ad_judged *list, const ad_ver
                       const ad_compared *compared, const ad_identical *identical);
 /* Returns the document of a parameter that the dump declares impossible to judge (addend.unjudged). */
 json_t *ad_diff_unjudged(const ad_dump *dump, const ad_dump_param *param);
-/* Returns the document of a parameter that is in no rank's sum, or of which `missing` elements are in no rank's sum. */
+/* Returns the document of a parameter that is in no rank's sum (`missing` is 0), or of which `missing` elements are
+ * in no rank's sum. */
 json_t *ad_diff_without_sum(const ad_dump *dump, const ad_dump_param *param, int64_t missing);
 
 #endif

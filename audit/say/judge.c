@@ -50,8 +50,8 @@ static void doubt(const ad_judge *judge, const ad_identical *identical, const ad
            who);
 }
 
-/* Changes a verdict on addends that are all zero to `not_observed`: a sum that was left out, or made twice, looks the
- * same as the right one. A sum that is not zero was then formed from something that was not dumped. */
+/* Changes the verdict to `not_observed` if all addends are zero: a sum that was left out, or formed twice, would
+ * look the same as the right sum. If the sum itself is not zero, it was formed from values that were not dumped. */
 static void doubt_zeros(const ad_parts *parts, const ad_compared *compared, ad_verdict *verdict) {
   const ad_dump_param *param = parts->param;
   int is_right = verdict->kind == AD_CAUSE_RIGHT;
@@ -138,7 +138,7 @@ static ad_status judge_identical(const ad_judge *judge, ad_parts *parts, ad_iden
 
 /* ---- another interpretation along axes whose type was only assumed ---- */
 
-/* Makes the finding for parts that are all right under the other interpretation. */
+/* Makes the finding for a sum all of whose parts are right under the other interpretation. */
 static ad_status report_held(const ad_judge *judge, const ad_parts *parts, const ad_identical *identical,
                              ad_finding *out) {
   ad_judged *list;
@@ -149,7 +149,8 @@ static ad_status report_held(const ad_judge *judge, const ad_parts *parts, const
   return status;
 }
 
-/* Makes the finding for axes that are R: their ranks have parts of the gradient, and the sum has each part once. */
+/* Makes the finding for a sum that is right if the assumed axes are R: the ranks along them have different parts of
+ * the gradient, and the sum contains each part once. */
 static ad_status report_summed(const ad_judge *judge, const ad_dump_param *summed, ad_identical *identical,
                                ad_finding *out) {
   ad_parts parts;

@@ -15,8 +15,8 @@ static void add_times(double count, ad_text *text) {
     ad_text_add(text, "%.6g", is_close(count, round(count)) ? round(count) + 0.0 : count);
 }
 
-/* Prints, for example, "microbatches 1 and 2 count 1/4": all microbatches from `first` on with the same count as
- * `first`. */
+/* Prints all microbatches that have the same count as microbatch `first`, from `first` on, as "microbatches 1 and 2
+ * count 1/4". */
 static void add_equal_counts(const double *counts, int64_t microbatches, int64_t first, ad_text *text) {
   int64_t identical = 0, reported = 0;
   for (int64_t m = first; m < microbatches; m++) identical += is_close(counts[m], counts[first]);

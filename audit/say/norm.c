@@ -8,7 +8,7 @@
 #include "say/document.h"
 #include "files/json.h"
 
-/* The norm that is judged, and what it is judged by. */
+/* The reported norm that is judged, and the numbers with which it is compared. */
 typedef struct ad_norm {
   const ad_dump *dump;
   const ad_norm_term *terms;
@@ -16,7 +16,7 @@ typedef struct ad_norm {
   double reported, square, tolerance;
 } ad_norm;
 
-/* Returns the squared norm that results if each replica along `axes` is counted. */
+/* Returns the squared norm of the sums if every replica along `axes` is counted, not only the first. */
 static double square_with(const ad_norm *norm, uint32_t axes) {
   double square = 0;
   for (size_t p = 0; p < norm->dump->param_count; p++)
@@ -24,7 +24,7 @@ static double square_with(const ad_norm *norm, uint32_t axes) {
   return square;
 }
 
-/* Returns 1 if this squared norm equals that of the reported norm, within the tolerance. */
+/* Returns 1 if `square` equals the square of the reported norm, within the tolerance. */
 static int is_reported(const ad_norm *norm, double square) {
   double reported = norm->reported * norm->reported, larger = fmax(square, norm->square);
   return fabs(square - reported) <= norm->tolerance * (norm->square > 0 ? larger / norm->square : 1);

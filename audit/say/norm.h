@@ -4,8 +4,8 @@
 #include <jansson.h>
 #include "solve/norm_term.h"
 
-/* Returns the document's key "norm"; null if no file reports a norm. `terms` has one element for each parameter. *holds
- * is 1 if the reported norm is right, or none is reported. */
+/* Returns the value of the document's key "norm"; null if no file reports a norm. `terms` has one element for each
+ * parameter. *holds is 1 if the reported norm is right, or if no norm is reported. */
 json_t *ad_norm_document(const ad_dump *dump, const ad_norm_term *terms, int *holds);
 
 #endif

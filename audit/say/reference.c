@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include "say/microbatches.h"
 
-/* Appends a cause, with the ratio to the reference as its factor. */
+/* Appends a cause to `causes`; its factor is `ratio`, the ratio of the sum to the reference. */
 static void add_fact(json_t *causes, double ratio, ad_cause_kind kind, const char *axes, const char *format, ...)
     AD_PRINTF(5, 6);
 static void add_fact(json_t *causes, double ratio, ad_cause_kind kind, const char *axes, const char *format, ...) {
@@ -36,7 +36,7 @@ static void add_factor(const ad_parts *parts, double ratio, json_t *causes) {
     add_fact(causes, ratio, AD_CAUSE_UNKNOWN, "", "%.6g times the reference: a factor that is no group's size", ratio);
 }
 
-/* Adds the cause that only the divisors of the microbatches' losses are wrong. */
+/* Adds the cause that every microbatch is right except for its weight: its loss was divided by a wrong number. */
 static void add_weights(const double *weights, int64_t microbatches, json_t *causes) {
   char counts[256], text[384];
   ad_microbatches_print(weights, microbatches, counts, sizeof counts);

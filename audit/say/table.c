@@ -12,7 +12,8 @@
 #include "files/printed.h"
 #include "base/verdict.h"
 
-/* Returns 1 if the verdict on a parameter, or on the whole dump, is `verdict`: "right", "wrong" or "cannot_tell". */
+/* Returns 1 if `object`, the document of a parameter or of a whole dump, has the verdict `verdict`: "right", "wrong"
+ * or "cannot_tell". */
 static int is_judged(const json_t *object, const char *verdict) {
   return !strcmp(ad_text_of(object, "verdict"), verdict);
 }

@@ -54,7 +54,7 @@ static void report_unexplained(ad_case *c) {
              first->why.left, elements, elements == 1 ? "" : "s", elements == 1 ? "is" : "are", addends, or);
 }
 
-/* Returns the verdict that the first wrong part would have with these counts; ad_verdict_clear clears it. */
+/* Returns the verdict that the first wrong part would have if `counts` were its counts; ad_verdict_clear clears it. */
 static ad_verdict read_as(const ad_case *c, double *counts) {
   ad_judged judged = *c->first;
   ad_verdict reading = {.ranks = c->out->ranks, .causes = json_array()};
@@ -124,8 +124,7 @@ static void print_shards(const ad_case *c, int local, char *out, size_t size) {
   memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
 }
 
-/* Appends the wrong shards to the text. If no rank is marked for its addends, marks the ranks that hold these
- * shards. */
+/* Appends the text `shards` to the verdict's text. If no rank is marked yet, marks the ranks that hold these shards. */
 static void add_shards(ad_case *c, int local, const char *shards) {
   size_t used = strlen(c->out->text);
   if (!*shards) return;
@@ -133,14 +132,14 @@ static void add_shards(ad_case *c, int local, const char *shards) {
   if (!memchr(c->out->ranks, 1, (size_t)c->dump->mesh.world)) mark_shards(c, local);
 }
 
-/* Returns 1 if "replicas differ" is all that can be said: some replicas are right, or each has its own counts. Returns
- * 0 if several lists of counts explain one replica, since these are then reported instead. */
+/* Returns 1 if the verdict can only be that replicas differ, since some replicas are right or each has its own
+ * counts. Returns 0 if several lists of counts explain one replica: then these lists are reported instead. */
 static int replicas_are_all(const ad_case *c) {
   if (!ad_case_replicas_differ(c)) return 0;
   return ad_case_some_hold(c) || (!wrong_ones_agree(c) && !c->first->why.other_count);
 }
 
-/* Finds the verdict from the counts of the part's own members. */
+/* Writes the verdict that follows from counts of the addends that the first wrong part should have. */
 static void report_own(ad_case *c) {
   char shards[AD_VERDICT_TEXT / 2], who[64];
   int local = ad_case_try_local(c);
@@ -171,7 +170,8 @@ static void report_groups_too(ad_case *c) {
            json_string_value(json_object_get(group, "text")));
 }
 
-/* Reports `not_fitted`: other parameters used up the limit on fits, and their counts do not explain this parameter. */
+/* Reports `not_fitted`: no counts were fitted, since other parameters used up the limit on fits, and the counts of
+ * other parameters do not explain this one. */
 static void report_unfitted(ad_case *c) {
   ad_case_mark_holders(c, 1);
   ad_case_report(c, AD_CAUSE_NOT_FITTED, 0, NAN);

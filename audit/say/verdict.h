@@ -18,9 +18,9 @@ typedef struct ad_verdict {
   json_t *causes;
 } ad_verdict;
 
-/* Finds the verdict. `list` has the judged parts. `ranks` ([world] bytes) is the caller's memory, which marks the
- * `missing` ranks that have no replica (ad_replicas_missing); the verdict is written to it and points to it.
- * ad_verdict_clear releases all other memory of the verdict. */
+/* Finds the verdict from the judged parts in `list`. On entry `ranks` ([world] bytes, the caller's memory) marks the
+ * ranks, `missing` in number, that have no replica (ad_replicas_missing); on return it marks the ranks that the verdict
+ * concerns, and the verdict points to it. ad_verdict_clear releases all other memory of the verdict. */
 void ad_verdict_find(const ad_parts *parts, const ad_judged *list, size_t missing, unsigned char *ranks,
                      ad_verdict *out);
 void ad_verdict_clear(ad_verdict *verdict);

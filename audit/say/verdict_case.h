@@ -30,16 +30,17 @@ void ad_case_add_all(ad_case *c, const json_t *causes); /* appends an array of c
 int ad_case_settle(ad_case *c, double factor, const char *fact);
 void ad_case_mark_holders(const ad_case *c, int wrong); /* marks ranks that hold parts; `wrong`: of wrong parts only */
 const char *ad_case_axes(const ad_case *c, uint32_t axes, char *buffer, size_t size);
-const char *ad_case_ranks(const ad_case *c, char *buffer, size_t size); /* prints the marked ranks */
+const char *ad_case_ranks(const ad_case *c, char *buffer, size_t size); /* prints the ranks that the verdict marks */
 
-/* Writes a verdict from the counts of the first wrong part (verdict_counts.c). There is always one. */
+/* Writes the verdict that follows from the counts of the first wrong part (verdict_counts.c). It always finds one. */
 void ad_case_report_counts(ad_case *c);
 
 /* Patterns that depend on the position of the rank that holds the sum (verdict_places.c). */
 int ad_case_try_local(ad_case *c);   /* tries: the sum was not formed over some axes */
 int ad_case_try_group(ad_case *c);   /* tries: the sum was formed over other axes than its types say */
 void ad_case_add_groups(ad_case *c); /* appends the causes that try_group finds, without writing a verdict */
-int ad_case_try_some(ad_case *c);    /* tries: each part has the addends of some ranks only, not of the same */
+int ad_case_try_some(
+    ad_case *c); /* tries: each part has only some ranks' addends, and not all parts have the same ranks' */
 
 /* Looks for patterns in sums that no counts give (verdict_patterns.c). */
 int ad_case_try_patterns(ad_case *c);
@@ -50,7 +51,7 @@ void ad_case_report_replicas(ad_case *c);
 /* If one replica is right and all others are wrong: appends the cause that the sum was made for one rank alone, prints
  * this rank to `who`, and returns 1. */
 int ad_case_add_one_rank(ad_case *c, char *who, size_t size);
-/* Reports that the marked ranks, `missing` in number, have no replica of a replicated sum. */
+/* Reports that the ranks marked in the verdict, `missing` in number, have no replica of a replicated sum. */
 void ad_case_report_missing(ad_case *c, size_t missing);
 
 #endif

@@ -29,7 +29,8 @@ static double uniform(const ad_case *c, const ad_judged *judged) {
   return value;
 }
 
-/* Returns 1 if `size` is the number of microbatches: a job may divide by this number, too. */
+/* Returns 1 if `size` is the number of microbatches: a factor may come from this number as well as from the size of
+ * a group. */
 static int is_microbatches(const ad_case *c, double size) {
   return c->dump->microbatches > 1 && fabs((double)c->dump->microbatches - size) <= 1e-4 * size;
 }
@@ -200,8 +201,8 @@ static int mark_ranks(ad_case *c, double value, double other) {
   return marked;
 }
 
-/* Returns the one axis on which the position alone decides whether a rank is marked; 0 if there is no such axis, or
- * more than one. */
+/* Returns the single axis on which a rank's position alone decides whether the rank is marked, as a bit set; 0 if
+ * there is no such axis, or more than one. */
 static uint32_t axis_of_marked(const ad_case *c) {
   const ad_members *members = ad_case_members(c, c->first);
   uint32_t axes = 0;
@@ -262,7 +263,7 @@ static int each_rank_has_one(const ad_case *c) {
 typedef struct count_summary {
   double least, most;
   size_t missing; /* addends whose count is 0 */
-  /* how often the microbatch changes from one missing addend to the next; 1: all of them are of one microbatch */
+  /* in how many runs of one microbatch the missing addends lie; 1: all are of one microbatch */
   size_t microbatches;
   int64_t microbatch; /* the last microbatch with a missing addend; -1: none */
 } count_summary;
@@ -345,7 +346,8 @@ static void widen(double divisor, double *least, double *most) {
   *most = fmax(*most, divisor);
 }
 
-/* Returns 1 if these two ranks divided some microbatch by different numbers; one that is not given differs from none. */
+/* Returns 1 if ranks `a` and `b` divided the loss of some microbatch by different numbers. A divisor that the dump
+ * does not give counts as equal to any other. */
 static int divisors_differ(const ad_dump *dump, int64_t a, int64_t b) {
   for (int64_t m = 0; m < dump->microbatches; m++) {
     double one = dump->addends[a * dump->microbatches + m]->divisor;
@@ -367,7 +369,8 @@ static void report_own_count(ad_case *c, double least, double most, double facto
            least, most, by_rank && by_microbatch ? " and microbatches" : "");
 }
 
-/* Returns the axes over which no parameter is summed, although ranks along them divided by different numbers. */
+/* Returns the axes along which ranks divided their losses by different numbers, although no parameter is summed over
+ * these axes. */
 static uint32_t axes_of_batches(const ad_dump *dump) {
   uint32_t axes = 0, unsummed = ad_large_axes(&dump->mesh, UINT32_MAX);
   for (size_t p = 0; p < dump->param_count; p++) unsummed &= ~dump->params[p].summed;
@@ -378,8 +381,8 @@ static uint32_t axes_of_batches(const ad_dump *dump) {
   return axes;
 }
 
-/* Reports that ranks along these axes had different batches. Nothing is summed along the axes, so their ranks should
- * work on the same batch, which has one count. */
+/* Reports that ranks along `axes` had different batches. No parameter is summed over these axes, so their ranks
+ * should work on one batch and divide their losses by the same number. */
 static void report_other_batches(ad_case *c, uint32_t axes, double least, double most) {
   char names[AD_VERDICT_TEXT / 4];
   ad_case_report(c, AD_CAUSE_OWN_COUNT, axes, 1);
@@ -389,8 +392,8 @@ static void report_other_batches(ad_case *c, uint32_t axes, double least, double
            ad_case_axes(c, axes, names, sizeof names), least, most);
 }
 
-/* Tries the verdict that only the weights of the sum are wrong, since ranks outside this sum divided by other
- * numbers. */
+/* Tries the verdict that the addends of this sum are right but wrongly weighted, since ranks that are not in this
+ * sum divided their losses by other numbers. */
 static int try_others_count(ad_case *c) {
   const ad_dump *dump = c->dump;
   double least = INFINITY, most = 0;
@@ -415,7 +418,8 @@ static int try_own_count(ad_case *c) {
   return 1;
 }
 
-/* Reports that the sum was rounded to a dtype, which any coarser one may have been as well. */
+/* Reports that the sum differs by rounding only, as if it was summed in a narrower dtype: the finest dtype that
+ * explains the difference, or any coarser one. */
 static void report_rounding(ad_case *c) {
   ad_dtype dtype = c->first->why.rounded;
   ad_case_report(c, AD_CAUSE_ROUNDING, 0, 1);

@@ -119,7 +119,7 @@ static int none_explained(const ad_case *c) {
   return 1;
 }
 
-/* Marks the one rank that added other parameters' gradients, if all unexplained parts have that pattern. */
+/* Marks the rank that added other parameters' gradients, if all parts that counts do not explain have this pattern. */
 static void mark_rank(ad_case *c) {
   const ad_found_patterns *found = &c->first->why.patterns;
   for (size_t p = 0; p < found->count; p++) {

@@ -47,8 +47,8 @@ static double largest_count(const ad_case *c, const ad_judged *judged) {
   return largest;
 }
 
-/* Returns 1 if each holder's replica has exactly the addends of the ranks with the holder's position on `axes`, each
- * *factor times. In the microbatches that are `right`, all addends must count once. */
+/* Returns 1 if each holder's replica of the part has exactly the addends of the ranks that have the holder's
+ * position on `axes`, each *factor times. In the microbatches that `right` names, all addends must count once. */
 static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, ad_right right, double *factor) {
   const ad_members *members = ad_case_members(c, judged);
   double largest = largest_count(c, judged);
@@ -111,7 +111,7 @@ static void add_local(ad_case *c, uint32_t axes, ad_right right, double factor) 
                 names, times);
 }
 
-/* Adds such a cause for every set of axes for which all_local is true, sets of fewer axes first. */
+/* Adds the cause of add_local for every set of axes for which all_local returns 1, sets of fewer axes first. */
 static void add_locals(ad_case *c, ad_right right, double *factor) {
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
   for (int count = 1; count <= __builtin_popcount(summed); count++)
@@ -136,7 +136,7 @@ int ad_case_try_local(ad_case *c) {
 
 /* ---- verdicts on sums over another group of ranks ---- */
 
-/* Returns 1 if all wrong parts are instead sums over these axes. */
+/* Returns 1 if each wrong part is the sum over `axes` instead of the axes of its types. */
 static int is_group(const ad_case *c, uint32_t axes) {
   for (size_t i = 0; i < c->count; i++)
     if (!c->list[i].holds && !ad_sets_has(&c->list[i].why.groups, axes)) return 0;
@@ -224,8 +224,8 @@ static void print_only_microbatch(const ad_case *c, char *out, size_t size) {
   if (count == 1 && c->dump->microbatches > 1) snprintf(out, size, ", in microbatch %lld alone", (long long)only);
 }
 
-/* Sets *has to the number of ranks whose addends the part has, and *all to the number of ranks whose addends it should
- * have. */
+/* Sets *has to the number of ranks whose addends are in the part, and *all to the number of ranks whose addends
+ * should be in it. */
 static void count_ranks(const ad_case *c, const ad_judged *judged, size_t *has, size_t *all) {
   const ad_members *members = ad_case_members(c, judged);
   int64_t last = -1, last_had = -1;
@@ -241,8 +241,8 @@ static void count_ranks(const ad_case *c, const ad_judged *judged, size_t *has, 
   }
 }
 
-/* Returns the number of ranks whose addends a wrong part has, if it is the same for all wrong parts, else 0. *all is
- * set to the right number. */
+/* Returns the number of ranks whose addends are in a wrong part, if it is the same for all wrong parts, else 0. Sets
+ * *all to the number that should be in it. */
 static size_t ranks_in_each(const ad_case *c, size_t *all) {
   size_t has, other, unused;
   count_ranks(c, c->first, &has, all);

@@ -85,8 +85,8 @@ int ad_case_add_one_rank(ad_case *c, char *who, size_t size) {
   return 1;
 }
 
-/* Reports that every replica is right by its own addends, but that replicas differ although by their types they should
- * be equal. */
+/* Reports that every replica is the right sum of its own addends, although the replicas differ and their types say
+ * that they should be equal. */
 static void report_own_only(ad_case *c, uint32_t axes, const char *names) {
   int assumed = !(axes & ~c->parts->param->assumed);
   ad_case_report(c, AD_CAUSE_OWN_ONLY, axes, 1);

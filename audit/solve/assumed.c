@@ -1,5 +1,5 @@
-/* Interprets a sum once more, with type R for axes whose type I was only assumed. The dump does not say whether ranks
- * have parts of the gradient or all have the same gradient, but their addends show it. */
+/* Interprets a sum once more, with type R on axes whose type I was only assumed. The dump does not say whether ranks
+ * along such an axis have different parts of the gradient or all have the same gradient, but their addends show it. */
 #include "solve/assumed.h"
 
 #include <math.h>
@@ -8,9 +8,9 @@
 
 /* ---- how far the addends of ranks along an axis differ ---- */
 
-/* If ranks did the same work, their addends may differ by ROUNDINGS times the rounding of a sum, since each rank may
- * add in its own order throughout the model. Addends count as parts of a gradient only if they also differ by 1/CLEARLY
- * of the largest element; the same work in bf16 (2^-8) differs by less. */
+/* Two thresholds. Ranks that did the same work may have addends that differ by ROUNDINGS times the rounding of a
+ * sum, since each rank may add in its own order throughout the model. Addends count as different parts of a gradient
+ * only if they also differ by 1/CLEARLY of the largest element; the same work in bf16 (2^-8) differs by less. */
 enum { ROUNDINGS = 64, CLEARLY = 16 };
 
 typedef enum ad_distance { SAME, NEAR, APART } ad_distance;
@@ -54,8 +54,8 @@ static ad_distance distance_along(const ad_parts *parts, const ad_part *part, in
   return most;
 }
 
-/* Sets *apart to the axes along which addends clearly differ, and *near to those along which they differ only a
- * little. */
+/* Sets *apart to those of `axes` along which addends clearly differ, and *near to those along which they differ only
+ * a little. */
 static ad_status compare_addends(const ad_parts *parts, uint32_t axes, uint32_t *apart, uint32_t *near) {
   double *values;
   AD_TRY(ad_new(2 * AD_ROWS, &values));
@@ -101,7 +101,7 @@ ad_dump_param ad_assumed_as_summed(const ad_dump_param *param, uint32_t axes) {
   return other;
 }
 
-/* What was found for one set of axes. */
+/* The result of trying one set of axes. */
 typedef struct ad_tried {
   int sum, mean; /* 1: the sum, or the mean, over the axes gives every part */
 } ad_tried;

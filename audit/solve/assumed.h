@@ -18,7 +18,7 @@ typedef struct ad_assumed {
   uint32_t apart; /* the assumed axes along which addends differ by more than rounding explains */
 } ad_assumed;
 
-/* Finds such an interpretation of a parameter whose sum is wrong by the assumed types. */
+/* Finds another interpretation of a parameter whose sum is wrong by the assumed types. */
 ad_status ad_assumed_find(const ad_parts *parts, ad_assumed *out) AD_CHECKED;
 /* Returns a copy of the parameter with type R on `axes`. */
 ad_dump_param ad_assumed_as_summed(const ad_dump_param *param, uint32_t axes);

@@ -34,12 +34,14 @@ int ad_rounding_hides_addends(const ad_rounding *rounding, size_t n) {
   return ad_rounding_share(rounding, n) * 2 * (double)n > 1;
 }
 
-/* Values in one block of elements: the part's sum, the combination, the addends' absolute sum, and one addend. */
+/* Values of one block of elements: the part's sum, the tested combination of addends, the sum of the addends'
+ * absolute values, and one addend. */
 typedef struct ad_rows {
   double *sum, *combined, *size, *addend;
 } ad_rows;
 
-/* f32 addends that can be read in place; they are collected here and then added in one call. */
+/* f32 addends that can be used where they are in the mapped file; they are collected here and then added in one
+ * call. */
 typedef struct ad_waiting {
   const float *values[AD_FIT_COLUMNS];
   double counts[AD_FIT_COLUMNS];
@@ -80,9 +82,9 @@ static size_t combine(const ad_parts *parts, const ad_part *part, const double *
   return used;
 }
 
-/* Compares a block of the sum with the combination, and keeps the largest ratio of residual to bound in *worst and
- * *out. If all addends are 0, errors are relative to the sum itself. A residual that is NaN (overflow even in f64)
- * remains the largest. */
+/* Compares a block of the sum with the combination, and updates the largest ratio of residual to bound in *worst and
+ * *out. If all addends are 0, the residual is relative to the sum itself. A residual that is NaN (overflow even in f64)
+ * counts as the largest. */
 static void note_worst(const ad_rows *rows, size_t n, double factor, double share, double least, double *worst,
                        ad_fitness *out) {
   for (size_t i = 0; i < n; i++) {
@@ -187,7 +189,8 @@ static ad_status read_firsts(const ad_parts *parts, const ad_part *part) {
   return AD_OK;
 }
 
-/* Combines the first elements of the addends, as the function `combine` does for a block. */
+/* Combines the first elements of the addends, as the function `combine` does for a whole block; returns how many
+ * addends have a count that is not 0. */
 static size_t combine_firsts(const ad_parts *parts, const ad_part *part, const double *counts, ad_rows *rows) {
   const fit_kernels *kernels = ad_fit_kernels();
   size_t used = 0, n = ad_part_members(parts, part)->count, count = firsts_of(part, AD_FIRSTS);
@@ -212,7 +215,9 @@ static ad_status test_firsts(ad_test *test) {
 
 ad_status ad_part_test_first(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
                              const ad_rounding *rounding, ad_fitness *out) {
-  enum { FEW = 16 }; /* to read so few addends costs less than to read, and keep, the first elements of all */
+  enum {
+    FEW = 16
+  }; /* reading so few addends costs less than reading, and keeping, the first elements of all addends */
   size_t used = 0, n = ad_part_members(parts, part)->count;
   double worst = 0;
   ad_test test = {parts, &part, 1, firsts_of(part, AD_FIRSTS), counts, factor, rounding, &worst, out, rows_of(parts)};

@@ -11,8 +11,8 @@ typedef struct ad_compared {
   /* ratio: <sum,ref>/<ref,ref>, NaN if the reference is zero; max_rel_err, bound: relative to the largest element */
   double ratio, max_rel_err, bound;
   int proportional; /* 1: the sum is wrong, and it is `ratio` times the reference */
-  /* [microbatches]: the sum is wrong, and it is the reference if each microbatch counts so often; NULL: no such weights
-   * were found */
+  /* [microbatches]: how often the sum counts each microbatch, relative to the reference, if such weights explain a
+   * wrong sum; NULL: no weights explain it */
   double *weights;
 } ad_compared;
 

@@ -39,8 +39,8 @@ static double *eigen_row(const ad_eigen_work *work, size_t i) { return work->row
  * still has full precision. */
 #define NOTHING_SQUARE 1e-280
 
-/* Replaces x by the vector u whose Householder reflection I - factor u u' maps the old x to a multiple of the last unit
- * vector; returns the factor of that multiple. */
+/* Replaces x by the vector u whose Householder reflection I - factor u u' maps the old x to a multiple of the last
+ * unit vector. Returns that multiple (the last element of the reflected x; all others are 0). */
 static double make_reflection(const fit_kernels *kernels, double *x, size_t n, double *factor) {
   double last = x[n - 1], square = kernels->dot(x, x, n - 1);
   x[n - 1] = 1;
@@ -116,8 +116,8 @@ static void multiply_reflections(ad_eigen_work *work) {
 
 /* ---- rotations: making the tridiagonal matrix diagonal ---- */
 
-/* Applies the kept sweeps to columns [begin, begin + width). All sweeps go from the last row to the first, each one row
- * behind the previous sweep. */
+/* Applies the kept sweeps to columns [begin, begin + width). All sweeps run at the same time from the last row to
+ * the first, each one row behind the sweep before it. */
 static void rotate_columns(ad_eigen_work *work, size_t begin, size_t width, size_t bottom, size_t top) {
   for (size_t wave = 1; wave < top - bottom + work->sweeps; wave++)
     for (size_t s = 0; s < work->sweeps; s++) {

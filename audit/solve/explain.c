@@ -44,8 +44,8 @@ void ad_expected_counts(const ad_parts *parts, const ad_members *members, double
 
 /* ---- testing whether counts explain a part of a sum ---- */
 
-/* Rounds each fitted count to the nearest number that a bug typically produces (a whole number, or one over the size of
- * a group), if such a number is near. */
+/* Sets `out` to the fitted counts, each rounded to the nearest number that a bug typically produces (a whole number,
+ * or one over the size of a group), if such a number is within the count's error. */
 static void snap(const ad_parts *parts, size_t n, const double *counts, const double *errors, double *out) {
   for (size_t c = 0; c < n; c++) {
     double tolerance = ad_count_tolerance(errors[c]), simple = ad_simple_count(&parts->dump->mesh, counts[c]);
@@ -54,18 +54,20 @@ static void snap(const ad_parts *parts, size_t n, const double *counts, const do
 }
 
 /* A fit of many counts to few elements may by chance agree within a narrow dtype's rounding. So this many bits must
- * agree in elements beyond those that the fit used up. */
+ * agree in the elements beyond those that determine the counts. */
 #define ENOUGH_BITS 40.0
 
-/* Returns 1 if every known count is a number that a bug typically produces, and so does not come from the fit alone. */
+/* Returns 1 if every count that the fit determines is a number that a bug typically produces, so that the counts are
+ * plausible without the fit. */
 static int are_simple(const ad_parts *parts, size_t n, const double *counts, const double *errors) {
   for (size_t c = 0; c < n; c++)
     if (!isinf(errors[c]) && counts[c] != ad_simple_count(&parts->dump->mesh, counts[c])) return 0;
   return 1;
 }
 
-/* Tests whether these counts give the part. If they do so only for a sum rounded to a narrower dtype than the dump's,
- * sets why->rounded to this dtype. `spare` is how many elements the fit of these counts did not use up. */
+/* Tests whether these counts give the part. If they give it only if the sum was rounded to a narrower dtype than the
+ * dump's, sets why->rounded to this dtype. `spare` is the number of elements beyond those that determined the counts.
+ * */
 static ad_status try_counts(const ad_parts *parts, const ad_part *part, const double *counts, size_t spare,
                             ad_explanation *why) {
   ad_rounding rounding = ad_rounding_of(parts, part);
@@ -180,8 +182,8 @@ static ad_status explain_together(const ad_parts *parts, const double *expected,
 
 /* ---- parts whose dtype hides a missing addend ---- */
 
-/* Where the test of the combination is too weak, fitted counts must be right, too, within the fit's errors. A count that
- * the fit cannot determine is not called wrong. */
+/* If the rounding of the dtype may hide a missing addend, also fits the counts, which must be right within the fit's
+ * errors. A count that the fit cannot determine is not called wrong. */
 static ad_status check_weak(const ad_parts *parts, ad_known *known, const double *expected, ad_judged *judged) {
   const ad_part *part = judged->part;
   ad_rounding rounding = ad_rounding_of(parts, part);

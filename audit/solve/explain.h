@@ -5,7 +5,7 @@
 #include "solve/combination.h"
 #include "solve/patterns.h"
 
-/* Sets of sets of axes: bit number `axes` is 1 if the set `axes` is in it. */
+/* A set of sets of axes: bit number `axes` is 1 if the set `axes` (a bit set) is in it. */
 typedef struct ad_sets {
   uint64_t bits[AD_DUMP_SETS / 64];
 } ad_sets;

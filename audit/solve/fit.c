@@ -13,8 +13,8 @@
 
 /* ---- the Gram matrix and the other products ---- */
 
-/* Adds to out->rounded the variance of each addend's product with the sum that rounding of the addends causes. The
- * variance is summed over elements: if an addend has few large elements, their errors do not average out. */
+/* Adds to out->rounded, for each addend, the variance that rounding of the addends causes in its product with the
+ * sum. The variance is summed over elements: if an addend has few large elements, their errors do not average out. */
 static void add_rounded(const double *columns, size_t stride, size_t rows, double share, double *squares,
                         ad_products *out) {
   for (size_t i = 0; i < rows; i++) squares[i] = 0;
@@ -269,7 +269,7 @@ static void inverse_destroy(ad_inverse *inverse) {
 
 static size_t end_of_block(size_t begin, size_t n) { return begin + AT_ONCE < n ? begin + AT_ONCE : n; }
 
-/* Computes element j of rows [begin, end) of L, given row j of L. */
+/* Computes element j of rows [begin, end) of the Cholesky factor L, given row j of L. */
 static void factorize_by(ad_inverse *inverse, size_t j, size_t begin, size_t end) {
   const fit_kernels *kernels = ad_fit_kernels();
   const double *other = inverse->rows + j * inverse->n;
@@ -296,7 +296,7 @@ static int factorize(ad_inverse *inverse) {
   return 1;
 }
 
-/* Subtracts what row k of L's inverse contributes from the right-hand sides `left` of rows [begin, end). */
+/* Subtracts the contribution of row k of L's inverse from the right-hand sides `left` of rows [begin, end). */
 static void invert_by(const ad_inverse *inverse, double *left, size_t k, size_t first, size_t begin, size_t end) {
   const fit_kernels *kernels = ad_fit_kernels();
   size_t n = inverse->n;
@@ -325,7 +325,7 @@ static double invert(ad_inverse *inverse) {
   return all;
 }
 
-/* Sets fit->counts and fit->rank by means of the inverse. */
+/* Sets fit->counts and fit->rank, by means of the inverse of L. */
 static void solve_apart(const ad_products *products, ad_inverse *inverse, const double *prior, ad_fit *fit) {
   const fit_kernels *kernels = ad_fit_kernels();
   size_t n = inverse->n;
@@ -342,7 +342,7 @@ static void solve_apart(const ad_products *products, ad_inverse *inverse, const 
   fit->rank = n - ad_products_zeros(products);
 }
 
-/* Sets fit->residual and fit->errors by means of the inverse. */
+/* Sets fit->residual and fit->errors, by means of the inverse of L. */
 static void find_errors_apart(const ad_products *products, ad_inverse *inverse, ad_fit *fit) {
   size_t n = inverse->n, free = products->rows > fit->rank ? products->rows - fit->rank : 1;
   ad_products_multiply(products, fit->counts, inverse->target);

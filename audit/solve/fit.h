@@ -28,7 +28,7 @@ double ad_products_distance(const ad_products *products, const double *counts, c
 
 /* The result of a fit. */
 typedef struct ad_fit {
-  /* n each: counts and their standard errors. If an error is infinite, only this count's sum with other counts is
+  /* n each: counts and their standard errors. If the error of a count is infinite, only its sum with other counts is
    * known. */
   double *counts, *errors;
   double residual; /* root mean square of the sum minus the addends times counts, relative to that of the sum */

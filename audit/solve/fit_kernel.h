@@ -4,12 +4,12 @@
 #define DIFF_FIT_KERNEL_H
 #include <stddef.h>
 
-/* What eigen.c passes to `pass` when it applies a reflection to a symmetric matrix row by row. Each vector has one
- * element per row of the matrix. */
+/* The vectors that eigen.c passes to `pass` when it applies a reflection to a symmetric matrix row by row. Each
+ * vector has one element per row of the matrix. */
 typedef struct fit_passing {
   const double *v, *w; /* the update v w' + w v' is subtracted from the matrix */
   const double *u;     /* after the update, the matrix is multiplied by this vector */
-  double *product;     /* for the elements below the diagonal, in the rows so far: their terms of matrix times u */
+  double *product;     /* the product of the matrix and u so far, without the elements above the diagonal */
 } fit_passing;
 
 /* add_sized_floats adds at most this many columns at a time. */

@@ -10,8 +10,9 @@
 
 typedef enum ad_place { TAKEN, OTHER_SIZE, OTHER_ELEMENTS } ad_place;
 
-/* Makes another rank's addend fit the part. A sharded addend is moved to the holder's own box if both boxes have the
- * same size. A sample of a sharded addend cannot be moved, since it has other elements than the holder's. */
+/* Makes the addend of another rank comparable with the part. A sharded addend is treated as if it had the holder's
+ * own box, if both boxes have the same size. A sampled sharded addend cannot be treated so, since its elements are
+ * others than the holder's. */
 static ad_place take_place(const ad_parts *parts, const ad_part *part, const ad_box *own, ad_piece *piece) {
   const ad_shape *shape = &parts->param->shape;
   if (ad_box_contains(shape, &piece->box, &part->box)) return TAKEN;
@@ -75,7 +76,8 @@ static ad_status best_factor(const ad_parts *parts, const ad_part *part, double 
   return AD_OK;
 }
 
-/* Tests whether the part is a sum of the members with index `members`, which must be the last. */
+/* Fits *factor, rounded to a simple count, and tests whether the part is *factor times the sum of the addends of
+ * parts->members[members], which must be the last entry. */
 static ad_status test(ad_parts *parts, const ad_part *part, size_t members, double *factor, ad_fitness *fitness) {
   ad_part same = *part;
   double *ones;

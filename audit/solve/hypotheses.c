@@ -109,8 +109,8 @@ static ad_status accept(ad_trial *trial, const ad_fitness *fitness) {
   return AD_OK;
 }
 
-/* Tries one set of fixed and free addends. If `any` is 1, every free number is accepted; otherwise only a number that a
- * bug typically produces. */
+/* Fits the one free number of a set of fixed and free counts and tests the result. If `any` is 1, every number is
+ * accepted; otherwise only a number that a bug typically produces. */
 static ad_status try_one(ad_trial *trial, int any) {
   double number = best_number(trial), simple = ad_simple_count(&trial->parts->dump->mesh, number);
   ad_fitness fitness = {0};
@@ -120,7 +120,8 @@ static ad_status try_one(ad_trial *trial, int any) {
   return fitness.holds ? accept(trial, &fitness) : AD_OK;
 }
 
-/* Tries a hypothesis. `base` is the count, relative to the expected count, of each addend whose count is fixed. */
+/* Tries the hypothesis that is_free(trial, c, h) describes for each addend c. `base` is the count, relative to the
+ * expected count, of each addend whose count is fixed. */
 static ad_status try_set(ad_trial *trial, ad_is_free is_free, int64_t h, double base, int any) {
   size_t frees = 0, n = trial->products->n;
   for (size_t c = 0; c < n; c++) {

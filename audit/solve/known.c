@@ -41,7 +41,7 @@ static size_t index_of(const ad_known *known, const ad_dump_param *param) {
   return (size_t)(param - known->dump->params);
 }
 
-/* Waits until all earlier parameters have passed. */
+/* Waits until ad_known_pass was called for all earlier parameters. */
 static void wait_for_turn(ad_known *known, const ad_dump_param *param) {
   pthread_mutex_lock(&known->lock);
   while (known->turn < index_of(known, param)) pthread_cond_wait(&known->moved, &known->lock);
@@ -85,8 +85,8 @@ int ad_known_compares(ad_known *known, const ad_dump_param *param) {
 
 /* ---- trying the known counts ---- */
 
-/* Returns the rank whose position differs from that of `from` as the position of `rank` differs from that of `holder`,
- * axis by axis and cyclic. */
+/* Returns the rank whose position relative to `from` is the same as that of `rank` relative to `holder`: the
+ * differences on each axis are equal, cyclically. */
 static int64_t rank_beside(const ad_known *known, int64_t rank, int64_t holder, int64_t from) {
   const ad_dump *dump = known->dump;
   int64_t place = 0;
@@ -112,8 +112,8 @@ static int find_others(ad_known_counts *known, size_t n, double usual) {
   return 1;
 }
 
-/* Looks for a number that nearly all counts have, by trying the first, middle and last count. If there is none, all
- * counts are used one by one. */
+/* Looks for a value that nearly all counts have, among the first, middle and last count. If there is none, all
+ * counts are kept one by one. */
 static void find_usual(ad_known_counts *known, size_t n) {
   const size_t places[] = {0, n / 2, n - 1};
   for (size_t i = 0; i < sizeof places / sizeof *places && !known->is_plain; i++)
@@ -131,8 +131,9 @@ static void take_plain(const ad_known *known, const ad_known_counts *from, size_
   }
 }
 
-/* Sets out[c] to the count that explained another part, moved from the position of that part's holder to that of
- * `holder`. Returns 0 if the other part had no addend for one of these members. */
+/* Sets out[c] to the count that explained another part, `from`, with its ranks moved by the difference between the
+ * positions of that part's holder and of `holder`. Returns 0 if the other part had no addend for one of these members.
+ * */
 static int take_counts(const ad_known *known, const ad_known_counts *from, const ad_members *members, int64_t holder,
                        double *out) {
   if (from->is_plain && members->count == cells(known->dump))

@@ -1,8 +1,7 @@
-/* What the sums of earlier parameters teach about later ones: counts that explained an earlier sum are tried first.
- * Fitting many addends takes long, so the work of fits is limited. When the limit is reached, sums are compared with
- * the known counts only. Threads may judge parameters at the same time, but use `ad_known` in the parameters' order: a
- * call waits until ad_known_pass was called for every earlier parameter. So the result is the same as with one
- * thread. */
+/* Counts that explained the sums of earlier parameters; they are tried first on later sums. Fitting many addends
+ * takes long, so the work of fits is limited. When the limit is reached, sums are only compared with the known counts.
+ * Threads may judge parameters at the same time, but use `ad_known` in the parameters' order: a call waits until
+ * ad_known_pass was called for every earlier parameter. So the result is the same as with one thread. */
 #ifndef DIFF_KNOWN_H
 #define DIFF_KNOWN_H
 #include <pthread.h>
@@ -30,11 +29,11 @@ struct ad_known {
   int alone;           /* 1: while one parameter is judged, other parameters' values must not be read */
   double compared;     /* work spent so far on comparisons with other parameters, in values */
   double fitted, weak; /* multiplications spent so far on fits of wrong parts, and of right parts */
-  /* Only one parameter at a time may use the fields above: the first one that has not passed (ad_known_pass). */
+  /* Only one parameter at a time may use the fields above: the first one for which ad_known_pass was not called yet. */
   pthread_mutex_t lock;
   pthread_cond_t moved;
-  size_t turn;           /* index of the first parameter that has not passed */
-  unsigned char *passed; /* [parameter]: 1 once it has passed */
+  size_t turn;           /* index of the first parameter for which ad_known_pass was not called yet */
+  unsigned char *passed; /* [parameter]: 1 once ad_known_pass was called for it */
 };
 
 ad_status ad_known_create(const ad_dump *dump, ad_known *out) AD_CHECKED;

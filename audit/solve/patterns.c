@@ -13,13 +13,13 @@ enum { MOST_ELEMENTS = 1 << 18, MOST_ADDENDS = 1024 }; /* parts with more are sk
 
 /* ---- another operation than a sum ---- */
 
-/* One way to combine addends. Addends are divided into classes. In each class, the addends of each position on `axes`
- * are summed, then the operation (such as a maximum) combines these sums. Finally the results of the classes are
- * summed. */
+/* One way to combine addends by an operation (such as a maximum). Addends are divided into classes. In each class,
+ * the addends of each position on `axes` are summed, then the operation combines these sums. Finally the results of the
+ * classes are summed. */
 typedef struct grouping {
   uint32_t axes;
   int each_microbatch; /* 1: each microbatch is a class of its own */
-  int each_rest;       /* 1: each position on the other summed axes is a class; 0: these are summed first */
+  int each_rest; /* 1: each position on the summed axes outside `axes` is a class of its own; 0: addends are first summed over these axes */
 } grouping;
 
 static int64_t class_of(const ad_parts *parts, const ad_column *column, const grouping *how) {
@@ -93,8 +93,8 @@ static size_t add_class(const ad_parts *parts, const ad_part *part, const double
   return positions;
 }
 
-/* Computes the first `work->m` elements of the combination. Returns 0 if some class does not have all positions: then
- * it is no combination over all ranks. */
+/* Computes the first `work->m` elements of the combination. Returns 0 if some class does not have all positions:
+ * then the result would not be a combination over all ranks. */
 static int combine(const ad_parts *parts, const ad_part *part, const double *expected, const grouping *how,
                    ad_pattern_kind kind, unsigned char *done, combining *work, double *value, double *bound) {
   const ad_members *members = ad_part_members(parts, part);
@@ -107,8 +107,8 @@ static int combine(const ad_parts *parts, const ad_part *part, const double *exp
   return 1;
 }
 
-/* Returns the factor from the values to the sum, if it is a usual one: 1, the expected factor, or the expected factor
- * times a simple count; else 0. */
+/* Returns the factor by which `value` must be multiplied to give the sum, if it is a usual one: 1, the expected
+ * factor, or the expected factor times a simple count; else 0. */
 static double factor_of(const ad_parts *parts, const ad_part_values *values, size_t m, const double *value) {
   double along = 0, square = 0, expect = parts->param->expect;
   for (size_t i = 0; i < m; i++) {
@@ -211,8 +211,9 @@ static int64_t most_frequent(int64_t *list, size_t count) {
   return best;
 }
 
-/* Returns 1 if every element i of the sum has the value that belongs at i + `shift`, if i + `shift` is in the part. For
- * enough elements it must be; in a part that is not sampled, for at least half of all elements. */
+/* Returns 1 if every element i of the sum has the value that belongs at i + `shift`, wherever i + `shift` is in the
+ * part. At least values->enough nonzero elements must be compared so; in a part that is not sampled, also at least half
+ * of all elements. */
 static int is_shifted(const ad_part_values *values, int64_t shift, int is_sampled) {
   size_t compared = 0, full = 0;
   for (size_t i = 0; i < values->n; i++) {

@@ -10,11 +10,11 @@ typedef enum ad_pattern_kind {
   AD_PATTERN_MINIMUM,
   AD_PATTERN_PRODUCT,
   AD_PATTERN_SHIFTED,       /* element i holds the sum that belongs at element i + `shift` */
-  AD_PATTERN_MOVED,         /* shifted in segments, by several shifts: most often by `shift`, also by `more` others */
+  AD_PATTERN_MOVED,         /* segments were shifted: `shift` is the most frequent shift, and there are `more` others */
   AD_PATTERN_OTHER_SUM,     /* the sum of parameter `name`, and of `more` other parameters */
   AD_PATTERN_OTHER_ADDENDS, /* rank `rank` added addends of parameter `name` here, and of `more` other parameters */
   AD_PATTERN_OTHER_ROWS,    /* the ranks' nonzero rows were added in order, although they are different rows */
-  AD_PATTERN_NUMBERED_ROWS  /* the same for the first `more` nonzero rows of each rank only */
+  AD_PATTERN_NUMBERED_ROWS  /* as OTHER_ROWS, but only the first `more` nonzero rows of each rank were added */
 } ad_pattern_kind;
 
 typedef struct ad_pattern {

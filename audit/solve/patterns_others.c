@@ -15,7 +15,7 @@ typedef struct ad_source {
   size_t begin, count; /* the values are values[begin], ... of the pool */
 } ad_source;
 
-/* Which addends are summed to another parameter's values: those of all ranks that are summed, of one rank, or of all
+/* Which ranks' addends of another parameter are summed: those of all ranks that are summed, of one rank, or of all
  * ranks except that one. */
 typedef enum ad_whose { OF_ALL, OF_RANK, OF_OTHERS } ad_whose;
 
@@ -38,8 +38,9 @@ static void pool_clear(ad_pool *pool) {
   ad_release(pool->sorted);
 }
 
-/* Appends to the pool's values `factor` times the sum of addends of a parameter. `rank` is the rank that OF_RANK and
- * OF_OTHERS mean, and its members are read. Returns 0 if an addend is not a full tensor, or there is no addend. */
+/* Appends `factor` times a sum of addends of the parameter `other` to the pool's values. `whose` says which ranks'
+ * addends are summed, and `rank` is the rank that OF_RANK and OF_OTHERS mean. Returns 0 if an addend is not a full
+ * tensor, or there is no addend. */
 static int add_source(const ad_parts *other, int64_t rank, ad_whose whose, double factor, double *addend,
                       ad_pool *pool) {
   ad_box full = ad_box_full(&other->param->shape);
@@ -133,7 +134,8 @@ static ad_status pool_create(const ad_parts *parts, const ad_others *others, int
 
 /* ---- looking for the values of a part in a pool ---- */
 
-/* A possible place of the part's values: the element with flat index at[i] is element at[i] + offset of a source. */
+/* A possible location of the part's values: the element with flat index at[i] has the value of element at[i] +
+ * offset of the parameter pool->sources[source]. */
 typedef struct ad_match {
   size_t source;
   int64_t offset;
@@ -157,13 +159,13 @@ static size_t source_of(const ad_pool *pool, size_t index) {
   return low;
 }
 
-/* The values that are looked for in the pool, and the part's values, whose absolute sums bound the rounding. */
+/* The values that are looked for in the pool, and the values of the part, whose absolute sums bound the rounding. */
 typedef struct ad_wanted {
   const ad_part_values *values;
   double *left; /* [n]: the values that are looked for */
 } ad_wanted;
 
-/* Lists where single values are found in the pool. */
+/* Lists, for the single values that are looked for, where each is found in the pool. */
 static size_t list_matches(const ad_wanted *wanted, const ad_pool *pool, ad_match *list) {
   const ad_part_values *values = wanted->values;
   size_t count = 0, step = values->n / 1024 + 1;
@@ -233,7 +235,7 @@ static int are_given(const ad_wanted *wanted, const ad_pool *pool, ad_match *lis
   return 0;
 }
 
-/* What the searches for the values of one part share: the other parameters, and scratch memory. */
+/* The data that all searches for the values of one part use: the other parameters, and scratch memory. */
 typedef struct ad_search {
   const ad_others *others;
   ad_match *list;
@@ -253,8 +255,8 @@ static ad_status find_sums(const ad_parts *parts, const ad_part *part, const ad_
   return AD_OK;
 }
 
-/* Sets `left` to what remains of the sum without the expected addends of all ranks that `whose` does not mean. Returns
- * 0 if the rank has no addend. */
+/* Sets `left` to the sum minus the expected addends of all ranks except those that `whose` means. Returns 0 if rank
+ * `rank` has no addend. */
 static int leave_out(const ad_parts *parts, const ad_part *part, const ad_part_values *values, const double *expected,
                      int64_t rank, ad_whose whose, double *left) {
   const ad_members *members = ad_part_members(parts, part);

@@ -26,8 +26,8 @@ static ad_status mark_rows(const ad_parts *parts, const ad_part *part, ad_row_ma
   return AD_OK;
 }
 
-/* Returns 1 if the sum has only the rows of the holder's own addends, other ranks have other rows, and the sum over all
- * rows is right in every column. */
+/* Returns 1 if only rows of the holder's own addends are nonzero in the sum, other ranks' addends have other nonzero
+ * rows, and yet the total over all rows is right in every column. */
 static int are_other_rows(const ad_part_values *values, const ad_row_marks *rows) {
   size_t elsewhere = 0, full = 0;
   for (size_t r = 0; r < rows->count; r++) {

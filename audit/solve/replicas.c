@@ -1,5 +1,5 @@
-/* Compares ranks that should have the same: by the checksums of a parameter's values, and by whether they have a sum.
- * */
+/* Compares replicas: the checksums of their values of a parameter, and which ranks have no sum although they should
+ * have one. */
 #include "solve/replicas.h"
 
 #include <stdlib.h>

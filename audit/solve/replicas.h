@@ -1,4 +1,5 @@
-/* Compares what ranks have that should have the same: the values of a parameter before the step, and a sum at all. */
+/* Compares replicas: their values of a parameter before the step, and whether each rank that should have a sum has
+ * one. */
 #ifndef DIFF_REPLICAS_H
 #define DIFF_REPLICAS_H
 #include "read/part.h"

@@ -1,5 +1,5 @@
-/* Fits the reference by least squares with one weight for each microbatch. A column of the fit is the right sum over
- * ranks of the addends of one microbatch. */
+/* Fits the reference by least squares with one weight for each microbatch. Each column of the fit is the right sum
+ * over ranks of one microbatch's addends. */
 #include "solve/reweighed.h"
 
 #include <math.h>

@@ -207,12 +207,12 @@ static ad_status pursue(ad_sparse_fit *fit) {
   return AD_OK;
 }
 
-/* Runs `what` with scratch memory, beginning with the expected counts. */
+/* Allocates the search's scratch memory, sets the counts to the expected ones, and runs `what`. */
 static ad_status with_memory(ad_sparse_fit *fit, ad_status (*what)(ad_sparse_fit *fit)) {
   size_t n = fit->members->count, world = (size_t)fit->parts->dump->mesh.world;
   size_t microbatches = (size_t)fit->parts->dump->microbatches;
   double *memory;
-  fit->sets = n > world ? n : world; /* no axis has more places than the mesh has ranks */
+  fit->sets = n > world ? n : world; /* no axis has more positions than the mesh has ranks */
   if (fit->sets < microbatches) fit->sets = microbatches;
   fit->block = fit->rows < AD_ROWS ? fit->rows : AD_ROWS;
   AD_TRY(ad_new(4 * n + 2 * fit->sets + (2 + AT_ONCE) * fit->block, &memory));
@@ -243,7 +243,8 @@ ad_status ad_try_sparse_fit(const ad_parts *parts, const double *expected, ad_ju
   return with_memory(&fit, try_both);
 }
 
-/* Sets fit->differs to 1 if some count is wrong, beyond its standard error, where all other counts are right. */
+/* Sets fit->differs to 1 if some addend's count is wrong by more than its error, on the assumption that all other
+ * counts are right. */
 static ad_status look_for_change(ad_sparse_fit *fit) {
   double deviation = sqrt(fit->square / fmax((double)fit->rows, 1));
   fit->differs = 0;

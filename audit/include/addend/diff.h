@@ -19,13 +19,13 @@ typedef struct ad_diff_options {
   const char *reference;
   void (*progress)(void *context, const char *what, int64_t done, int64_t of);
   void *context;
-  /* 1: the job means several addends of one sum to be equal (ranks or microbatches with the same data). 0: equal
+  /* 1: the job intends several addends of one sum to be equal (ranks or microbatches with the same data). 0: equal
    * addends are not expected; their counts cannot be distinguished, so their sum is called right only if a reference
    * confirms it. */
   int allow_identical;
-  /* 1: every value is known to be a finite number. Parameters are then read in the order of their names as bytes. No
-   * value of a parameter is read before progress() was called for the previous one, so a caller may fill the files with
-   * a parameter's values just before they are read, and remove them afterwards. */
+  /* 1: every value is known to be a finite number. Parameters are then read in the bytewise order of their names. No
+   * value of a parameter is read before progress() was called for the previous parameter, so a caller may fill the
+   * files with a parameter's values just before they are read, and remove the values afterwards. */
   int finite;
   /* The most threads (at most 64, the caller's included) that judge parameters at a time. Only the caller's thread
    * calls progress(). With 0 or 1, or if `finite` is 1, no thread is started. The findings do not depend on the
