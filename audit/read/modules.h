@@ -8,8 +8,7 @@
 
 typedef struct ad_dump_module {
   char *name;
-  const char *
-      *files; /* the module's files, and all files whose names give no module (a reference may be for all modules) */
+  const char **files; /* the module's files, and files whose names give no module (such as a reference) */
   size_t count;
 } ad_dump_module;
 

@@ -39,8 +39,7 @@ void ad_case_report_counts(ad_case *c);
 int ad_case_try_local(ad_case *c);   /* tries: the sum was not formed over some axes */
 int ad_case_try_group(ad_case *c);   /* tries: the sum was formed over other axes than its types say */
 void ad_case_add_groups(ad_case *c); /* appends the causes that try_group finds, without writing a verdict */
-int ad_case_try_some(
-    ad_case *c); /* tries: each part has only some ranks' addends, and not all parts have the same ranks' */
+int ad_case_try_some(ad_case *c); /* tries: each part has only some ranks' addends, other parts those of other ranks */
 
 /* Looks for patterns in sums that no counts give (verdict_patterns.c). */
 int ad_case_try_patterns(ad_case *c);

@@ -215,9 +215,7 @@ static ad_status test_firsts(ad_test *test) {
 
 ad_status ad_part_test_first(const ad_parts *parts, const ad_part *part, const double *counts, double factor,
                              const ad_rounding *rounding, ad_fitness *out) {
-  enum {
-    FEW = 16
-  }; /* reading so few addends costs less than reading, and keeping, the first elements of all addends */
+  enum { FEW = 16 }; /* reading so few addends costs less than reading and keeping the first elements of all addends */
   size_t used = 0, n = ad_part_members(parts, part)->count;
   double worst = 0;
   ad_test test = {parts, &part, 1, firsts_of(part, AD_FIRSTS), counts, factor, rounding, &worst, out, rows_of(parts)};

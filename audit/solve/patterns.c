@@ -19,7 +19,7 @@ enum { MOST_ELEMENTS = 1 << 18, MOST_ADDENDS = 1024 }; /* parts with more are sk
 typedef struct grouping {
   uint32_t axes;
   int each_microbatch; /* 1: each microbatch is a class of its own */
-  int each_rest; /* 1: each position on the summed axes outside `axes` is a class of its own; 0: addends are first summed over these axes */
+  int each_rest;       /* 1: each position on the other summed axes is a class; 0: addends are first summed over them */
 } grouping;
 
 static int64_t class_of(const ad_parts *parts, const ad_column *column, const grouping *how) {
