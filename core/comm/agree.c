@@ -1,4 +1,4 @@
-/* Agrees on one outcome among the ranks of a group, after a step of the caller that may have failed on some ranks. */
+/* Makes the ranks of a group agree on one outcome of a step that may have failed on some of them. */
 #include "comm/agree.h"
 
 #include <stdio.h>

@@ -18,12 +18,12 @@ typedef struct ad_shared_token {
   uint64_t memory, holders;
 } ad_shared_token;
 
-/* `world` is the backend's own data, given to ad_comm_create. Only one thread of a rank at a time calls the functions.
- *
- * Errors of the world: AD_MISMATCH, AD_RANK_DIED, AD_RANK_LEFT, AD_CYCLE, AD_PEER_FAILED. The world keeps the first
- * error. From then on, on every rank, post and health return this error, and so do test and wait for every call that is
- * not complete; the outputs of such calls are undefined. Errors of the rank alone (AD_MEMORY, AD_SYSTEM, AD_INVALID):
- * the world continues, and other ranks learn of them only by `fail`. */
+/* The functions' argument `world` is the backend's own data, which ad_comm_create was given. Only one thread of a
+ * rank at a time calls the functions. Errors of the world are AD_MISMATCH, AD_RANK_DIED, AD_RANK_LEFT, AD_CYCLE and
+ * AD_PEER_FAILED. The world keeps the first such error. From then on, on every rank, post and health return this error,
+ * and so do test and wait for every call that is not complete; the outputs of such calls are undefined. Errors of one
+ * rank alone are AD_MEMORY, AD_SYSTEM and AD_INVALID: the world continues, and other ranks learn of such an error only
+ * if this rank calls `fail`. */
 typedef struct ad_backend {
   const char *name; /* "shm", ...: what ad_comm_backend returns */
 
@@ -54,16 +54,16 @@ typedef struct ad_backend {
    * move whenever any member is inside post, test or wait. Blocks only while a member of the group is 64 calls behind
    * this rank. After an error (of the world or of this rank alone) the call is not in flight. */
   ad_status (*post)(void *world, ad_call *call);
-  /* Finds out whether a call is complete; never blocks. May move bytes of any call that is in flight. Sets *done to 1
-   * if the call is complete: then the outputs contain the result, the caller may use its buffers again, and
+  /* Finds out whether a call is complete; never blocks. May move bytes of any call that is in flight. Sets *done to
+   * 1 if the call is complete: then the outputs contain the result, the caller may use the call's buffers again, and
    * call->backend is NULL. A complete call may be tested again. If the world has an error, returns it, and *done is
    * meaningless. */
   ad_status (*test)(void *world, ad_call *call, int *done);
   /* Blocks until the call is complete (see test) or the world has an error. An error is found and reported within 2
    * seconds. Moves bytes of any call that is in flight. */
   ad_status (*wait)(void *world, ad_call *call);
-  /* Informs the backend that this rank makes no more calls on a list of ranks and has none in flight on it. Does not
-   * communicate. NULL in the table: the backend keeps nothing for lists. */
+  /* Informs the backend that this rank makes no more calls on the group `list`, which is a list of ranks, and has
+   * none in flight on it. Does not communicate. NULL in the table: the backend keeps no data about lists. */
   void (*release)(void *world, const ad_group_shape *list);
 
   /* ---- the state of the world, and leaving it ---- */
@@ -72,8 +72,8 @@ typedef struct ad_backend {
    * rank too. Does nothing if the world has an error already. `cause` is this rank's reason, for the launcher's report.
    * Copies `message`; waits for no answer. */
   void (*fail)(void *world, ad_status cause, const char *message);
-  /* Appends to the text what the ranks are doing that this rank waits for. May be called from another thread than the
-   * waiting one. NULL in the table: the backend does not know. */
+  /* Appends to the text what those ranks are doing for which this rank waits. May be called from another thread than
+   * the waiting one. NULL in the table: the backend does not know. */
   void (*missing)(void *world, ad_text *text);
   /* Returns AD_OK, or the error of the world. Never waits for a rank. */
   ad_status (*health)(void *world);

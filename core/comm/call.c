@@ -53,7 +53,7 @@ static int64_t index_in(const ad_group_shape *shape, int64_t rank) {
 
 #define REFUSE AD_REFUSE_CALL
 
-// Fills those fields of a call that describe its group, which is a list of ranks.
+// Fills those fields of a call that describe its group, for a group that is the list `ranks`.
 static void take_list(ad_ranks *ranks, ad_call *call) {
   call->ranks = ranks;
   call->axes = AD_AXES_ALL;
@@ -137,7 +137,8 @@ static int says_outputs(const ad_collective *collective) {
   return collective->out_dtype || collective->in_scale || collective->out_scale || collective->adds;
 }
 
-// Checks the reduction and the dtype in which sums are accumulated: by default the wide dtype of floats.
+// Checks the reduction and sets the dtype in which sums are accumulated; the default is the wide dtype of a float, and
+// otherwise the dtype itself.
 static ad_status take_reduction(const ad_collective *collective, ad_call *call) {
   ad_dtype accumulate = collective->accumulate;
   ad_reduction reduction = collective->reduction;
@@ -176,7 +177,8 @@ static ad_status take_types(const ad_collective *collective, ad_call *call) {
   return take_outputs(collective, call);
 }
 
-// Sets *out to memory for the call's arrays: inside the call if they fit, else on the heap, kept for later calls.
+// Sets *out to memory for the call's arrays: inside the struct of the call if they fit, else on the heap, where it is
+// kept for later calls.
 static ad_status take_words(ad_call *call, size_t bytes, void **out) {
   *out = bytes <= sizeof call->words ? call->words : call->owned;
   if (bytes <= sizeof call->words || bytes <= call->owned_bytes) return AD_OK;
@@ -199,7 +201,7 @@ static ad_status sum_counts(const ad_call *call, const size_t *counts, size_t *s
   return AD_OK;
 }
 
-// Checks `counts` and `receive_counts`, and computes from them where each block starts.
+// Checks `counts` and `receive_counts`, and computes where each block starts.
 static ad_status take_counts(const ad_collective *collective, ad_call *call) {
   int pairs = ad_is_of_pairs(call->operation);
   if (!ad_takes_counts(call->operation) && collective->counts)
@@ -220,7 +222,8 @@ static ad_status take_counts(const ad_collective *collective, ad_call *call) {
 
 /* ---- a collective's segments: how they are split between the members ---- */
 
-// Computes where segment s ends in the full value, and where each member's part of it ends in the member's block.
+// Computes the end of segment s in the full value, and, for each member, the end of its part of the segment in its
+// block.
 static ad_status cut_segment(const ad_call *call, size_t s, const ad_segment *segment) {
   size_t count;
   if (segment->rows < 0)
@@ -302,8 +305,8 @@ size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whol
   return count - (at - start);
 }
 
-/* Returns where the piece of block `block` starts in a buffer of `what`; `start` is where the block starts if the
- * buffer has all blocks. */
+/* Returns the element at which a piece starts in a buffer that contains `what`: `start` if the buffer has the blocks
+ * of all members, else 0. */
 static size_t piece_start(ad_buffer what, size_t start) {
   return what == AD_BUFFER_BLOCKS || what == AD_BUFFER_PAIRS ? start : 0;
 }
@@ -318,7 +321,8 @@ ad_comm_piece ad_call_piece(const ad_call *call, uint32_t from, uint32_t to, siz
     return o->in == AD_BUFFER_BLOCK ? (ad_comm_piece){at, whole, count} : (ad_comm_piece){whole, at, count};
   }
   size_t in = ad_call_in_start(call, to), out = ad_call_out_start(call, from);
-  // The receiver's block, unless the sender has only its own block or the receiver knows the size better.
+  // The size of the block for the receiver, except that the sender's block counts if the sender has only one block, or
+  // if only the receiver's counts (of pairs) are known on this rank.
   size_t count = o->in == AD_BUFFER_BLOCK || (ad_is_of_pairs(o) && from != call->index)
                      ? ad_call_out_start(call, from + 1) - out
                      : ad_call_in_start(call, to + 1) - in;
@@ -391,7 +395,7 @@ static ad_status take_messages(const ad_collective *collective, ad_call *call) {
 
 // Sizes of a call's data in elements.
 typedef struct extent {
-  size_t whole, block, received;  // of all blocks; of this member's block; that this member receives in an all_to_all
+  size_t whole, block, received;  // of all blocks; of this member's block; of the blocks that it receives in all_to_all
 } extent;
 
 // Computes the sizes of the call's data; all are 0 for a barrier and an exchange, which have no blocks.
@@ -409,8 +413,8 @@ static ad_status find_extent(const ad_call *call, extent *out) {
   return AD_OK;
 }
 
-// Returns the size, in elements, of one of this member's buffers. `pairs`: of the blocks for, or from, each member;
-// `on_root` 1: only the root has such a buffer.
+// Returns the size, in elements, of this member's buffer of kind `buffer`. `pairs` is the total size of the blocks for
+// (or from) all members if the buffer has such blocks; `on_root` is 1 if only the root has such a buffer.
 static size_t buffer_size(const ad_call *call, ad_buffer buffer, int on_root, const extent *of, size_t pairs) {
   if (on_root && call->index != call->root) return 0;
   switch (buffer) {
@@ -441,7 +445,7 @@ static ad_status measure_extent(ad_call *call) {
   return AD_OK;
 }
 
-// Returns 1 if the overlap of `in` and `out` is the one that the operation permits; see ad_collective.
+// Returns 1 if `in` and `out` overlap in the way that the operation permits; see ad_collective.
 static int in_place(const ad_call *call) {
   const char *in = call->in, *out = call->out;
   if (call->element != call->out_element || call->reducing.adds) return 0;

@@ -11,10 +11,11 @@
 
 enum {
   AD_CALL_INLINE_WORDS = 64,
-  AD_CALL_NODES_MAX = 1024  // most nodes that all members of a call with leaf ranges hand in
+  AD_CALL_NODES_MAX = 1024  // the most nodes that the members of a call with leaf ranges contribute together
 };
 
-/* One result of a call with leaf ranges: a node, the sum of those that members hand in from number `first` on. */
+/* One result of a call with leaf ranges: the sum of `count` nodes, beginning with index `first`, of the list of all
+ * nodes that members contribute. */
 typedef struct ad_call_result {
   uint32_t first, count;
 } ad_call_result;
@@ -35,17 +36,18 @@ typedef struct ad_call {
   ad_axes axes;                   // the group's axes, for error messages
   const char *site;
   uint64_t number;  // counts this rank's calls from 1
-  // The start of each block in elements (members + 1 numbers), if the caller gave counts. NULL: block i starts at
-  // i * count.
+  // The offset of each block in elements (members + 1 offsets), if the caller gave counts. NULL: block i starts at i *
+  // count.
   size_t *in_starts, *out_starts;
-  // segment_starts: where each segment starts in the full value (segment_count + 1 numbers). part_starts: for each
-  // member, where its part of each segment starts in its block (segment_count + 1 numbers a member, one member after
+  // segment_starts: the offset of each segment in the full value (segment_count + 1 offsets). part_starts: for each
+  // member, the offset of its part of each segment in its block (segment_count + 1 offsets a member, one member after
   // the other).
   size_t *segment_starts, *part_starts;
-  size_t segment_count;  // 0: none
+  size_t segment_count;  // 0: the full value is not divided into segments
   uint64_t segments_hash;
-  // Only with leaf ranges (else NULL and 0). node_starts: for each member, the number of its first node among those that
-  // all members hand in, one member's after another's (members + 1 numbers). node_leaves: how many leaves each node has.
+  // Only in calls with leaf ranges (else NULL and 0). The nodes that all members contribute are in one list, member
+  // after member. node_starts: for each member, the index of its first node in this list (members + 1 indices).
+  // node_leaves: for each node, how many leaves it contains.
   const uint32_t *node_starts, *node_leaves;
   const ad_call_result *results;
   uint32_t result_count;
@@ -60,14 +62,14 @@ typedef struct ad_call {
   // Heap memory for the arrays above if they do not fit into `words`; kept for the next call that uses this struct.
   void *owned;
   size_t owned_bytes;
-  void *owned_nodes;  // heap memory for the arrays of leaf ranges, kept likewise
+  void *owned_nodes;  // heap memory for the arrays of leaf ranges; also kept for the next call
   size_t owned_nodes_bytes;
-  // ad_call_prepare does not clear `shape` and `words` before it fills them, to save time.
+  // To save time, ad_call_prepare fills `shape` and `words` without clearing them first.
   ad_group_shape shape;
   uint64_t words[AD_CALL_INLINE_WORDS];
 } ad_call;
 
-/* What the injection point AD_INJECT_CALL (base/injection.h) passes: a call that is about to be posted. */
+/* The value that the injection point AD_INJECT_CALL (base/injection.h) passes: a call that is about to be posted. */
 typedef struct ad_call_passing {
   const ad_comm *comm;
   const ad_call *call;
@@ -104,26 +106,29 @@ static inline size_t ad_call_parts(const ad_call *call) { return call->segment_c
 /* Returns how many elements of a member's block, from element `at` on, are contiguous in the full value too; 0 at the
  * end of the block and beyond. *whole is set to where this run starts in the full value. */
 size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whole);
-/* Returns how many values a member hands in, and how many results each member gets: one, but for leaf ranges. */
+/* ad_call_addends returns how many values the member contributes, and ad_call_results how many results each member
+ * gets. Both are 1, except in calls with leaf ranges. */
 static inline uint32_t ad_call_addends(const ad_call *call, uint32_t member) {
   return call->results ? call->node_starts[member + 1] - call->node_starts[member] : 1;
 }
 static inline uint32_t ad_call_results(const ad_call *call) { return call->results ? call->result_count : 1; }
-/* Returns how many elements one value has that a member hands in to an operation that reduces, and how many one result
- * has that a member gets. */
+/* ad_call_addend returns the number of elements of each value that a member contributes to a reducing operation;
+ * ad_call_result_size returns the number of elements of each result that the member gets. */
 size_t ad_call_addend(const ad_call *call);
 size_t ad_call_result_size(const ad_call *call, uint32_t member);
-/* What one member gets from another in an operation that copies: `count` elements, which begin with element `in` of the
- * sender's input and with element `out` of the receiver's output. */
+/* The data that one member gets from another member in an operation that copies: `count` elements, which begin with
+ * element `in` of the sender's input and with element `out` of the receiver's output. */
 typedef struct ad_comm_piece {
   size_t in, out, count;
 } ad_comm_piece;
-/* Returns what member `to` gets from member `from`: of segment `s` of the full value, or of all if there are no
- * segments. `count` is 0 if it gets nothing. Not for messages. Of the counts of pairs this rank knows its own only: it
- * must then be `from` or `to`, and the piece's place in the other member's buffer is meaningless. */
+/* Returns the piece that member `to` gets from member `from`: of segment `s` of the full value, or of the full value
+ * if it has no segments. `count` is 0 if `to` gets nothing. Not for messages. If blocks are for pairs of members, this
+ * rank knows only the sizes of its own: this rank must then be `from` or `to`, and the piece's offset in the other
+ * member's buffer is meaningless. */
 ad_comm_piece ad_call_piece(const ad_call *call, uint32_t from, uint32_t to, size_t s);
-/* Functions on groups that are given by their shape: the number of members; the world rank of member number `index`; 1
- * if two groups have the same ranks in the same order. */
+/* Functions on groups that are given by their shape. ad_shape_members returns the number of members, ad_shape_rank
+ * the world rank of the member with this index, and ad_shape_same 1 if two groups have the same ranks in the same
+ * order. */
 int64_t ad_shape_members(const ad_group_shape *shape);
 int64_t ad_shape_rank(const ad_group_shape *shape, int64_t index);
 static inline int ad_shape_same(const ad_group_shape *a, const ad_group_shape *b) {

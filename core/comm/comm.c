@@ -59,7 +59,7 @@ static ad_status make_hostile(const ad_backend **backend, void **world, int64_t 
   return AD_OK;
 }
 
-// Makes the mesh of all ranks of the world.
+// Makes a mesh of all ranks of the world, with the single axis dp.
 static ad_status create_mesh(int64_t size, ad_mesh **out) {
   char text[32];
   snprintf(text, sizeof text, "dp=%" PRId64, size);
@@ -155,8 +155,8 @@ static void dump_flight_recorder(const ad_comm *comm) {
   free(text);
 }
 
-// Records a status that a function of the backend returned. Keeps the first error of the world and writes the flight
-// recorder. A rank's own error (such as no memory for this call) leaves the comm usable.
+// Handles a status that a function of the backend returned: keeps the first error of the world and writes the flight
+// recorder. An error of this rank alone (such as no memory for this call) leaves the comm usable.
 static ad_status noted(ad_comm *comm, ad_status status) {
   if (!status || ad_status_is_own(status) || comm->broken) return status;
   ad_fail(status, "%s; the communicator can only be closed", ad_last_error());
@@ -216,7 +216,8 @@ int ad_comm_shares_shape(const ad_comm *comm, const ad_group_shape *shape) {
   return comm->backend->shares && comm->backend->shares(comm->world, shape);
 }
 
-// What the group's first member broadcasts: whether it made the shared memory, its size and its token.
+// The offer that the group's first member broadcasts: whether it made the shared memory, the memory's size and its
+// token.
 typedef struct shared_offer {
   int64_t status, bytes;
   ad_shared_token token;
@@ -299,7 +300,7 @@ static void forget_transfer(ad_comm *comm, ad_call *call) {
   comm->free_transfers = found;
 }
 
-// Frees the element of comm->calls or comm->transfers of a call that is complete, or that could not be started.
+// Frees the struct (in comm->calls or comm->transfers) of a call that is complete, or that could not be started.
 static void release_call(ad_comm *comm, ad_call *call) {
   if (call->ranks) ad_ranks_let_go(call->ranks);
   call->ranks = NULL;
@@ -406,7 +407,7 @@ static ad_status post_transfer(ad_comm *comm, const ad_transfer *given, const ch
   return AD_OK;
 }
 
-// Copies a caller's collective and fills in defaults: the call site, and as group all ranks.
+// Copies a caller's collective and fills in the defaults: the call site, and the group of all ranks.
 static ad_status take_collective(const ad_comm *comm, const ad_collective *given, const char *site,
                                  ad_collective *out) {
   AD_TRY(ad_options_take(out, sizeof *out, given, "ad_collective"));

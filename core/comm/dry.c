@@ -18,7 +18,7 @@ typedef struct dry_world {
   dry_block blocks;  // head of the ring; has no memory
   ad_status failed;
   int64_t ranks_per_node;  // 0: all ranks share one node
-  const ad_comm *like;     // decides which ranks share memory; NULL: the ranks of one node share memory
+  const ad_comm *like;     // the comm that decides which ranks share memory; NULL: the ranks of one node share memory
 } dry_world;
 
 enum { ALIGNMENT = 64 };
@@ -60,7 +60,7 @@ static ad_status dry_alloc(void *world, size_t bytes, void **out) {
   if (bytes > SIZE_MAX / 2) return ad_fail(AD_MEMORY, "no memory for %zu bytes of an ad_comm", bytes);
   size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // at least 64 bytes, as in every backend
   AD_TRY(ad_new(whole + sizeof(dry_block) + ALIGNMENT + sizeof(void *), &memory));
-  // In memory: first the pointer that must be freed, right after it the header, right after it the caller's memory.
+  // The allocated memory has, one after the other: the pointer that must be freed, the header, the caller's memory.
   uintptr_t start = ((uintptr_t)memory + sizeof(void *) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   dry_block *block = (dry_block *)start;
   ((void **)start)[-1] = memory;

@@ -5,8 +5,8 @@
 #include "mesh/group.h"
 #include "base/internal.h"
 
-/* Opens backend dry as the same rank of the same world as `like`. Borrows `like` to find out which ranks share memory,
- * so that the code chooses the same algorithms as in that world. */
+/* Opens backend dry as the same rank of the same world as `like`. `like` is borrowed and decides which ranks share
+ * memory, so that code on the new comm chooses the same algorithms as on `like`. */
 AD_INTERNAL ad_status ad_comm_open_dry_like(const ad_comm *like, ad_comm **out) AD_CHECKED;
 
 /* Returns what ad_comm_shares returns, for a group given by its shape; defined in comm.c. */

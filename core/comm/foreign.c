@@ -13,8 +13,8 @@
  * ranks or, if the launcher does not set that, the rank. */
 typedef struct foreign {
   const char *rank, *ranks;  // names of environment variables; ranks NULL: the launcher sets none
-  const char *words;         // what messages call the launcher
-  const char *missing;       // why its world cannot be joined, for the message; NULL: addend has no code for it yet
+  const char *words;         // the launcher's name in messages
+  const char *missing;       // why addend cannot join its world, for the message; NULL: addend has no code for it yet
 } foreign;
 
 static const foreign launchers[] = {

@@ -19,9 +19,9 @@ enum {
 typedef struct hostile_call {
   struct hostile_call *next;
   ad_call inner;      // the call that the wrapped backend gets
-  void *in, *out;     // buffers used instead of the caller's; NULL: the caller's are used
-  int in_backend;     // 1: these buffers are the wrapped backend's memory
-  int refusals_left;  // how many more tests are answered "not yet"
+  void *in, *out;     // the private buffers that replace the caller's; NULL: the caller's own are used
+  int in_backend;     // 1: `in` and `out` are memory of the wrapped backend
+  int refusals_left;  // how many more times hostile_test says that the call is not complete, whatever is true
   int held;           // 1: the call has not been passed to the wrapped backend yet
 } hostile_call;
 
@@ -91,8 +91,8 @@ static ad_status poisoned(hostile_world *w, int in_backend, size_t bytes, void *
   return AD_OK;
 }
 
-// Makes private buffers for the call, with the caller's inputs copied into them. Those of leaf ranges are the wrapped
-// backend's memory, since it need not sum others.
+// Makes private buffers for the call, and copies the caller's inputs into them. For a call with leaf ranges the buffers
+// are memory of the wrapped backend, since a backend may refuse leaf ranges in other memory.
 static ad_status move_buffers(hostile_world *w, hostile_call *c, const ad_call *call) {
   c->in_backend = call->results != NULL;
   AD_TRY(poisoned(w, c->in_backend, call->in_bytes, &c->in));

@@ -89,8 +89,8 @@ int ad_torchrun_launched(void) {
 
 static const char *text_of(const char *name) { return getenv(name) ? getenv(name) : ""; }
 
-// Writes a name of the world that is the same on all ranks of one start of a job, and differs from that of every other
-// job on this host.
+// Writes a name for the world. The name is the same on all ranks of one start of a job, and differs from the names of
+// all other jobs on this host.
 static void name_world(char *out, size_t size) {
   snprintf(out, size, "%s %s %s %s", text_of("MASTER_ADDR"), text_of("MASTER_PORT"), text_of("TORCHELASTIC_RUN_ID"),
            text_of("TORCHELASTIC_RESTART_COUNT"));

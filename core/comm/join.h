@@ -1,4 +1,4 @@
-/* Worlds of ranks that another launcher started on this machine. */
+/* Joining worlds of ranks that another launcher (torchrun) started on this machine. */
 #ifndef COMM_JOIN_H
 #define COMM_JOIN_H
 #include "addend/comm.h"

@@ -61,7 +61,7 @@ typedef struct launcher {
   int interrupted_again;   // the second such signal, after which the ranks were killed, or 0
   int64_t deadline;        // by milliseconds(): when ranks that still run are killed; 0: never
   int ended_rest;          // 1: the launcher killed the ranks that had not ended
-  char blamed[256];        // the ranks that others waited for when ranks were killed after a request to stop
+  char blamed[256];        // the ranks for which others waited when ranks were killed after a request to stop
   ad_watchdog *dog;
 } launcher;
 
@@ -166,7 +166,8 @@ static void signal_all(const launcher *l, int signal_number) {
   for (int64_t rank = 0; rank < l->options->ranks; rank++) signal_rank(l, (uint32_t)rank, signal_number);
 }
 
-// Makes the launcher kill the ranks that still run after `grace` milliseconds, or earlier if that was set before.
+// Makes the launcher kill the ranks that still run after `grace` milliseconds, or earlier if an earlier deadline was
+// set before.
 static void start_grace(launcher *l, int64_t grace) {
   int64_t end = milliseconds() + grace;
   if (!l->deadline || end < l->deadline) l->deadline = end;
@@ -194,8 +195,8 @@ static void raise_death(launcher *l, uint32_t rank, int signal_number) {
   ad_shm_raise(l->control, rank, AD_RANK_DIED, AD_RANK_DIED, words);
 }
 
-// Sets the world's error: a function of a user's program ended the rank's process, with this exit status (which may be
-// 0).
+// Sets the world's error: a function of a user's program has ended the rank's process with `exit_status`, which may be
+// 0.
 static void raise_exit(launcher *l, uint32_t rank, int exit_status) {
   char words[AD_MESSAGE_MAX];
   snprintf(words, sizeof words,
@@ -213,7 +214,8 @@ static int ending_signal(const shm_record *record, int wait_status) {
   return status > 128 && status < 128 + NSIG && atomic_load(&record->state) == SHM_JOINED ? status - 128 : 0;
 }
 
-// Records how a rank ended: in the result, and in the file for ranks that wait for this rank.
+// Records how a rank ended: in the launch's result, and in the shared memory file, where ranks that wait for this rank
+// find it.
 static void rank_ended(launcher *l, uint32_t rank, int wait_status) {
   shm_record *record = &ad_shm_records(l->control)[rank];
   int signal_number = ending_signal(record, wait_status);
@@ -283,7 +285,8 @@ static void take_request(launcher *l, const struct signalfd_siginfo *info) {
   pass_on(l, info);
 }
 
-// Handles a signal: SIGUSR1 is passed on, SIGQUIT kills the ranks, and every other signal is a request to stop.
+// Handles a signal: passes SIGUSR1 on to the ranks, kills the ranks at SIGQUIT, and treats every other signal as a
+// request to stop.
 static void read_signal(launcher *l) {
   struct signalfd_siginfo info;
   if (read(l->signals, &info, sizeof info) != (ssize_t)sizeof info) return;
@@ -345,7 +348,7 @@ static void watch(launcher *l) {
 
 /* ---- one launch from its begin to its end ---- */
 
-// Chooses the signals that the launcher handles: with SIGHUP, unless SIGHUP is ignored, as under nohup.
+// Chooses the signals that the launcher handles. SIGHUP is among them, unless the process ignores it, as under nohup.
 static void choose_signals(sigset_t *mask) {
   struct sigaction hangup;
   sigemptyset(mask);
@@ -467,9 +470,9 @@ static ad_status check_options(const ad_launch_options *options) {
     return ad_fail(AD_INVALID, "ad_launch: the option `argv` is empty; make the program its first element");
   AD_TRY(ad_processor_check(ad_processor_kind(), options->ranks));
   AD_TRY(check_nested());
-  AD_TRY(ad_foreign_check());  // after check_nested, which refuses the worlds that this process can join
+  AD_TRY(ad_foreign_check());  // comes after check_nested, which refuses worlds that this process could join
   if (options->function) AD_TRY(ad_threads_check());
-  return ad_settings_check();  // here, since otherwise every rank would report the same wrong setting
+  return ad_settings_check();  // before any rank starts: otherwise every rank would report the same wrong setting
 }
 
 /* Runs the function in this process, which is already a rank of a world that another launcher started. */

@@ -1,5 +1,5 @@
-/* Sums by the aligned tree over leaves (kernels/nodes.h): checks a call's leaf ranges, and finds the nodes that members
- * hand in and those that they get. No values are read or written here. */
+/* Sums of leaves by the aligned tree (kernels/nodes.h): checks a call's leaf ranges, and finds the nodes of the tree
+ * that members contribute and those that they get. No values are read or written here. */
 #include "comm/leaf_ranges.h"
 
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "kernels/nodes.h"
 
-// Checks what does not depend on the ranges themselves: nothing may be rounded on the way from leaf to sum (law 8).
+// Checks the call's operation, dtypes and scales: between leaf and sum nothing may be rounded (law 8).
 static ad_status check_summed(const ad_call *call) {
   const ad_reducing *how = &call->reducing;
   if (!call->operation->reduces || !ad_dtype_is_float(call->dtype) || how->reduction != AD_SUM)
@@ -43,8 +43,9 @@ static ad_status check_ranges(const ad_call *call, const ad_leaf_ranges *ranges)
   return AD_REFUSE_CALL(call, "%s", "no member has a leaf, so there is nothing to sum; leave the call out");
 }
 
-// Lists the nodes that members hand in, and the nodes that their sums make up. `nodes` has room for AD_CALL_NODES_MAX,
-// `node_starts` for one more than there are members.
+// Lists the nodes that members contribute in `nodes`, which has room for AD_CALL_NODES_MAX, and sets node_starts[i] to
+// the index of member i's first node, for i up to the number of members. Also finds the nodes that result from their
+// sums.
 static ad_status list_nodes(ad_call *call, const ad_leaf_ranges *ranges, ad_node *nodes, uint32_t *node_starts) {
   ad_node own[AD_NODES_MAX];
   node_starts[0] = 0;
@@ -62,7 +63,7 @@ static ad_status list_nodes(ad_call *call, const ad_leaf_ranges *ranges, ad_node
   return AD_OK;
 }
 
-// Keeps the nodes with the call, on the heap.
+// Copies the lists of nodes to heap memory that the call owns.
 static ad_status keep_nodes(ad_call *call, const ad_leaf_ranges *ranges, const ad_node *nodes,
                             const uint32_t *node_starts) {
   ad_node results[AD_NODES_MAX];

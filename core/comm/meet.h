@@ -14,8 +14,8 @@ typedef struct ad_meeting {
 
 /* ---- in rendezvous.c: a meeting over the caller's callbacks ---- */
 
-/* A meeting over the caller's callbacks; `round` counts the all-gathers so far. `token` is part of the keys in the
- * store; 0 until this rank knows the token. */
+/* A meeting over the caller's callbacks (ad_rendezvous). `round` counts the all-gathers so far. `token` is part of
+ * the keys in the store; 0 until this rank knows it. */
 typedef struct ad_rendezvous_meeting {
   ad_meeting meeting;
   ad_rendezvous by;

@@ -14,8 +14,8 @@
 #include "comm/shm/file.h"
 #include "comm/shm/join.h"
 
-/* What ranks exchange first. The size of this struct must never change, so that ranks of different versions can read
- * each other's greeting and refuse to work together. */
+/* The first data that ranks exchange. The size of this struct must never change, so that ranks of different versions
+ * can read each other's greeting and refuse to work together. */
 typedef struct greeting {
   char version[128];
   char node[376];
@@ -23,7 +23,8 @@ typedef struct greeting {
   uint32_t trait;    // ad_trait_own
 } greeting;
 
-/* What ranks exchange while they open files: a status, the process id, and its descriptor of the file (-1: none). */
+/* The data that ranks exchange while they open memory files: a status, the process id, and that process's descriptor
+ * of the file (-1: none). */
 typedef struct node_file {
   int32_t status, pid, fd, unused;
 } node_file;
@@ -93,7 +94,7 @@ static void number_nodes(const greeting *all, uint32_t ranks, ad_nodes *out) {
   }
 }
 
-// Finds the kernels and traits that every rank has.
+// Finds the widest kernels (ad_variant) and the trait (base/trait.h) that every rank has.
 static void find_common(const greeting *all, uint32_t ranks, ad_nodes *out) {
   out->variant = all[0].variant;
   out->trait = all[0].trait;
@@ -150,7 +151,7 @@ static uint32_t count_on_node(const ad_nodes *nodes, uint32_t rank, uint32_t ran
   return count;
 }
 
-// Opens the file that the node's first rank made, by way of that process's descriptors in /proc.
+// Opens the file that the node's first rank (the leader) made, through /proc/PID/fd of the leader's process.
 static ad_status open_leaders(const node_file *leader, int *fd, shm_control **out) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/fd/%d", leader->pid, leader->fd);
@@ -169,7 +170,7 @@ static ad_status open_leaders(const node_file *leader, int *fd, shm_control **ou
   return AD_OK;
 }
 
-// Fails on all ranks if any rank failed: on a rank that failed with its own error, on other ranks with an error that
+// Fails on all ranks if any rank failed. A rank that failed keeps its own error; every other rank gets an error that
 // names the first rank that failed.
 static ad_status agree(const ad_meeting *meeting, const node_file *all, ad_status own, const char *what) {
   if (own) return own;
@@ -188,8 +189,8 @@ static ad_status make_file(const ad_meeting *meeting, const ad_nodes *nodes, int
   return AD_OK;
 }
 
-// Sends this rank's status and file descriptor to all ranks. Fails on all ranks if any rank failed; `what` says in the
-// message what failed.
+// Sends this rank's status and file descriptor to all ranks. Fails on all ranks if any rank failed; `what` names the
+// failed step in the message.
 static ad_status share_status(const ad_meeting *meeting, node_file *own, ad_status status, const char *what,
                               node_file *all) {
   own->status = status;

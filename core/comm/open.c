@@ -1,5 +1,4 @@
-/* Opening a communicator: chooses the backend with which this process joins a world. The joining itself is in the
- * backends. */
+/* Opens a communicator: chooses the backend with which this process joins a world. The backends do the joining. */
 #include "addend/comm.h"
 #include "base/error.h"
 #include "comm/foreign.h"

@@ -1,6 +1,6 @@
-/* The collective operations: a record for each, from which the checks of calls, the signature and the backends find out
- * what to do. No other code of comm asks which operation a call is. To add one: its value in ad_collective_op (comm.h)
- * and a record here. */
+/* The collective operations, one record each. The checks of calls, the signature and the backends find out from the
+ * record what to do; no other code of comm depends on which operation a call is. To add an operation: a value in
+ * ad_collective_op (comm.h) and a record here. */
 #ifndef COMM_OPERATIONS_H
 #define COMM_OPERATIONS_H
 #include "addend/comm.h"
@@ -12,14 +12,14 @@ typedef enum ad_buffer {
   AD_BUFFER_VALUE,   /* the full value, of `count` elements */
   AD_BUFFER_BLOCK,   /* the member's own block; all members know the sizes of all blocks (`count` or `counts`) */
   AD_BUFFER_BLOCKS,  /* the blocks of all members, one after another */
-  AD_BUFFER_PAIRS,   /* a block for each member, or from each; only the two members know the block's size */
-  AD_BUFFER_MESSAGES /* what `messages` lists, instead of `in` and `out` */
+  AD_BUFFER_PAIRS,   /* a block for each member, or from each member; only sender and receiver know a block's size */
+  AD_BUFFER_MESSAGES /* the messages that `messages` lists, instead of `in` and `out` */
 } ad_buffer;
 
-/* An operation copies, or reduces. One that copies gives member `to` a piece of each input: ad_call_piece (call.h). One
- * that reduces combines the inputs element by element; it takes values and gives every member the value, or takes
- * blocks and gives every member its block. The backends carry out every such record, and no other: an operation that
- * reduces has no root, and where one buffer consists of pairs or messages, so does the other. */
+/* One operation. An operation that copies gives member `to` a piece of each input (ad_call_piece in call.h). An
+ * operation that reduces combines the inputs element by element: from full values every member gets the full value,
+ * from blocks every member gets its own block. The backends carry out every record that keeps two rules: an operation
+ * that reduces has no root, and if one buffer consists of pairs or messages, so does the other. */
 typedef struct ad_comm_operation {
   const char *name;
   ad_buffer in, out;
@@ -58,15 +58,17 @@ static inline int ad_is_of_blocks(ad_buffer b) { return b == AD_BUFFER_BLOCK || 
 static inline int ad_takes_counts(const ad_comm_operation *o) {
   return ad_is_of_blocks(o->in) || ad_is_of_blocks(o->out) || o->in == AD_BUFFER_PAIRS;
 }
-/* Returns 1 if only the two members concerned know the size of a block, so that `receive_counts` goes with `counts`,
- * and the counts of both have to be compared. */
+/* Returns 1 if only sender and receiver know the size of a block. Then `receive_counts` accompanies `counts`, and
+ * the counts of both members must be compared. */
 static inline int ad_is_of_pairs(const ad_comm_operation *o) { return o->in == AD_BUFFER_PAIRS; }
 static inline int ad_is_of_messages(const ad_comm_operation *o) { return o->in == AD_BUFFER_MESSAGES; }
-/* Returns 1 if no value moves under the call's own `in` and `out`: all that must match is the operation. */
+/* Returns 1 if no value moves between the call's `in` and `out`: only the operation of the members' calls must
+ * match. */
 static inline int ad_has_no_value(const ad_comm_operation *o) {
   return o->in == AD_BUFFER_NONE || ad_is_of_messages(o);
 }
-/* Returns 1 if `adds` is permitted: each element of the reduction's result is written on one member only. */
+/* Returns 1 if the caller may set `adds` (results are added to the output): each element of the reduction's result
+ * is written on one member only. */
 static inline int ad_may_add(const ad_comm_operation *o) { return o->reduces && o->out == AD_BUFFER_BLOCK; }
 /* Returns 1 if every member gets the same full value. It can then be made in slices: each member makes one slice (sums
  * it, or gets it from the root) and gives it to all. */
@@ -77,11 +79,11 @@ static inline int ad_is_sliced(const ad_comm_operation *o) {
 static inline int ad_gives_all_the_same(const ad_comm_operation *o) {
   return ad_is_sliced(o) || (o->in == AD_BUFFER_BLOCK && o->out == AD_BUFFER_BLOCKS && !o->out_on_root);
 }
-/* Where `in` and `out` may overlap. */
+/* How `in` and `out` may overlap. */
 typedef enum ad_overlap {
-  AD_APART,       /* nowhere */
-  AD_SAME_BUFFER, /* they may be equal */
-  AD_BLOCK_INSIDE /* the smaller may be this rank's block of the larger */
+  AD_APART,       /* they may not overlap */
+  AD_SAME_BUFFER, /* they may be the same buffer */
+  AD_BLOCK_INSIDE /* the smaller buffer may be this rank's block inside the larger buffer */
 } ad_overlap;
 static inline ad_overlap ad_may_overlap(const ad_comm_operation *o) {
   if (ad_is_of_blocks(o->in) && ad_is_of_blocks(o->out) && o->in != o->out) return AD_BLOCK_INSIDE;

@@ -1,7 +1,7 @@
-/* For sums that span nodes: collects the addends at the members that add them up. Member k sums slice k. From its own
- * node member k takes every addend, out of the shared file or by message. From another node it takes one sum for each
- * part of the tree whose members are all there, made by one of these members; if no such sum is made, it takes each
- * addend. */
+/* For sums over a group that spans nodes: collects the addends at the members that add them up. Member k sums slice
+ * k. Member k gets every addend of the members of its own node, out of the shared file or by message. From another node
+ * it gets one partial sum for each part (subtree) of the summing tree whose members are all on that node, made by one
+ * of these members; if no such sum is made, it gets each addend. */
 #include <string.h>
 #include "base/memory.h"
 #include "comm/leaf_ranges.h"
@@ -13,7 +13,8 @@ static const mpi_routes *routes_of(const mpi_call *c) { return &c->channel->rout
 static uint32_t reader(const mpi_call *c, uint32_t i, uint32_t k) { return ad_mpi_reader(routes_of(c), c->call, i, k); }
 static int is_near(const mpi_call *c, uint32_t i) { return ad_mpi_same_node(routes_of(c), i, c->channel->index); }
 
-/* Returns 1 if member i's addends come within a sum, sent by member i or by another member of its part of the tree. */
+/* Returns 1 if this rank gets member i's addends as part of a partial sum, which member i or another member of its
+ * part of the tree sends. */
 static int gives_sum(const mpi_call *c, uint32_t i) {
   return !is_near(c, i) && ad_mpi_sums_first(routes_of(c), c->call, i);
 }
@@ -24,7 +25,8 @@ static size_t sum_bytes(const ad_call *call, uint32_t k) {
   return elements_of(call, k) * ad_dtype_size(call->reducing.accumulate);
 }
 
-/* Returns the size of an area in `space` for `bytes` bytes: each area begins at a cache line. */
+/* Returns the size of an area for `bytes` bytes in the call's memory `space`: `bytes`, rounded up to whole cache
+ * lines. */
 static size_t padded(size_t bytes) { return (bytes + SHM_LINE - 1) / SHM_LINE * SHM_LINE; }
 
 /* ---- memory for addends and partial sums ---- */
@@ -81,10 +83,10 @@ ad_status ad_mpi_reserve_addends(mpi_call *c) {
 
 /* ---- sending and receiving addends: messages between two members are in the order of slices ---- */
 
-/* Returns the size of one value that a member hands in. */
+/* Returns the size in bytes of one value that a member contributes. */
 static size_t value_bytes(const ad_call *call) { return ad_call_addend(call) * call->element; }
 
-/* Sends member i a slice of each of this rank's values, of which the first is given. */
+/* Sends member i a slice of each of this rank's values (it has several); `slice` is that of the first value. */
 static void give_several(mpi_world *world, mpi_call *c, uint32_t i, mpi_span slice) {
   for (uint32_t p = 0; p < ad_call_addends(c->call, c->call->index); p++) {
     ad_mpi_add_request(c, ad_mpi_send(world, c, i, PHASE_ADDENDS, slice));
@@ -92,7 +94,7 @@ static void give_several(mpi_world *world, mpi_call *c, uint32_t i, mpi_span sli
   }
 }
 
-/* Starts to receive a slice of each of member i's values. */
+/* Starts to receive a slice, of `bytes` bytes, of each of member i's values. */
 static void get_several(mpi_world *world, mpi_call *c, uint32_t i, size_t bytes) {
   uint32_t count = ad_call_addends(c->call, i);
   mpi_span to = {take_space(c, count * padded(bytes)), bytes};
@@ -104,7 +106,8 @@ static void get_several(mpi_world *world, mpi_call *c, uint32_t i, size_t bytes)
   }
 }
 
-/* Sends member i those addends of this rank that i needs; if i reads them in the file, awaits i's receipt instead. */
+/* Sends member i the addends of this rank that member i reads; if member i reads them in the shared file, expects a
+ * receipt from it instead. */
 static void give_addends(mpi_world *world, mpi_call *c, uint32_t i) {
   const ad_call *call = c->call;
   for (uint32_t k = 0; k < c->channel->members; k++) {
@@ -119,15 +122,15 @@ static void give_addends(mpi_world *world, mpi_call *c, uint32_t i) {
   }
 }
 
-/* Returns where slice k is in *input, the input of the call. Where only the root has an input, the slice's place in the
- * output is used. */
+/* Returns the location of slice k in *input, which is set to the call's input. If only the root has an input, the
+ * output is used in its place, since a slice has the same offset there. */
 static mpi_span slice_in_input(const ad_call *call, uint32_t k, const char **input) {
   int from_root = call->operation->in_on_root;
   *input = from_root ? call->out : call->in;
   return from_root ? ad_mpi_out_part(call, k) : ad_mpi_in_part(call, k);
 }
 
-/* Returns member i's addends of slice k in the file, or NULL if they are not in the file. */
+/* Returns the address of member i's addends of slice k in the shared file, or NULL if they are not in the file. */
 static const char *in_file(const mpi_world *world, const mpi_call *c, uint32_t i, uint32_t k) {
   const mail_call *reported = c->members[i].reported;
   const char *input;
@@ -230,8 +233,8 @@ int ad_mpi_has_collected(mpi_world *world, mpi_call *c) {
   return all;
 }
 
-/* Adds up the nodes of leaves that members handed in, as the call's results, one after another. Addends of an empty
- * slice have no memory. */
+/* Adds up the nodes (sums of leaves) that members contributed; writes the call's results one after another to `out`.
+ * With an empty slice there are no addends in memory. */
 static void add_up_nodes(const mpi_call *c, char *out, size_t bytes) {
   const void *sources[AD_CALL_NODES_MAX];
   uint32_t count = 0, results = ad_call_results(c->call), first, addends;

@@ -23,7 +23,7 @@ enum {
   MPI_GRACE_MILLISECONDS = 2000  // time from an error until ranks that do not notice it are killed
 };
 
-// Gives up all calls after an error. Callers may then reuse their buffers, so MPI must no longer use them.
+// Abandons all calls after an error. Callers may then reuse their buffers, so MPI must no longer use them.
 static void give_up(mpi_world *world) {
   if (world->gave_up) return;
   world->gave_up = 1;
@@ -33,7 +33,8 @@ static void give_up(mpi_world *world) {
   if (world->nodes > 1) ad_mpi_abandon_transfers(world);
 }
 
-// Returns the result of a post, test or wait, after it has sent the world's error, if there is one, to the other nodes.
+// Returns `status`, the result of a post, test or wait. If the world has an error, first sends the error to the other
+// nodes, and returns the error.
 static ad_status settled(mpi_world *world, ad_status status) {
   if (!ad_shm_failed(world->shm)) return status;
   ad_mpi_report_error(world);

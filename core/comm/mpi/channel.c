@@ -1,5 +1,5 @@
-/* The calls of groups that span nodes: this rank sends a description of its calls to every other member by mail, and
- * matches them with the calls that the other members describe. */
+/* Matches the calls of groups that span nodes: this rank sends a description of each of its calls to every other
+ * member by mail, and compares the descriptions from other members with its own call. */
 #include "comm/mpi/channel.h"
 
 #include <string.h>
@@ -63,7 +63,7 @@ static mpi_channel *find_channel(const mpi_world *world, const ad_group_shape *s
   return channel;
 }
 
-// Handles the calls on a list that other members announced before this rank's first call on the list.
+// Handles the calls on a list of ranks that other members announced before this rank made its first call on the list.
 static void take_unknown(mpi_world *world, uint64_t list) {
   size_t left = 0, count = world->unknown_count;
   world->unknown_count = 0;
@@ -133,8 +133,8 @@ static void raise_mismatch(mpi_world *world, const mpi_call *c) {
   ad_mpi_raise(world, AD_MISMATCH, words);
 }
 
-// Sets the world's error: the two sides of an all_to_all disagree on a block's size. Both sides may find the mismatch
-// first, so both write the same message.
+// Sets the world's error: sender and receiver of a block of an all_to_all disagree on its size. Either of them may find
+// the mismatch first, so both write the same message.
 static void raise_elements(mpi_world *world, const mpi_call *c, const mail_call *sender, uint64_t sent,
                            const mail_call *receiver, uint64_t received) {
   char words[AD_MESSAGE_MAX];
@@ -159,7 +159,7 @@ static void match_elements(mpi_world *world, const mpi_call *c, uint32_t k, cons
 
 /* ---- the messages of an exchange ---- */
 
-// Finds this rank's message number n to (or from) member k. Returns 0 if there are fewer messages.
+// Finds this rank's n-th message to (if `sends` is 1) or from member k. Returns 0 if there are fewer messages.
 static int find_own(const ad_call *call, uint32_t k, int sends, uint32_t n, mail_message *out) {
   for (size_t i = 0; i < call->message_count; i++) {
     const ad_message *message = &call->messages[i];
@@ -170,7 +170,8 @@ static int find_own(const ad_call *call, uint32_t k, int sends, uint32_t n, mail
   return 0;
 }
 
-// Finds number n of the messages that a member announced. Returns 0 if there are fewer messages.
+// Finds the n-th message in the table that a member announced: of those it sends if `sends` is 1, else of those it
+// receives. Returns 0 if there are fewer messages.
 static int find_reported(const mail_call *reported, int sends, uint32_t n, mail_message *out) {
   const mail_message *table = (const mail_message *)(reported + 1);
   for (uint32_t i = 0; i < reported->entries; i++) {
@@ -185,8 +186,8 @@ static ad_reported_message reported_message(const mail_call *reported, int exist
   return (ad_reported_message){reported->head.from, exists, (ad_dtype)message->dtype, message->bytes, reported->site};
 }
 
-// Compares message number n from, or to, member k. Returns 1 if the two sides match, 0 if not, -1 if neither side has
-// such a message.
+// Compares both sides of the n-th message from member k (if `to_this` is 1) or to member k. Returns 1 if the two sides
+// match, 0 if not, -1 if neither side has an n-th message.
 static int match_message(mpi_world *world, const mpi_call *c, uint32_t k, const mail_call *reported, int to_this,
                          uint32_t n) {
   mail_message own_message = {0}, its_message = {0};

@@ -15,7 +15,7 @@ typedef struct launcher {
   const char *variable, *and_variable;
   const char *ranks;  // the variable with the number of ranks that the launcher started
   const char *module;
-  const char *words;  // what messages call the launcher
+  const char *words;  // the launcher's name in messages
 } launcher;
 
 static const launcher launchers[] = {

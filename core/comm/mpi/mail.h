@@ -46,7 +46,7 @@ typedef struct mail_call {
   char site[AD_SITE_MAX];
 } mail_call;
 
-/* Describes the call, for error messages. */
+/* Returns the announced call in the form that the functions of comm/words.h take for error messages. */
 static inline ad_reported_call ad_mpi_reported_call(const mail_call *reported) {
   return (ad_reported_call){&reported->signature, reported->axes, &reported->shape, reported->site, reported->number};
 }
@@ -59,8 +59,8 @@ typedef struct mail_message {
 
 typedef enum mpi_receipt { RECEIPT_READ, RECEIPT_WRITTEN, RECEIPTS } mpi_receipt;
 
-/* A receipt, whose kind is `what`: the sender has read all that it needs of the receiver's addends in the file, or it
- * has written a block or slice into the receiver's output in the file. */
+/* A receipt, whose kind is `what`: either the sender has read all that it needs of the receiver's addends in the
+ * file, or it has written a block or slice into the receiver's output in the file. */
 typedef struct mail_receipt {
   mail head;
   uint32_t tag, what;
@@ -104,16 +104,17 @@ typedef struct mail_search {
   mail head;
   uint32_t origin;
   uint64_t number;  // counts the origin's searches
-  // What the sender waits for: a call, given by its group and sequence number; if is_message is 1: the receiver's next
-  // message after the first `sequence` ones.
+  // The call or message for which the sender of this mail waits: the call with this group and sequence number; or, if
+  // is_message is 1, the receiver's next message after its first `sequence` messages.
   int is_message;
   ad_group_shape shape;
   uint64_t sequence;
   char text[AD_MESSAGE_MAX];  // the waits so far, in words, for the error message
 } mail_search;
 
-/* A question, or its answer. `origin` waits to receive from any source. The question: can the receiver of this mail
- * continue? The answer (is_answer 1): no, the sender of this mail cannot. A rank that can continue does not answer. */
+/* A question or its answer (see query.c). `origin` is a rank that waits to receive from any source. The question is:
+ * can the receiver of this mail continue? The answer (is_answer 1) is: no, the sender of this mail cannot. A rank that
+ * can continue does not answer. */
 typedef struct mail_query {
   mail head;
   uint32_t origin, is_answer;
@@ -121,8 +122,8 @@ typedef struct mail_query {
   char text[AD_MESSAGE_MAX];  // in an answer: what the sender waits for, in words
 } mail_query;
 
-/* Sends one mail: a copy of head, table and values, one after another. If the mail cannot be sent, the world gets an
- * error. */
+/* Sends one mail to rank `to`: a copy of head, table and values, one after another. If the mail cannot be sent, the
+ * world gets an error. */
 void ad_mpi_send_mail(mpi_world *world, uint32_t to, const void *head, size_t head_bytes, const void *table,
                       size_t table_bytes, const void *values, size_t value_bytes);
 /* Frees mail that MPI has sent. */

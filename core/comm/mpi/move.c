@@ -37,15 +37,15 @@ ad_status ad_mpi_reserve(mpi_call *c) {
 
 /* ---- the messages of an exchange ---- */
 
-// Returns number n of the messages that this rank sends to itself. There must be more than n of them.
+// Returns the n-th message that this rank sends to itself. There must be more than n of them.
 static const ad_message *own_send(const ad_call *call, uint32_t n) {
   size_t i = 0;
   for (;; i++)
     if (call->messages[i].send && call->messages[i].peer == call->index && n-- == 0) return &call->messages[i];
 }
 
-// Receives a message: from this rank itself, from the sender's mail if all messages of the sender to this rank are
-// short, or by MPI.
+// Receives a message: by a copy if this rank sent it to itself; out of the sender's mail if all messages of the sender
+// to this rank are short; else by MPI.
 static void receive_message(mpi_world *world, mpi_call *c, const ad_message *message, uint32_t own, size_t *taken) {
   uint32_t k = (uint32_t)message->peer;
   mpi_span to = {message->receive, message->count * c->call->element};
@@ -67,7 +67,8 @@ static void receive_message(mpi_world *world, mpi_call *c, const ad_message *mes
   }
 }
 
-// Counts this rank's messages to itself: its sends if `sends` is 1, else its receives. Returns 1 if there are any.
+// Sets *out to the number of this rank's messages to itself, on the sending side if `sends` is 1, else on the receiving
+// side. Returns 1 if there are any.
 static int has_own_messages(const ad_call *call, int sends, uint32_t *out) {
   *out = 0;
   for (size_t i = 0; i < call->message_count; i++)
@@ -172,7 +173,7 @@ static int moved(mpi_world *world, mpi_call *c) {
 
 int ad_mpi_move(mpi_world *world, mpi_call *c) {
   if (c->arrived < c->channel->members || c->mismatched) return 0;
-  // A small call can be completed after an error too: its values came with the announcements of all members.
+  // A small call can be completed even after an error: all its values came with the members' announcements.
   if (ad_shm_failed(world->shm) && !ad_mpi_is_small(c->call)) return 0;
   if (!moved(world, c)) return 0;
   release_reported(c);

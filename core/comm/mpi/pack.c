@@ -1,7 +1,7 @@
-/* Packs calls with segments and those with several results for all members, and gives an input to calls to which this
- * rank hands in none. A block of a call with segments is in several places of the full value, and a slice of several
- * results is in each of them, but a message is contiguous. So the values are moved by a second, packed call, whose blocks
- * and slices are contiguous in memory of the backend. */
+/* Packs calls with segments and calls with several results for all members, and gives an input buffer to calls to
+ * which this rank contributes no value. A block of a call with segments is scattered over the full value, and a slice
+ * of several results is scattered over the results, but a message is contiguous. So the values are moved by a second,
+ * packed call, whose blocks and slices are contiguous in memory of the backend. */
 #include <string.h>
 #include "base/memory.h"
 #include "comm/mpi/move.h"
@@ -9,8 +9,8 @@
 
 static size_t starts_bytes(const ad_call *call) { return (call->members + 1) * sizeof(size_t); }
 
-/* Copies each member's block from the full value `whole` to `blocks`, run by run; or from `blocks` to `whole` if
- * `to_blocks` is 0. */
+/* Copies the blocks of all members between the full value `whole`, where each block is scattered, and `blocks`,
+ * where each is contiguous: to `blocks` if `to_blocks` is 1, else to `whole`. */
 static void copy_runs(const ad_call *call, char *whole, char *blocks, int to_blocks) {
   size_t element = call->element, run, in_whole;
   for (uint32_t k = 0; k < call->members; k++) {
@@ -21,7 +21,8 @@ static void copy_runs(const ad_call *call, char *whole, char *blocks, int to_blo
   }
 }
 
-/* Makes the packed call a call with counts. Its blocks are in memory after `starts`. */
+/* Makes the packed call a call with counts in place of segments. `starts` has room for the offsets of the blocks;
+ * the blocks are in memory after the offsets. */
 static void describe_blocks(mpi_call *c, size_t *starts) {
   ad_call *packed = &c->packed;
   starts[0] = 0;
@@ -48,7 +49,7 @@ static ad_status pack_leaves(mpi_call *c) {
   if (gives && !has_sliced_results(call)) return AD_OK;
   c->packed = *call;
   c->call = &c->packed;
-  if (!gives) c->packed.in = call->out;  // never read: others' addends are found by where they would be in this input
+  if (!gives) c->packed.in = call->out;  // this buffer is never read; only the offsets of slices in it are used
   if (!has_sliced_results(call)) return AD_OK;
   AD_TRY(ad_make_room(&c->pack, &c->pack_bytes, call->out_bytes));
   c->packed.out = c->pack;

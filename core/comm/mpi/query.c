@@ -19,7 +19,7 @@
 /* The last query of one origin (the rank that began the query), as this rank knows it. */
 struct mpi_query {
   uint64_t number, wait;       // the query's number; the number of this rank's wait when the query came
-  uint32_t asker, unanswered;  // the rank that asked this rank; how many ranks have not answered
+  uint32_t asker, unanswered;  // the rank that asked this rank; how many ranks that this rank asked have not answered
   char text[AD_MESSAGE_MAX];   // what the ranks that answered wait for, in words
 };
 
@@ -39,7 +39,7 @@ static int needs(const mpi_world *world, uint32_t rank) {
   return k < call->members && !ad_shm_has_left(world->shm, rank);
 }
 
-// Returns 1 if this rank waits, and no message of it waits for room in a queue.
+// Returns 1 if this rank waits, and none of its own messages is still waiting for room in a queue.
 static int is_waiting(const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   if (!call || !call->backend || world->shm->transfers->outbox) return 0;
@@ -81,7 +81,8 @@ static void answer(mpi_world *world, uint32_t to, uint32_t origin, uint64_t numb
 }
 
 static int has_queries(mpi_world *world) {
-  return world->queries || !ad_new(world->ranks, &world->queries);  // without memory now; a later query may find some
+  return world->queries ||
+         !ad_new(world->ranks, &world->queries);  // if there is no memory now, a later query may find some
 }
 
 void ad_mpi_ask_all(mpi_world *world) {
@@ -101,8 +102,8 @@ static void take_question(mpi_world *world, struct mpi_query *q, const mail_quer
   }
 }
 
-// Called when all ranks that this rank asked have answered, and therefore all wait. If this rank began the query, sets
-// the world's error; otherwise answers the rank that asked.
+// Called when all ranks that this rank asked have answered, which means that all of them wait. If this rank began the
+// query, sets the world's error; otherwise answers the rank that asked this rank.
 static void all_answered(mpi_world *world, struct mpi_query *q, uint32_t origin) {
   char waits[AD_MESSAGE_MAX], words[AD_MESSAGE_MAX];
   ad_text of_waits = ad_text_on(waits, sizeof waits), text = ad_text_on(words, sizeof words);

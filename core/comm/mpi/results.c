@@ -1,6 +1,7 @@
-/* Distributes results and blocks from the members that have them to the members that need them. If a receiver's output
- * is in the file of this node, the sender writes into that output; otherwise it sends a message. A value for all
- * members is sent to each other node once: one member there passes it on to the members of its node. */
+/* Distributes results and blocks from the members that have them to the members that need them. If a receiver's
+ * output is in the memory file of this node, the sender writes into that output; otherwise it sends a message. A value
+ * that all members get is sent to each other node once: one member there passes it on to the other members of its node.
+ * */
 #include <string.h>
 #include "comm/mpi/move.h"
 #include "comm/shm/memory.h"
@@ -22,8 +23,8 @@ static void copy(void *to, const void *from, size_t bytes) {
 
 /* ---- sending results, and passing received ones on ---- */
 
-/* Returns where, in member i's output, member k's block or slice belongs, or NULL if that output is not in this node's
- * file. */
+/* Returns the address in member i's output at which member k's block or slice belongs, or NULL if that output is not
+ * in this node's file. */
 static char *place_in_file(const mpi_world *world, const mpi_call *c, uint32_t i, uint32_t k) {
   uint64_t out = c->members[i].reported->out;
   if (!is_near(c, i) || !out) return NULL;
@@ -32,14 +33,15 @@ static char *place_in_file(const mpi_world *world, const mpi_call *c, uint32_t i
   return start + (ad_mpi_result_of(c->call, k).at - (char *)c->call->out);
 }
 
-/* Returns the block or slice that member i needs from member k, in this rank's buffers. */
+/* Returns the location, in this rank's buffers, of the block or slice of member k that member i needs. */
 static mpi_span result_for(const ad_call *call, uint32_t i, uint32_t k) {
   if (k == call->index) return ad_mpi_result_for(call, i);
   if (ad_mpi_has_value(call, i)) return (mpi_span){0};
   return ad_mpi_result_of(call, k);
 }
 
-/* Delivers member k's block or slice to member i: writes it into i's output in the file, or sends it. */
+/* Delivers the block or slice of member k to member i: writes it into member i's output if that is in the file, else
+ * sends it. */
 static void give(mpi_world *world, mpi_call *c, uint32_t i, uint32_t k) {
   mpi_span from = result_for(c->call, i, k);
   if (!from.bytes || ad_mpi_is_inline(c->call, from.bytes)) return;
@@ -70,8 +72,8 @@ static void pass_on(mpi_world *world, mpi_call *c, uint32_t k) {
   }
 }
 
-/* Passes on the blocks and slices that have come, in the order in which the receivers ask for them: first those of the
- * member after this rank, then of the next. Returns 1 when all of them are sent. */
+/* Passes on the blocks and slices that have arrived, in the order in which the receivers ask for them: first those
+ * of the member after this rank, then those of the next member. Returns 1 when all of them are sent. */
 static int has_passed_on(mpi_world *world, mpi_call *c) {
   uint32_t members = c->channel->members;
   for (; c->passed_on < members; c->passed_on++) {
@@ -89,8 +91,8 @@ static const char *values_of(const mail_call *reported) {
   return (const char *)(reported + 1) + reported->entries * sizeof(mail_message);
 }
 
-/* Starts to receive member k's block or slice. Returns 0 if this rank has not yet sent its addends of that slice: in an
- * in-place call the result would overwrite them. */
+/* Starts to receive member k's block or slice. Returns 0 without doing so if this rank has not yet sent its addends
+ * of that slice: in an in-place call the result would overwrite them. */
 static int ask_for_result(mpi_world *world, mpi_call *c, uint32_t k) {
   mpi_member *member = &c->members[k];
   uint32_t from = giver(c, k, c->channel->index);
@@ -109,8 +111,8 @@ static int ask_for_result(mpi_world *world, mpi_call *c, uint32_t k) {
   return 1;
 }
 
-/* Starts to receive all that member `from` sends to this rank: first its own block or slice, then those that it passes
- * on, in the order in which it passes them on. */
+/* Starts to receive all blocks and slices that member `from` sends to this rank: first its own, then those of other
+ * members that it passes on, in the order in which it passes them on. */
 static void ask(mpi_world *world, mpi_call *c, uint32_t from) {
   uint32_t members = c->channel->members;
   for (uint32_t n = 0; n < members; n++) {

@@ -11,8 +11,8 @@ static int is_on_one_node(const uint32_t *node_of, uint32_t first, uint32_t coun
   return i == count;
 }
 
-/* Sets each member's `first` and `count`: the largest subtree of the summing tree that contains the member and is all
- * on one node. */
+/* Sets `first` and `count` of each of `count` members from `first` on: the range of members of the largest subtree
+ * of the summing tree that contains the member and is all on one node. */
 static void place_part(const uint32_t *node_of, uint32_t first, uint32_t count, mpi_place *places) {
   if (is_on_one_node(node_of, first, count)) {
     for (uint32_t i = first; i < first + count; i++)

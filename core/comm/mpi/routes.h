@@ -29,15 +29,15 @@ void ad_mpi_routes_free(mpi_routes *routes);
 static inline int ad_mpi_same_node(const mpi_routes *routes, uint32_t a, uint32_t b) {
   return routes->places[a].node == routes->places[b].node;
 }
-/* Returns 1 if member i's node sends other nodes the sum of i's part of the tree instead of each addend. This is done
- * if the part has several members and its sum, in the accumulate dtype, has no more bytes than their addends. Not done
- * for sums of leaves, whose tree is another. */
+/* Returns 1 if member i's node sends other nodes the sum of i's part of the tree instead of each addend. It does so
+ * if the part has several members and its sum, in the accumulate dtype, has no more bytes than their addends. It never
+ * does so for sums of leaves, which use another tree. */
 int ad_mpi_sums_first(const mpi_routes *routes, const ad_call *call, uint32_t i);
 /* Returns the member that reads member i's addends of slice k: member k itself, or the member of i's node that sums i's
  * part of the tree for k. */
 uint32_t ad_mpi_reader(const mpi_routes *routes, const ad_call *call, uint32_t i, uint32_t k);
-/* Returns the member from which member i gets a value that member k sends to all members: k, or a member of i's node
- * that passes the value on. */
+/* Returns the member from which member i gets a value that member k sends to all members: member k itself, or a
+ * member of i's node that passes the value on. */
 uint32_t ad_mpi_giver(const mpi_routes *routes, const ad_call *call, uint32_t k, uint32_t i);
 
 #endif

@@ -9,7 +9,7 @@ int ad_mpi_has_parts(const ad_call *call) { return call->operation->reduces || a
 
 int ad_mpi_is_small(const ad_call *call) {
   const ad_comm_operation *operation = call->operation;
-  if (call->results && !ad_call_is_even(call)) return 0;  // the same on all members, whatever each hands in
+  if (call->results && !ad_call_is_even(call)) return 0;  // all members get the same answer, whatever each contributes
   if (ad_is_sliced(operation)) return call->count * call->element <= MAIL_INLINE;
   return operation->reduces ? call->in_bytes <= MAIL_INLINE : operation->in == AD_BUFFER_NONE;
 }
@@ -28,7 +28,7 @@ static mpi_span part(const ad_call *call, const void *memory, size_t element, ui
 }
 
 mpi_span ad_mpi_in_part(const ad_call *call, uint32_t k) { return part(call, call->in, call->element, k); }
-// The elements of several results lie together, slice by slice (ad_mpi_pack).
+// If there are several results, the k-th slices of all of them are contiguous (ad_mpi_pack).
 mpi_span ad_mpi_out_part(const ad_call *call, uint32_t k) {
   return part(call, call->out, call->out_element * ad_call_results(call), k);
 }

@@ -11,9 +11,9 @@
 #include "base/memory.h"
 #include "comm/shm/wait.h"
 
-// Nanoseconds. patience: how long a sender waits for a request before it copies the bytes. retry_interval: how long it
-// waits after it found no memory for the copy. data_patience: how long bytes may be in flight after their sender has
-// left.
+// Nanoseconds. patience: how long a sender waits for the receiver's request before it copies the bytes. retry_interval:
+// how long it waits after it found no memory for the copy. data_patience: how long a receiver waits for bytes after
+// their sender has left.
 static const int64_t patience = 1000000, retry_interval = 10000000, data_patience = 1000000000;
 
 /* A matched receive whose bytes are in flight. */
@@ -40,7 +40,7 @@ static void free_spent(mpi_world *world) {
   }
 }
 
-// Makes the record of a large message, whose bytes stay on this rank until the receiver asks for them.
+// Makes the record of a large message. Its bytes stay on this rank until the receiver asks for them.
 static ad_status make_send(mpi_world *world, ad_call *call, mpi_send **out) {
   mpi_send *send;
   free_spent(world);

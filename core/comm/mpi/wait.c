@@ -13,9 +13,9 @@
 #include "mesh/group.h"
 
 static const uint32_t spins = 200, yields = 500;
-// Nanoseconds. nap_longest: the longest sleep. look_interval: time between two looks at why a wait does not end.
-// data_patience: how long values may be in flight after their sender has left. mail_patience: how long a wait
-// continues, to receive mail, after the world has an error.
+// Nanoseconds. nap_longest: the longest sleep. look_interval: time between two searches for the reason why a wait does
+// not end. data_patience: how long a wait continues for values after their sender has left. mail_patience: how long a
+// wait continues, to receive mail, after the world has an error.
 static const long nap_longest = 300000;
 static const int64_t look_interval = 200000000, data_patience = 1000000000, mail_patience = 50000000;
 
@@ -103,8 +103,8 @@ static void nap(uint32_t turns) {
   nanosleep(&time, NULL);
 }
 
-// Returns 1 if the wait ends because of an error. A wait continues for a moment after the error, since mail that was
-// sent before the error may still come and complete the call.
+// Returns 1 if the wait must end because of an error. A wait continues for a moment after the error (`failed_at`),
+// since mail that was sent before the error may still arrive and complete the call.
 static int is_given_up(const mpi_world *world, int64_t *failed_at) {
   if (!ad_shm_failed(world->shm)) return 0;
   int64_t now = ad_now();
@@ -135,7 +135,8 @@ typedef struct local_wait {
   uint32_t turns;
 } local_wait;
 
-// For ad_shm_wait: advances all calls, and returns 1 if the call on this node that this rank waits for is complete.
+// Condition for ad_shm_wait: advances all calls, and returns 1 if the call that this rank waits for, of a group on this
+// node, is complete.
 static int local_done(shm_world *shm, void *subject) {
   local_wait *wait = subject;
   mpi_world *world = wait->world;
@@ -145,7 +146,7 @@ static int local_done(shm_world *shm, void *subject) {
   return 0;
 }
 
-// For ad_shm_wait: advances all calls, and returns 1 if the transfer that this rank waits for is complete.
+// Condition for ad_shm_wait: advances all calls, and returns 1 if the transfer that this rank waits for is complete.
 static int transfer_done(shm_world *shm, void *subject) {
   local_wait *wait = subject;
   mpi_world *world = wait->world;

@@ -47,7 +47,7 @@ typedef struct mpi_channel {
   mail_call **early;       // [MPI_CALLS][members]: calls that members announced before this rank made its own
 } mpi_channel;
 
-/* What a call keeps about one member of its group. */
+/* The data that a call keeps about one member of its group. */
 typedef struct mpi_member {
   // owned: the call as the member announced it (for this rank itself: its own call); NULL: not announced yet
   mail_call *reported;
@@ -59,7 +59,7 @@ typedef struct mpi_member {
                                                    // member that reads them
   void *receiving, *arriving;                      // requests that receive: the member's addends; its block or slice
   uint32_t awaited[RECEIPTS], received[RECEIPTS];  // receipts from the member, by kind: awaited; received so far
-  uint8_t receives_result;                         // 1: the member's block or slice is asked for, or none is needed
+  uint8_t receives_result;                         // 1: its block or slice is requested already, or not needed
 } mpi_member;
 
 /* A sum over this rank's part of the tree, formed for a member of another node: the addends of that member's slice. */
@@ -74,13 +74,13 @@ typedef enum mpi_stage { STAGE_REPORTED, STAGE_PARTIALS, STAGE_COLLECTING, STAGE
 typedef struct mpi_call {
   ad_call *call;   // the call whose values are moved: the caller's, or `packed`
   ad_call *asked;  // the caller's call
-  ad_call packed;  // a copy of the caller's call without segments, whose blocks are contiguous in `pack`
+  ad_call packed;  // the caller's call without segments: its blocks are contiguous in `pack`
   char *pack;      // memory of `packed`. Like the other arrays, it is kept for later calls and only grows.
   size_t pack_bytes;
   mpi_channel *channel;
   struct mpi_call *next;
   uint64_t sequence;
-  uint32_t tag, arrived;  // tag: the first of its two message tags; arrived: how many members have announced the call
+  uint32_t tag, arrived;  // tag: the first of the call's two message tags; arrived: how many members announced the call
   int mismatched;
   mpi_stage stage;
   mpi_member *members;
@@ -89,8 +89,8 @@ typedef struct mpi_call {
   size_t space_bytes, space_used;
   mpi_partial *partials;
   uint32_t partial_count, partial_places;
-  // The values of the first passed_on - 1 members after this rank were passed on to this node's members, if this rank
-  // does that.
+  // If this rank passes values on to the members of its node: it has done so for the values of the first passed_on - 1
+  // members after this rank.
   uint32_t passed_on;
   uint32_t unasked;  // how many members this rank has not yet asked for their block or slice
   void **requests;   // requests in flight: addends for partial sums, then partial sums, blocks, slices, messages
@@ -109,7 +109,7 @@ typedef struct mpi_waiting {
   uint64_t serial;           // counts this rank's waits
   const ad_call *call;       // the awaited call; NULL: none
   uint64_t first_search;     // number of the first search that this rank began in this wait
-  int64_t since, next_look;  // by ad_now(): begin of the wait; when its reason is looked for next; 0: not long yet
+  int64_t since, next_look;  // by ad_now(): begin of the wait; when to look again why it does not end (0: too short)
 } mpi_waiting;
 
 struct mpi_world {
@@ -131,8 +131,9 @@ struct mpi_world {
   shm_outside outside;
   mail_call **unknown;  // owned: calls that members announced on lists on which this rank has made no call yet
   size_t unknown_count;
-  uint32_t tags;  // how many different tags calls use, two message tags each
-  // 1 if other nodes know the error; if calls were given up; if MPI may still use requests that were given up
+  uint32_t tags;  // how many different values `tag` of calls has; each stands for two message tags
+  // Each is 1 if: other nodes know the error; calls were abandoned after an error; MPI may still use the memory of
+  // abandoned requests.
   int reported_error, gave_up, has_stray_requests;
   mpi_waiting waiting;
   uint64_t waits;             // number of waits that this rank has begun
@@ -152,7 +153,8 @@ static inline void ad_mpi_raise_memory(mpi_world *world, const char *what) {
   ad_text_add(&text, "rank %u: no memory for %s", world->rank, what);
   ad_shm_raise(world->shm->control, world->rank, AD_PEER_FAILED, AD_MEMORY, words);
 }
-/* Returns 1 if the call is in flight in a group that spans nodes; 0 if backend shm carries it out. */
+/* Returns 1 if the call is in flight in a group that spans nodes, so that backend mpi carries it out; 0 if backend
+ * shm does. */
 static inline int ad_mpi_is_mine(const mpi_world *world, const ad_call *call) {
   const mpi_call *c = call->backend;
   return c >= world->calls && c < world->calls + MPI_CALLS;
