@@ -21,7 +21,7 @@ struct ad_ranks {
 
 /* ---- giving lists of ranks their identities ---- */
 
-// Returns the table's entry for a hash, or the free entry that this hash should take.
+// Returns the entry of the hash table `counts` for this hash, or the free entry that this hash should take.
 static ad_list_count *count_of(const ad_lists *lists, uint64_t hash) {
   size_t i = hash % lists->places;
   while (lists->counts[i].times && lists->counts[i].hash != hash) i = (i + 1) % lists->places;
@@ -41,7 +41,7 @@ static ad_status grow_counts(ad_lists *lists) {
   return AD_OK;
 }
 
-// Computes a list's identity.
+// Computes a list's identity (see ranks.h) and counts the list.
 static ad_status name(ad_lists *lists, ad_ranks *ranks) {
   size_t bytes = (size_t)ranks->count * sizeof *ranks->ranks;
   uint64_t hash = XXH3_64bits(ranks->ranks, bytes);

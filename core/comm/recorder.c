@@ -1,5 +1,5 @@
-/* Keeps the last calls in a ring and prints them. ad_recorder_add runs in every call, so it only copies; texts are made
- * when the recorder is printed. */
+/* Keeps the last calls of this rank in a ring and prints them. ad_recorder_add runs in every call, so it only
+ * copies; texts are made when the recorder is printed. */
 #include "comm/recorder.h"
 
 #include <inttypes.h>

@@ -23,8 +23,8 @@ typedef struct ad_recorder {
 
 void ad_recorder_open(ad_recorder *recorder);
 void ad_recorder_add(ad_recorder *recorder, const ad_call *call);
-/* Prints one line for each call, oldest first. in_flight(context, number) returns 1 if call `number` is not complete
- * yet. The caller frees the text with free(). */
+/* Prints one line for each recorded call, oldest first. in_flight(context, number) returns 1 if call `number` is not
+ * complete yet. The caller frees the text *out with free(). */
 ad_status ad_recorder_print(const ad_recorder *recorder, int (*in_flight)(const void *context, uint64_t number),
                             const void *context, char **out) AD_CHECKED;
 

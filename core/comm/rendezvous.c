@@ -16,10 +16,10 @@
 
 enum { KEY_BYTES = 64 };
 static const char world_key[] = "addend/world";
-// nanoseconds: a second; the pause between two looks into the store
+// nanoseconds: one second; the pause between two looks into the store
 static const int64_t second = 1000000000, look_again = 20000000;
 
-// What rank 0 puts under `world_key`: the token and the size of the world that it begins.
+// The value that rank 0 puts under `world_key`: the token and the size of the world that it begins.
 typedef struct beginning {
   int64_t token, ranks;
 } beginning;
@@ -54,7 +54,7 @@ static void key_of_all(const ad_rendezvous_meeting *m, char key[KEY_BYTES]) {
   snprintf(key, KEY_BYTES, "addend/%016" PRIx64 "/%" PRIu32 "/all", (uint64_t)m->token, m->round);
 }
 
-// Rank 0: gets the notes of all other ranks, and puts all notes into the store as one value.
+// On rank 0: gets the notes of all other ranks, and puts all notes into the store as one value.
 static ad_status collect(const ad_rendezvous_meeting *m, const void *own, size_t bytes, char *all) {
   char key[KEY_BYTES];
   memcpy(all, own, bytes);
@@ -66,7 +66,7 @@ static ad_status collect(const ad_rendezvous_meeting *m, const void *own, size_t
   return put_value(&m->by, key, all, m->meeting.ranks * bytes);
 }
 
-// Every other rank: puts its own note, and gets all notes from rank 0.
+// On every rank but rank 0: puts this rank's note, and gets all notes from rank 0.
 static ad_status give(const ad_rendezvous_meeting *m, const void *own, size_t bytes, char *all) {
   char key[KEY_BYTES];
   key_of_rank(m, m->meeting.rank, key);
@@ -91,8 +91,8 @@ static ad_status begin_world(ad_rendezvous_meeting *m, int64_t *tokens) {
   return collect(m, &begun.token, sizeof begun.token, (char *)tokens);
 }
 
-// Puts this rank's token for the world that the store names, unless the rank did that before (m->token is then the
-// world's token).
+// Puts this rank's token `own` into the store, for the world `begun` that the store names, unless this rank did that
+// before (m->token is then already the world's token).
 static ad_status answer(ad_rendezvous_meeting *m, const beginning *begun, int64_t own) {
   char key[KEY_BYTES];
   if (begun->ranks != m->meeting.ranks || begun->token == m->token) return AD_OK;
@@ -102,13 +102,13 @@ static ad_status answer(ad_rendezvous_meeting *m, const beginning *begun, int64_
 }
 
 // Waits for at most a second for rank 0's answer. Sets *is_in to 1 if the answer contains this rank's token `own`: then
-// rank 0 has read it. The answer of an older world comes immediately and contains another token.
+// rank 0 has read this rank's note. An answer that an older world left arrives immediately and contains another token.
 static ad_status look_for_members(const ad_rendezvous_meeting *m, int64_t own, int64_t *tokens, int *is_in) {
   char key[KEY_BYTES];
   int64_t began = ad_now();
   key_of_all(m, key);
   ad_status status = m->by.wait(m->by.context, key, 1);
-  if (status && ad_now() - began < second / 2)  // too early for a timeout: the rendezvous itself failed
+  if (status && ad_now() - began < second / 2)  // too early to be a timeout: the rendezvous itself failed
     return ad_fail_in(status, "ad_comm_join: this rank waited in vain for `%s` of rank 0 by the rendezvous' `wait`",
                       key);
   if (status) return AD_OK;

@@ -1,5 +1,5 @@
-/* Each comm has one piece of working memory, for packing the inputs of collectives. It only grows, so that a step no
- * larger than an earlier step allocates nothing. */
+/* Scratch memory: each comm has one piece, in which inputs of collectives are packed. It only grows, so that a step
+ * no larger than an earlier step allocates nothing. */
 #ifndef COMM_SCRATCH_H
 #define COMM_SCRATCH_H
 #include "addend/comm.h"

@@ -1,5 +1,5 @@
-/* Packs the facts that must match in a call into three numbers, and prints them. Backends, which see the signatures of
- * all members, compare them. */
+/* Packs the facts that must match in a call into three numbers (the signature), and prints signatures. Backends,
+ * which see the signatures of all members, compare them. */
 #include "comm/signature.h"
 #include "mesh/group.h"
 
@@ -13,8 +13,8 @@ void ad_site_write(char to[AD_SITE_MAX], const char *site) {
   memcpy(to, site + skipped, length - skipped + 1);
 }
 
-/* Returns the upper 32 bits of `what`: a transfer's peer, the root or, in operations that reduce, how results are
- * written. */
+/* Returns the upper 32 bits of the signature's field `what`: for a transfer the peer, for an operation that reduces
+ * how results are written, else the root. */
 static uint64_t pack_outputs(const ad_call *call) {
   const ad_reducing *how = &call->reducing;
   if (ad_op_is_transfer(call->op)) return (uint32_t)call->peer;
@@ -28,7 +28,8 @@ static uint64_t pack(const ad_call *call) {
          (uint64_t)call->reducing.reduction << 24 | pack_outputs(call) << 32;
 }
 
-/* Returns the hash of what else must match. */
+/* Returns the signature's field `counts`: a transfer's tag, or a hash of the counts, segments and leaf ranges, which
+ * must match too. */
 static uint64_t hash_counts(const ad_call *call) {
   uint64_t hash = 0;
   if (ad_op_is_transfer(call->op)) return (uint64_t)call->tag;
@@ -97,7 +98,8 @@ void ad_signature_print(ad_text *text, const ad_signature *signature) {
     ad_text_add(text, " of %s with counts", ad_dtype_name(dtype));
   else
     ad_text_add(text, " of %" PRIu64 " %s", signature->count, ad_dtype_name(dtype));
-  int leaves = operation->reduces && signature->what >> 57 & 1;  // their hash, printed below, is of counts too
+  int leaves =
+      operation->reduces && signature->what >> 57 & 1;  // their hash, which includes the counts, is printed below
   if (!ad_is_of_pairs(operation) && signature->counts && !leaves)
     ad_text_add(text, " in all, with counts (hash %08" PRIx64 ")", signature->counts >> 32);
   else if (ad_takes_counts(operation) && !signature->counts)

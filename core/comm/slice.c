@@ -26,6 +26,6 @@ void ad_slice_shorten(void) {
   if (syscall(SYS_sched_getattr, 0, &now, sizeof now, 0)) return;
   if (now.policy != SCHED_OTHER && now.policy != SCHED_BATCH) return;
   now.runtime = slice;
-  // If this fails, waits take as long as they do without it.
+  // If this fails, waits take as long as they would without it.
   (void)!syscall(SYS_sched_setattr, 0, &now, 0);
 }

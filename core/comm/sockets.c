@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "comm/meet.h"
 
-// What a rank sends first on its connection to rank 0.
+// The first data that a rank sends on its connection to rank 0.
 typedef struct hello {
   uint64_t magic;
   uint32_t rank, ranks;
@@ -73,7 +73,7 @@ static ad_status lost(uint32_t rank, int error) {
 
 /* ---- gathering every rank's note ---- */
 
-// Rank 0: reads the notes of all other ranks, then sends all notes to each of them.
+// On rank 0: reads the notes of all other ranks, then sends all notes to each of them.
 static ad_status serve(const ad_socket_meeting *m, const void *own, size_t bytes, char *all) {
   memcpy(all, own, bytes);
   for (uint32_t rank = 1; rank < m->meeting.ranks; rank++) {
@@ -112,7 +112,7 @@ static int is_own_user(int fd) {
   return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) && who.uid == getuid();
 }
 
-// Fails with the ranks that have not connected.
+// Fails with a message that names the ranks that have not connected.
 static ad_status report_missing(const ad_socket_meeting *m, int64_t seconds) {
   char words[256] = "";
   ad_text text = ad_text_on(words, sizeof words);
@@ -146,7 +146,7 @@ static ad_status take_rank(ad_socket_meeting *m, int fd) {
       received.ranks != m->meeting.ranks ? "has a different size" : "already has that rank");
 }
 
-// Rank 0: accepts connections until all other ranks have connected.
+// On rank 0: accepts connections until all other ranks have connected.
 static ad_status accept_all(ad_socket_meeting *m, int listener, int64_t seconds) {
   for (uint32_t rank = 1; rank < m->meeting.ranks;) {
     if (m->peers[rank] >= 0) {
@@ -160,7 +160,7 @@ static ad_status accept_all(ad_socket_meeting *m, int listener, int64_t seconds)
   return AD_OK;
 }
 
-// Rank 0: opens the socket and waits for all other ranks.
+// On rank 0: opens the socket and waits for all other ranks.
 static ad_status listen_for_all(ad_socket_meeting *m, const char *world, int64_t seconds) {
   struct sockaddr_un name;
   socklen_t size = name_of(world, &name);

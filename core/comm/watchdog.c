@@ -14,17 +14,17 @@
 static const int64_t second = 1000000000;
 enum {
   LONG_SECONDS = 10,   // a wait of this length is logged
-  AGAIN_SECONDS = 60,  // time until what ranks do is logged again
+  AGAIN_SECONDS = 60,  // time until the report on what ranks do is logged again
   BLIND_SECONDS = 3,   // longest time between two looks; after a longer time, earlier looks no longer count
   WORK_SECONDS = 5,    // a rank that has moved or computed within this time is at work
-  WORK_PERCENT = 5,    // share of a core's time between two looks; a rank that sleeps uses less
+  WORK_PERCENT = 5,    // a rank computes if it uses more than this share of a core between two looks
   LINES_MAX = 16,
   WORDS_MAX = 768
 };
 
 struct ad_watched {
   uint64_t epoch;         // epoch of the rank's record at the last look
-  uint64_t movement;      // the rank's work so far: collectives begun and ended, bytes read and written
+  uint64_t movement;      // changes as the rank works: collectives begun and ended, bytes read and written
   double computed;        // seconds of processor time that the rank has used so far
   int64_t worked_at;      // when the rank was last seen to have computed, read or written
   int64_t waiting_since;  // when the rank's present wait was first seen; 0: the rank does not wait
@@ -51,7 +51,7 @@ void ad_watchdog_close(ad_watchdog *dog) {
 
 /* ---- reading a process's state from /proc ---- */
 
-// Returns how many bytes a process has read and written so far: a rank that writes a large checkpoint is at work.
+// Returns how many bytes a process has read and written so far. A rank that writes a large checkpoint is at work, too.
 static uint64_t process_bytes(int pid) {
   char path[64];
   uint64_t read = 0, written = 0;
@@ -179,8 +179,9 @@ static const char *doing(const ad_watchdog *dog, uint32_t rank, char state) {
   return state == 'R' || is_at_work(dog, rank) ? "computes" : state == 'D' ? "waits for a device" : "sleeps";
 }
 
-// Appends what a rank does outside of collectives, and its last collective. A process that another launcher started may
-// be in several worlds, and now in a collective of another world; the text then says "this group's collectives".
+// Appends what a rank that is in no collective does, and its last collective. A process that another launcher started
+// may be in several worlds, and may now be in a collective of another world; the text then says "this group's
+// collectives".
 static void add_outside(const ad_watchdog *dog, uint32_t rank, shm_record *record, ad_text *text) {
   int pid = atomic_load(&record->pid);
   char state = process_of(pid).state;
@@ -199,7 +200,7 @@ static int is_absent(const ad_watchdog *dog, const shm_record *record) {
   return atomic_load(&record->state) == SHM_ABSENT && dog->control->joining == dog->control->ranks;
 }
 
-// Writes what is known of a rank; writes "" if the rank has ended.
+// Writes a description of what a rank does to `words`; writes "" if the rank has ended.
 static void describe_rank(const ad_watchdog *dog, uint32_t rank, char words[WORDS_MAX]) {
   shm_record *record = &ad_shm_records(dog->control)[rank];
   uint32_t state = atomic_load(&record->state);
@@ -230,7 +231,7 @@ void ad_watchdog_blame(const ad_watchdog *dog, ad_text *text) {
 
 /* ---- logging what ranks do ---- */
 
-// Logs one line for `rank` and all later ranks with the same description, and marks these ranks as logged.
+// Logs one line for `rank` and for all later ranks with the same description `words`, and marks these ranks as logged.
 static void report_like(const ad_watchdog *dog, uint32_t rank, const char *words) {
   char list[256], other[WORDS_MAX];
   ad_text ranks = ad_text_on(list, sizeof list);
@@ -279,7 +280,7 @@ static int some_rank_is_stopped(const ad_watchdog *dog) {
   return 0;
 }
 
-// Returns 1 if some ranks do not wait and all of these are at work: then nothing seems wrong.
+// Returns 1 if some ranks do not wait and all ranks that do not wait are at work: then nothing seems wrong.
 static int the_others_work(const ad_watchdog *dog) {
   int others = 0;
   for (uint32_t rank = 0; rank < dog->control->ranks; rank++) {
@@ -292,7 +293,7 @@ static int the_others_work(const ad_watchdog *dog) {
   return others && !some_rank_is_stopped(dog);
 }
 
-// Logs what ranks do, if some rank has waited long enough and the last log is old enough.
+// Logs what each rank does, if some rank has waited long enough and the last such report is old enough.
 static void report_when_due(ad_watchdog *dog, int64_t now) {
   int64_t waited = waiting_longest(dog, now), still = now - dog->moved_at;
   if (waited < still && still >= LONG_SECONDS * second && some_rank_is_stopped(dog)) waited = still;
@@ -342,15 +343,15 @@ static void look_at_wait(const ad_watchdog *dog, uint32_t rank, int64_t now) {
     watched->waiting_since = now;
 }
 
-// Called after a time in which this watchdog did not look (its rank was stopped or did not wait, or another rank
-// watched): earlier looks no longer count.
+// Discards what earlier looks found. Called after a time in which this watchdog did not look, since its rank was
+// stopped or did not wait, or another rank watched.
 static void restart_clocks(ad_watchdog *dog, int64_t now) {
   dog->moved_at = now;
   dog->reported_at = 0;
   for (uint32_t rank = 0; rank < dog->control->ranks; rank++) dog->ranks[rank].waiting_since = 0;
 }
 
-// Returns 0 if the process is stopped or gone: then it does not watch the others while it waits.
+// Returns 0 if the process is stopped or has ended, so that it cannot watch other ranks while it waits; else 1.
 static int can_watch(int pid) {
   char state = process_of(pid).state;
   return state == 'R' || state == 'S' || state == 'D';
@@ -379,9 +380,9 @@ void ad_watchdog_look(ad_watchdog *dog) {
 
 /* ---- which ranks one rank waits for ---- */
 
-// Returns 1 if the rank with `record` waits for `other`: in a collective that `other` has not called, or in a transfer
-// with `other`. If the rank only tests its calls, it is unknown what it waits for: every rank that does not wait
-// counts.
+// Returns 1 if the rank with `record` waits for rank `other`: in a collective that `other` has not called, or in a
+// transfer with `other`. If the rank is in no visible wait, since it only tests its calls, it may wait for any rank
+// that does not wait itself: then returns 1 for each of these.
 static int is_missing(const ad_watchdog *dog, shm_record *record, uint32_t other) {
   uint64_t peer = atomic_load(&record->waits_peer), sequence = atomic_load(&record->waits_sequence);
   if (!(atomic_load(&record->epoch) & 1)) return !is_waiting(dog, &ad_shm_records(dog->control)[other]);

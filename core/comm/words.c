@@ -22,9 +22,8 @@ static int is_same(const ad_reported_call *a, const ad_reported_call *b) {
   return a->signature && b->signature && ad_signature_equal(a->signature, b->signature);
 }
 
-// Appends "; rank 1 calls " or "; ranks 1,2 call ": all ranks that announced the same call as `member`. Appends nothing
-// and returns 0 if an earlier member announced the same call, since the ranks of this call are then in the text
-// already.
+// Appends "; rank 1 calls " or "; ranks 1,2 call ", with all ranks that published the same call as `member`. If an
+// earlier member published the same call, appends nothing and returns 0, since the text names these ranks already.
 static int add_ranks_like(ad_text *text, const ad_reported_call *reported, uint32_t members, uint32_t member) {
   for (uint32_t i = 0; i < member; i++)
     if (is_same(&reported[i], &reported[member])) return 0;

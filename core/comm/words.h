@@ -30,7 +30,7 @@ typedef struct ad_reported_message {
   const char *site;  // the call site of the rank's exchange
 } ad_reported_message;
 
-/* Each function below appends a text; `sequence` counts the calls of the group from 0. */
+/* Each function below appends a sentence to `text`; `sequence` counts the calls of the group from 0. */
 
 /* Appends a call as "all_reduce(sum) of 4 f32 over dp_shard {0,1} at a.c:10". */
 void ad_call_words(ad_text *text, const ad_reported_call *call);
@@ -43,17 +43,17 @@ void ad_block_words(ad_text *text, uint64_t sequence, const ad_reported_block *s
  * ranks. */
 void ad_message_words(ad_text *text, uint64_t sequence, ad_axes axes, const ad_group_shape *shape, uint32_t n,
                       const ad_reported_message *sent, const ad_reported_message *received);
-/* Says that the two sides of a transfer disagree; `of` is the transfer as its receiver posted it. */
+/* Says that the sender and the receiver of a transfer disagree; `of` is the transfer as its receiver posted it. */
 void ad_transfer_words(ad_text *text, const ad_reported_call *of, const ad_reported_message *sent,
                        const ad_reported_message *received);
-/* Says what a side of a transfer waits for, as "a message of rank 0 under tag 7, which rank 0 has not sent: receive of
- * ..." */
+/* Says for what one side of a transfer waits, as "a message of rank 0 under tag 7, which rank 0 has not sent:
+ * receive of ..." */
 void ad_transfer_wait_words(ad_text *text, const ad_reported_call *call);
 /* Says that the other side of a transfer left, as "rank 0 left the world while rank 1 waits for a message of rank 0
  * ..." */
 void ad_transfer_left_words(ad_text *text, uint32_t rank, int exit_status, uint32_t waiting,
                             const ad_reported_call *call);
-/* Says that `rank` waits for `peer` in a call. */
+/* Says that rank `rank` waits for rank `peer` in the call. */
 void ad_wait_words(ad_text *text, uint32_t rank, uint32_t peer, uint64_t sequence, const ad_reported_call *call);
 /* Says that ranks wait in a circle. `waits` has the sentences on their waits, joined by "; ". */
 void ad_circle_words(ad_text *text, const char *waits);

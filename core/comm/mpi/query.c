@@ -81,8 +81,7 @@ static void answer(mpi_world *world, uint32_t to, uint32_t origin, uint64_t numb
 }
 
 static int has_queries(mpi_world *world) {
-  return world->queries ||
-         !ad_new(world->ranks, &world->queries);  // if there is no memory now, a later query may find some
+  return world->queries || !ad_new(world->ranks, &world->queries);  // no memory now: a later query may find some
 }
 
 void ad_mpi_ask_all(mpi_world *world) {
