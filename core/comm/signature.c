@@ -98,8 +98,7 @@ void ad_signature_print(ad_text *text, const ad_signature *signature) {
     ad_text_add(text, " of %s with counts", ad_dtype_name(dtype));
   else
     ad_text_add(text, " of %" PRIu64 " %s", signature->count, ad_dtype_name(dtype));
-  int leaves =
-      operation->reduces && signature->what >> 57 & 1;  // their hash, which includes the counts, is printed below
+  int leaves = operation->reduces && signature->what >> 57 & 1;  // their hash, printed below, includes the counts
   if (!ad_is_of_pairs(operation) && signature->counts && !leaves)
     ad_text_add(text, " in all, with counts (hash %08" PRIx64 ")", signature->counts >> 32);
   else if (ad_takes_counts(operation) && !signature->counts)

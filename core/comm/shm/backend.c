@@ -32,7 +32,7 @@ static void take_out(shm_world *world, shm_call **link) {
   if (world->last == &c->next) world->last = link;
 }
 
-// Returns a call's staging buffer, and its element of world->calls.
+// Gives back a call's staging buffer, and its element of world->calls.
 static void return_call(shm_world *world, shm_call *c) {
   ad_shm_give_staging(world, c->staging);
   world->free_calls |= 1ull << (c - world->calls);
@@ -61,23 +61,23 @@ void ad_shm_progress(shm_world *world) {
   }
 }
 
-// Returns 1 if the call is complete, after advancing this rank's calls if it was not.
+// Condition for ad_shm_wait: returns 1 if the call is complete. If it is not, first advances this rank's calls.
 static int call_done(shm_world *world, void *subject) {
   ad_call *call = subject;
   if (call->backend) ad_shm_progress(world);
   return ad_op_is_transfer(call->op) ? ad_shm_transfer_done(world, call) : !call->backend;
 }
 
-// Returns 1 if the channel has a free slot for this rank's next call. Advances this rank's calls if there is none at
-// first.
+// Condition for ad_shm_wait: returns 1 if the channel has a free slot for this rank's next call. If it has none, first
+// advances this rank's calls.
 static int ring_free(shm_world *world, void *subject) {
   if (ad_shm_ring_free(subject)) return 1;
   ad_shm_progress(world);
   return ad_shm_ring_free(subject);
 }
 
-// Waits until all members have consumed the oldest call in the ring, since some member is SHM_RING calls behind this
-// rank.
+// Waits until all members have consumed the oldest call in the channel's ring of slots, because some member is SHM_RING
+// calls behind this rank.
 static ad_status wait_for_ring(shm_world *world, shm_channel *channel, ad_call *call) {
   uint64_t oldest = channel->next_sequence - SHM_RING;
   shm_call behind = {.call = call, .channel = channel, .sequence = oldest, .mode = SHM_AHEAD};
@@ -110,8 +110,8 @@ static ad_status shm_test(void *backend_world, ad_call *call, int *done) {
   shm_world *world = backend_world;
   *done = call_done(world, call);
   if (*done) return AD_OK;
-  // A rank that tests in a loop is waiting. If there are more ranks than cores (spins is 0), it yields, to leave the
-  // core to the ranks that it waits for.
+  // A rank that calls test in a loop is waiting. If there are more ranks than cores (spins is 0), it yields, so that
+  // the ranks for which it waits get the core.
   if (++world->vain_tests % VAIN_TESTS == 0 && !world->spins) {
     ad_slice_shorten();
     sched_yield();

@@ -1,5 +1,5 @@
-/* A call in its channel: every member publishes its call and finds out whether all members' calls match. Nothing is
- * reduced here; only small inputs are copied, into the slot or a staging buffer. */
+/* The life of a call in its group's channel: every member publishes it and finds out whether all members' calls
+ * match. Nothing is reduced here; only small inputs are copied, into the slot or a staging buffer. */
 #include "comm/shm/call.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@
 
 enum {
   SHM_INLINE_IN_FILE = 512,  // an input of at most so many bytes is copied into the slot even if it is in the file
-  SHM_PULL_MIN = 16 * 1024   // least bytes of a piece that is worth reading from a peer; see is_worth_pulling
+  SHM_PULL_MIN = 16 * 1024   // least bytes of a piece that is worth pulling from a peer; see is_worth_pulling
 };
 
 /* ---- publishing this rank's call in its slot ---- */
@@ -46,15 +46,15 @@ static int input_in_file(const shm_world *world, const ad_call *call) {
   return !call->in_bytes || ad_shm_offset(world, call->in, call->in_bytes) != 0;
 }
 
-// Returns the offset of the output, or 0 if it is not in the file. An empty output counts as in the file, since nothing
-// has to be written outside the file.
+// Returns the offset of the output in the file, or 0 if the output is not in the file. An empty output counts as in the
+// file, since nothing has to be written outside the file.
 static uint64_t place_output(const shm_world *world, const ad_call *call) {
   if (ad_is_of_messages(call->operation)) return messages_in_file(world, call, 0) ? world->control->regions_start : 0;
   return call->out_bytes ? ad_shm_offset(world, call->out, call->out_bytes) : world->control->regions_start;
 }
 
-// Refuses leaf ranges with several values, or none, for a member, if the buffers are not in the file: only calls whose
-// buffers are all there sum such values.
+// Refuses a call with leaf ranges in which a member contributes or gets several values, or none, if its buffers are not
+// in the file: only the code for calls whose buffers are all in the file sums such values.
 static ad_status check_place(const shm_world *world, const ad_call *call) {
   if (!call->results || ad_call_is_even(call)) return AD_OK;
   int in_file = input_in_file(world, call) != 0;
@@ -65,7 +65,8 @@ static ad_status check_place(const shm_world *world, const ad_call *call) {
                  call->site, call->operation->name, in_file ? "out" : "in");
 }
 
-// Returns into how many pieces the readers of an input divide it. A member reads a piece with one system call.
+// Returns the number of pieces into which the readers of an input divide it. A member reads each piece with one system
+// call.
 static size_t pieces(const ad_call *call) {
   const ad_comm_operation *operation = call->operation;
   if (ad_is_of_messages(operation)) return call->message_count;
@@ -73,11 +74,11 @@ static size_t pieces(const ad_call *call) {
   return (operation->reduces || is_for_one ? call->members : 1) * ad_call_parts(call);
 }
 
-// Returns 1 if reading an input of `bytes` bytes from its process is faster than passing it through staging, as
-// measured with 2 to 8 ranks on 2 cores. If several ranks share a core, staging costs less, since the rank that stages
-// and the rank that fetches share a cache. The addends of a sum that all members get are never pulled. They would have
-// to pull twice, the second time into cache lines that a peer has just read; in place, that was slower than staging up
-// to 1 MiB, and at every size if several ranks share a core.
+// Returns 1 if it is faster to read an input of `bytes` bytes from its process ("pull") than to pass it through
+// staging, as measured with 2 to 8 ranks on 2 cores. If several ranks share a core, staging costs less, since the rank
+// that stages and the rank that fetches share a cache. The addends of a sum that all members get are never pulled.
+// Ranks would have to pull twice, the second time from cache lines that a peer has just read; in place, that was slower
+// than staging up to 1 MiB, and at every size if several ranks share a core.
 static int is_worth_pulling(const shm_world *world, const ad_call *call, size_t bytes) {
   size_t least = !world->crowded ? 1 : call->operation->reduces ? 16 : 8;
   int sums_for_all = call->operation->reduces && ad_is_sliced(call->operation);
@@ -85,9 +86,9 @@ static int is_worth_pulling(const shm_world *world, const ad_call *call, size_t 
 }
 
 // Decides where the other members find this member's input. If all inputs are in the slots, the call is complete as
-// soon as all members have published it, but every member reads all inputs. Measured with 2 to 8 ranks, this is faster
-// up to SHM_INLINE_IN_FILE bytes. If the input or the output is outside the file, it is faster for every input that
-// fits into the slot, since the alternative is staging.
+// soon as all members have published it, but then every member reads all inputs. Measured with 2 to 8 ranks, an input
+// in the slot is faster up to SHM_INLINE_IN_FILE bytes. If the input or the output is outside the file, it is faster
+// for every input that fits into the slot, since the alternative is staging.
 static shm_place place_input(const shm_world *world, const ad_call *call, const shm_offer *offer, size_t bytes) {
   int in_file = input_in_file(world, call);
   if (bytes <= (in_file && offer->out ? SHM_INLINE_IN_FILE : SHM_PAYLOAD)) return SHM_INLINE;
@@ -100,17 +101,17 @@ static int needs_staging(const ad_call *call, const shm_offer *offer) {
   return offer->place == SHM_STAGED || (offer->place == SHM_PULLED && call->operation->reduces);
 }
 
-// Returns the offer's `in`: the input's offset in the file or, if the input is pulled, its address. `copy` is the copy
-// of the whole input, if the place is SHM_INLINE.
+// Returns the value of the offer's field `in`: the input's offset in the file or, if the input is pulled, its address.
+// If the place is SHM_INLINE, `copy` is the copy of the whole input.
 static uint64_t input_at(const shm_world *world, const shm_call *c, shm_place place, const void *copy) {
   if (place == SHM_PULLED) return (uint64_t)(uintptr_t)c->call->in;
   const void *in = place == SHM_INLINE ? copy : place == SHM_STAGED ? c->staging : c->call->in;
   return (uint64_t)((const char *)in - world->base);
 }
 
-// Sets *out to a staging buffer for the whole input, if an operation that only copies would otherwise pass its input
-// through staging in at most SHM_STAGING / SHM_STAGE rounds; else to NULL. The caller fills the buffer before it
-// publishes the call, so the readers need not wait for rounds.
+// Sets *out to a staging buffer for the whole input, or to NULL. It does so only for an operation that copies and whose
+// input would otherwise pass through staging in at most SHM_STAGING / SHM_STAGE rounds. The caller fills the buffer
+// before it publishes the call, so the readers need not wait for rounds.
 static ad_status stage_at_once(shm_world *world, const shm_call *c, size_t bytes, shm_offer *offer, void **out) {
   *out = NULL;
   if (c->call->operation->reduces || offer->place != SHM_STAGED || bytes > SHM_STAGING) return AD_OK;
@@ -119,8 +120,8 @@ static ad_status stage_at_once(shm_world *world, const shm_call *c, size_t bytes
   return AD_OK;
 }
 
-// Sets *out to memory for the call's table: in the slot if the table fits, else in the file until the slot is used
-// again.
+// Sets *out to memory for the call's table of counts or messages: in the slot if the table fits, else in the file; the
+// memory is kept until the slot is used again.
 static ad_status place_table(shm_world *world, shm_call *c, shm_slot *slot, size_t bytes, void **out) {
   void **kept = &c->channel->tables[c->sequence % SHM_RING];
   if (*kept) ad_shm_free(world, *kept);
@@ -139,8 +140,8 @@ static void fill_inline(const shm_call *c, size_t bytes, unsigned char *to) {
     ad_copy_shared(to, c->call->in, bytes);
 }
 
-/* Publishes the slot. The other members watch the cache line with `offer` and `published`, so this line is written last
- * and without a pause: if a member reads the line between two writes, this rank has to fetch it back. */
+/* Publishes the slot. The other members poll the cache line with `offer` and `published`, so this line is written
+ * last and without a pause: if a member read the line between two writes, this rank would have to fetch it back. */
 static void publish(const shm_call *c, shm_slot *slot, const shm_offer *offer) {
   const memory_order relaxed = memory_order_relaxed;
   atomic_store_explicit(&slot->claimed, 0, relaxed);
@@ -275,8 +276,8 @@ int ad_shm_match(shm_world *world, shm_call *c) {
   return 1;
 }
 
-// Returns 1 if this rank still waits for the member in this call: until the member publishes it, does its part, or (in
-// mode SHM_AHEAD) consumes it.
+// Returns 1 if this rank still waits for the member in this call: in mode SHM_AHEAD until the member has consumed the
+// call; in all other modes until it has published the call and, in mode SHM_ROUNDS, has done its part.
 static int is_missing(const shm_call *c, uint32_t member) {
   if (c->mode == SHM_AHEAD) return atomic_load(&c->channel->consumed[member].calls) <= c->sequence;
   if (!has_published(c, member)) return 1;

@@ -19,8 +19,8 @@ static uint64_t hash_shape(const ad_group_shape *shape) {
   return hash ^ hash >> 32;
 }
 
-// Makes the group's channel: this rank is the first with a call on the group, and so owns the entry. The slots are
-// zero, like all of a new file.
+// Makes the group's channel and writes it to `entry`: this rank is the first that makes a call on the group, and so
+// owns the entry. The slots are zero, like all memory of a new file.
 static ad_status write_entry(shm_world *world, shm_entry *entry, const ad_call *call) {
   ad_status status = ad_shm_take_channel(world, ad_shm_channel_bytes(call->members), &entry->channel);
   if (status) {
@@ -71,7 +71,8 @@ ad_group_shape ad_shm_entry_shape(shm_control *control, const shm_entry *entry) 
   return shape;
 }
 
-// Returns the element of this rank's hash table with the group's channel, or the free element where that belongs.
+// Returns the element of this rank's hash table that has the group's channel, or else the free element in which the
+// channel belongs.
 static shm_channel **place_in_table(shm_world *world, const ad_group_shape *shape, uint64_t hash) {
   for (uint64_t i = hash;; i++) {
     shm_channel **place = &world->channels[i % world->channel_slots];
@@ -107,7 +108,7 @@ static ad_status make_channel(const shm_world *world, const ad_call *call, const
 
 // Finds this rank's channel of a list of ranks, or makes it.
 static ad_status find_channel_of_list(shm_world *world, const ad_call *call, shm_channel **out) {
-  shm_list *list = world->control->lists;  // replaced when the list is found
+  shm_list *list = world->control->lists;  // only a first value: replaced when the list is found
   shm_channel *channel = world->lists;
   while (channel && channel->shape.list != call->shape.list) channel = channel->next;
   if (!channel) {
@@ -123,7 +124,7 @@ static ad_status find_channel_of_list(shm_world *world, const ad_call *call, shm
 
 static ad_status add_channel(shm_world *world, const ad_call *call, uint64_t hash, shm_channel **out) {
   shm_channel *channel;
-  shm_entry *entry = world->control->entries;  // a value until find_entry replaces it
+  shm_entry *entry = world->control->entries;  // only a first value: find_entry replaces it
   AD_TRY(grow_table(world));
   AD_TRY(find_entry(world, call, hash, &entry));
   AD_TRY(make_channel(world, call, entry, &channel));

@@ -13,9 +13,9 @@ typedef struct shm_channel {
   shm_consumed *consumed;
   shm_slot *slots;
   uint64_t next_sequence;
-  uint64_t consumed_by_all;  // how many calls had been consumed by all members when this rank last looked
-  uint64_t finished;         // bit i: this rank needs nothing more of its i-th call after the first unconsumed one
-  void *tables[SHM_RING];    // tables that are too large for the payload; freed when the slot is used again
+  uint64_t consumed_by_all;  // how many calls all members had consumed when this rank last looked
+  uint64_t finished;         // bit i: call i, counted from this rank's first unconsumed one, is finished on this rank
+  void *tables[SHM_RING];    // tables that are too large for the slot; each is freed when its slot is used again
   const shm_list *list;      // if the group is a list of ranks: the list's entry in the file
   struct shm_channel *next;  // if the group is a list of ranks: the next channel of such a group on this rank
 } shm_channel;

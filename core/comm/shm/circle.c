@@ -37,19 +37,19 @@ static int is_empty(const rank_set *set) {
   return has_all_of(&none, set);
 }
 
-/* What a rank waits for in a long wait, as other ranks see it. */
+/* A rank's long wait, as other ranks see it. */
 typedef struct long_wait {
   uint64_t epoch;
   ad_group_shape shape;   // the group of the call
   const shm_slot *slots;  // the slots of the call's channel; NULL: a transfer
   uint64_t sequence;
   int needs_one;   // 1: one of the ranks in `needs` is enough; 0: all of them are needed
-  rank_set needs;  // ranks that the rank waits for
+  rank_set needs;  // the ranks for which the rank waits
 } long_wait;
 
 typedef struct circle {
   uint32_t ranks[SHM_RANKS_MAX], count;  // the ranks of the circle, in which each waits for the next
-  rank_set stuck, seen;                  // ranks that cannot continue; ranks that were examined
+  rank_set stuck, seen;                  // ranks that, as far as known, cannot continue; ranks that were examined
   long_wait *waits;                      // owned: for each rank in `stuck`, its wait
 } circle;
 
@@ -79,7 +79,7 @@ static void need_any_other(const shm_world *world, uint32_t rank, const ad_group
   }
 }
 
-// Records which ranks a rank needs that waits for a transfer. Returns 0 if it needs none.
+// Records the ranks that rank `rank`, which waits for a transfer, needs. Returns 0 if it needs none.
 static int look_at_transfer(const shm_world *world, uint32_t rank, long_wait *out) {
   const shm_record *record = &world->records[rank];
   uint64_t peer = atomic_load(&record->waits_peer), parcel = atomic_load(&record->waits_parcel);
@@ -96,12 +96,14 @@ static int look_at_transfer(const shm_world *world, uint32_t rank, long_wait *ou
   return 1;
 }
 
-// Returns 1 if the rank has unread messages in its queue, or messages to send for which a queue had no room.
+// Returns 1 if the rank has unread messages in its queue, or unsent messages that did not fit into another rank's
+// queue.
 static int is_busy(const shm_world *world, uint32_t rank) {
   return atomic_load(&world->records[rank].backlog) || !ad_shm_queue_empty(&ad_shm_queues(world->control)[rank]);
 }
 
-// Reads a rank's wait. Returns 0 if the rank is in no long wait, or if its wait changes during the reading.
+// Copies the wait of a rank to *out. Returns 0 if the rank is in no long wait, or if its wait changes during the
+// reading.
 static int look_at(const shm_world *world, uint32_t rank, long_wait *out) {
   const shm_record *record = &world->records[rank];
   *out = (long_wait){.epoch = atomic_load(&record->epoch)};
@@ -119,8 +121,8 @@ static int look_at(const shm_world *world, uint32_t rank, long_wait *out) {
 
 /* ---- whether waiting ranks can continue, and the circle if they cannot ---- */
 
-// Looks at this rank, at the ranks that it waits for, at the ranks that these wait for, and so on. Adds those that wait
-// to `stuck`.
+// Examines this rank, the ranks for which it waits, the ranks for which these wait, and so on. Adds those of them that
+// wait to `stuck`.
 static void look_around(const shm_world *world, circle *found) {
   uint32_t ranks[SHM_RANKS_MAX], count = 0;
   add_rank(&found->seen, world->rank);
@@ -143,7 +145,8 @@ static int can_go_on(const circle *found, uint32_t rank) {
   return wait->needs_one ? !has_all_of(&found->stuck, &wait->needs) : !has_one_of(&found->stuck, &wait->needs);
 }
 
-// Removes ranks from `stuck` that can continue because the ranks they need are not stuck, until no rank can be removed.
+// Removes from `stuck` each rank that can continue because the ranks it needs are not stuck; repeats this until no rank
+// can be removed.
 static void find_stuck(const shm_world *world, circle *found) {
   for (int changed = 1; changed;) {
     changed = 0;
@@ -162,8 +165,9 @@ static uint32_t next_of(const shm_world *world, const circle *found, uint32_t ra
   return next;
 }
 
-// Goes from this rank to a stuck rank that it needs, and so on. Returns 1 if this leads back to this rank: the circle
-// is then in *found. Returns 0 if the circle consists of other ranks, which will find it too.
+// Goes from this rank to a stuck rank that it needs, from there to a stuck rank that that rank needs, and so on.
+// Returns 1 if this leads back to this rank: the circle is then in *found. Returns 0 if the circle consists of other
+// ranks, which will find it too.
 static int walk(const shm_world *world, circle *found) {
   uint32_t rank = world->rank;
   do {
@@ -210,7 +214,7 @@ static void raise_circle(shm_world *world, const circle *found) {
 
 void ad_shm_look_for_circle(shm_world *world) {
   circle found = {.count = 0};
-  if (ad_new(world->ranks, &found.waits)) return;  // no memory now; a later look may find some
+  if (ad_new(world->ranks, &found.waits)) return;  // no memory now: a later look may find some
   look_around(world, &found);
   find_stuck(world, &found);
   if (has_rank(&found.stuck, world->rank) && walk(world, &found) && still_waiting(world, &found))

@@ -37,7 +37,7 @@
 
 enum {
   SHM_LINE = 64,  // bytes of a cache line
-  // Bytes between two fields if different ranks write them, or one rank writes them at different times. The processor
+  // Bytes between two fields that different ranks write, or that one rank writes at different times. The processor
   // fetches cache lines in pairs, so a write to one line disturbs readers of the neighbouring line.
   SHM_PAIR = 128,
   SHM_CHANNELS = 4096,  // most groups in which a world's ranks make calls; a power of two
@@ -56,22 +56,26 @@ typedef struct shm_record {
   _Atomic int32_t pid;
   uint32_t variant;  // the rank's widest kernels (ad_variant)
   uint32_t trait;    // ad_trait_own
-  // epoch is odd while the rank is in a long wait and can advance nothing. The next two fields give the awaited call:
-  // its channel and its sequence number (channel 0: a transfer or a call that spans nodes; see waits_words).
+  // epoch is odd while the rank is in a long wait in which it can advance no call. waits_channel and waits_sequence
+  // identify the awaited call: its channel and its sequence number (channel 0: a transfer or a call that spans nodes;
+  // see waits_words).
   _Atomic uint64_t epoch;
   _Atomic uint64_t waits_channel, waits_sequence;
-  // If the rank waits for a transfer: the peer's rank + 1 or SHM_ANY_RANK (0: it waits for no peer); the channel offset
-  // of the list to which the peer must belong (0: the world); the offset of a send's parcel (0: it is a receive).
+  // Only if the rank waits for a transfer. waits_peer: the peer's rank + 1, or SHM_ANY_RANK (0: it waits for no peer).
+  // waits_list: the channel offset of the list to which the peer must belong (0: the world). waits_parcel: the offset
+  // of a send's parcel (0: it is a receive).
   _Atomic uint64_t waits_peer, waits_list, waits_parcel;
   _Atomic uint32_t backlog;  // 1: the rank has messages to send for which the queues had no free cell yet
   int32_t exit_status;       // exit status of a rank that left without closing; else 0
-  // A word that the other ranks try to read: its address in this rank's process (0: they are not permitted to), its
-  // value.
+  // A word that the other ranks try to read to find out whether they may. probe_at: its address in this rank's process
+  // (0: they are not permitted to read it); probe_holds: its value.
   uint64_t probe_at, probe_holds;
-  // For the watchdog: how many calls the rank has published; channel and sequence number of its last call.
+  // For the watchdog. calls: how many calls the rank has published; last_channel and last_sequence: channel and
+  // sequence number of its last call.
   _Alignas(SHM_LINE) _Atomic uint64_t calls;
   _Atomic uint64_t last_channel, last_sequence;
-  // The rank's last transfer or call that spans nodes (channel 0). waits_words: a sentence on what the rank waits for.
+  // last_op and last_site describe the rank's last transfer or call that spans nodes (channel 0). waits_words: a
+  // sentence on what the rank waits for.
   uint32_t last_op;
   char last_site[AD_SITE_MAX], waits_words[SHM_WORDS];
 } shm_record;
@@ -95,18 +99,19 @@ typedef struct shm_list {
 typedef struct shm_control {
   uint64_t magic, file_bytes, ranks;
   uint64_t records_start, queues_start, channels_start, channels_bytes, regions_start, region_bytes;
-  uint64_t joining;   // how many ranks join this file: those of this node, if the world has several nodes
-  uint64_t launcher;  // the process that started the ranks or their parents; 0: each rank's own parent started it
+  uint64_t joining;  // how many ranks join this file: those of this node, if the world has several nodes
+  uint64_t
+      launcher;  // the process of addend's launcher, an ancestor of all ranks; 0: another launcher started the ranks
   // One cache line that every call reads and that is hardly ever written.
   _Alignas(SHM_LINE) _Atomic uint32_t failed;  // 0: no error; 1: an error is being written; 2: fail_* are valid
   _Atomic uint32_t sleepers;
   _Alignas(SHM_LINE) _Atomic uint32_t joined;
-  // how many ranks tried to read all others' memory; 1: some rank could not read it
+  // tried: how many ranks have tried to read the memory of all other ranks; unreadable 1: some rank could not read it
   _Atomic uint32_t tried, unreadable;
   _Atomic uint64_t cores[SHM_CORES_MAX / 64];  // bit i: some rank may run on core i
   _Atomic uint64_t channels_used;
-  _Atomic uint64_t promised;         // bytes of pages that ranks have begun to make and have not made yet
-  uint32_t fail_status, fail_cause;  // ad_status: what calls return; the reason that the failing rank gave
+  _Atomic uint64_t promised;         // bytes of memory pages that ranks are about to make and have not made yet
+  uint32_t fail_status, fail_cause;  // ad_status: the error that calls return; the cause that the failing rank gave
   int32_t fail_rank;
   char fail_text[AD_MESSAGE_MAX];
   _Atomic uint32_t lists_locked, lists_used;

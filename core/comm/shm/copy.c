@@ -1,5 +1,5 @@
-/* For operations without a reduction: lists the segments that are copied to each destination, and compares the tables
- * in which members publish their counts and messages. */
+/* For operations that only copy: lists the segments that each destination receives, and compares the tables in which
+ * members publish their counts and messages. */
 #include "comm/shm/copy.h"
 
 #include <string.h>
@@ -56,8 +56,8 @@ static const shm_message *messages_of(const shm_world *world, const shm_call *c,
   return ad_shm_at(world, ad_shm_slot(c, member)->offer.table);
 }
 
-// Returns the index of the table's first send (or receive) whose peer is `peer` or a later member. Tables have sends
-// first, and are then sorted by peer.
+// Returns the index, in a member's table, of the first send (or, if `sends` is 0, receive) whose peer is `peer` or a
+// later member. A table has sends first; sends and receives are each sorted by peer.
 static uint32_t first_entry(const shm_message *table, uint32_t entries, int sends, uint32_t peer) {
   uint32_t first = 0, end = entries;
   while (first < end) {
@@ -71,8 +71,8 @@ static uint32_t first_entry(const shm_message *table, uint32_t entries, int send
   return first;
 }
 
-// Returns the index of message number n that `member` sends to (or receives from) `peer`, or -1 if there are fewer
-// messages.
+// Returns the index, in the table of `member`, of the n-th message that `member` sends to (or, if `sends` is 0,
+// receives from) `peer`; -1 if there are fewer messages.
 static int64_t find_message(const shm_world *world, const shm_call *c, uint32_t member, uint32_t peer, int sends,
                             uint32_t n) {
   const shm_message *table = messages_of(world, c, member);
@@ -88,7 +88,8 @@ static ad_reported_block reported_block(const shm_call *c, uint32_t member, uint
                              ad_shm_reported_call(ad_shm_slot(c, member), shape)};
 }
 
-// Returns 1 if in an all_to_all each member sends to each other member as many elements as the receiver expects.
+// Returns 1 if in an all_to_all each member sends to each other member as many elements as that member expects. If not,
+// appends the difference to `words`.
 static int starts_match(const shm_world *world, const shm_call *c, ad_text *words) {
   for (uint32_t i = 0; i < c->channel->members; i++) {
     for (uint32_t j = 0; j < c->channel->members; j++) {
@@ -103,7 +104,8 @@ static int starts_match(const shm_world *world, const shm_call *c, ad_text *word
   return 1;
 }
 
-// Describes message number n of a member's table, for error messages; n < 0: the member has no such message.
+// Describes the message with index n in a member's table, for error messages. A negative n means that the member has no
+// such message.
 static ad_reported_message reported_message(const shm_world *world, const shm_call *c, uint32_t member, int64_t n) {
   ad_reported_message reported = {.rank = ad_shape_rank(&c->channel->shape, member),
                                   .site = ad_shm_slot(c, member)->site};
@@ -115,8 +117,8 @@ static ad_reported_message reported_message(const shm_world *world, const shm_ca
   return reported;
 }
 
-// Compares the two sides of message number n from member i to member j. Returns 1 if they match, 0 if not, -1 if
-// neither side has such a message.
+// Compares the two sides of the n-th message from member i to member j. Returns 1 if they match, 0 if not, -1 if
+// neither side has an n-th message.
 static int pair_matches(const shm_world *world, const shm_call *c, uint32_t i, uint32_t j, uint32_t n, ad_text *words) {
   int64_t sent = find_message(world, c, i, j, 1, n), received = find_message(world, c, j, i, 0, n);
   if (sent < 0 && received < 0) return -1;
@@ -146,14 +148,15 @@ int ad_shm_tables_match(const shm_world *world, const shm_call *c, ad_text *word
 
 /* ---- the segments that one member reads ---- */
 
-// Returns the address for `at`, which is from a member's offer or table; NULL if the bytes pass through staging. If the
-// bytes are pulled, it is an address in the member's process, which must not be dereferenced here.
+// Returns the address that `at`, a number from a member's offer or table, stands for; NULL if the bytes pass through
+// staging. If the bytes are pulled, it is an address in the member's process, which must not be dereferenced here.
 static const char *offered_address(const shm_world *world, const shm_slot *slot, uint64_t at) {
   if (slot->offer.place == SHM_STAGED) return NULL;
   return slot->offer.place == SHM_PULLED ? (const char *)(uintptr_t)at : ad_shm_at(world, at);
 }
 
-// Returns where this rank finds a member's input. Its own input is the call's buffer, which need not be in the file.
+// Returns the address at which this rank finds a member's input. This rank's own input is the call's buffer, which need
+// not be in the file.
 static const char *input_of(const shm_world *world, const shm_call *c, uint32_t member) {
   const shm_slot *slot = ad_shm_slot(c, member);
   if (member == c->channel->index) return c->call->in;
@@ -166,9 +169,9 @@ static char *output_of(const shm_world *world, const shm_call *c, uint32_t membe
 
 static const char *plus(const char *start, uint64_t bytes) { return start ? start + bytes : NULL; }
 
-// Returns the segment from `source` to `destination`. The stream of an all_to_all begins with the block for the member
-// after the sender, continues with the next members round to the first, and leaves out the sender's own block. So
-// members do not all send to the same member first.
+// Returns the segment of an all_to_all from `source` to `destination`. The stream of a sender begins with its block for
+// the next member, continues with the blocks for the members after it, then for those from the first member on, and
+// leaves out the sender's own block. So members do not all send to the same member first.
 static shm_segment pair_segment(const shm_world *world, const shm_call *c, uint32_t destination, uint32_t source) {
   size_t element = c->call->element, equal = c->call->count;
   const uint64_t *sends = in_starts(world, c, source);
@@ -185,7 +188,7 @@ static shm_segment pair_segment(const shm_world *world, const shm_call *c, uint3
   return segment;
 }
 
-// Returns the segment with what `destination` gets from `source` of segment `part` of the full value. The source's
+// Returns the segment that `destination` gets from `source` of segment number `part` of the full value. The source's
 // stream is its whole input.
 static shm_segment piece_segment(const shm_world *world, const shm_call *c, uint32_t destination, uint32_t source,
                                  size_t part) {
@@ -198,7 +201,7 @@ static shm_segment piece_segment(const shm_world *world, const shm_call *c, uint
                        .stream = piece.in * element};
 }
 
-// Returns segment number n that `destination` receives in an exchange.
+// Returns the n-th segment (message) that `destination` receives in an exchange.
 static shm_segment exchange_segment(const shm_world *world, const shm_call *c, uint32_t destination, uint32_t n) {
   const shm_message *table = messages_of(world, c, destination);
   uint32_t entries = ad_shm_slot(c, destination)->offer.entries, at = first_entry(table, entries, 0, 0) + n;
@@ -218,9 +221,9 @@ uint32_t ad_shm_pieces(const ad_call *call, uint32_t destination) {
   return (operation->in_on_root ? 1 : call->members) * (uint32_t)ad_call_parts(call);
 }
 
-// Returns the source of piece number n. All members copy from the same source first: one member fetches the bytes into
-// the shared cache, and the others find them there. Measured: 16 MiB take three quarters of the time that they take if
-// each member starts with another source.
+// Returns the source of the n-th piece that a member copies. All members copy from the same source first: one member
+// fetches the bytes into the shared cache, and the others find them there. Measured: 16 MiB take three quarters of the
+// time that they take if each member starts with another source.
 static uint32_t source_of(const ad_call *call, uint32_t n) {
   return call->operation->in_on_root ? call->root : n / (uint32_t)ad_call_parts(call);
 }
@@ -250,8 +253,8 @@ shm_segment ad_shm_segment(const shm_world *world, const shm_call *c, uint32_t d
 
 /* ---- copying this member's blocks through the staging buffer ---- */
 
-// Copies those of the stream's bytes [start, start + bytes) that `from` contains; `from` begins at byte `from_start` of
-// the stream.
+// Copies to `to` those of the bytes [start, start + bytes) of a stream that are in the buffer `from`. The first byte of
+// `from` is byte `from_start` of the stream.
 static void copy_part(const char *from, uint64_t from_start, uint64_t from_bytes, uint64_t start, size_t bytes,
                       char *to) {
   uint64_t first = start > from_start ? start : from_start;
@@ -259,8 +262,8 @@ static void copy_part(const char *from, uint64_t from_start, uint64_t from_bytes
   if (first < end) ad_copy_shared(to + (first - start), from + (first - from_start), end - first);
 }
 
-// Copies bytes [start, start + bytes) of the stream of an exchange, which is all messages that this member sends, one
-// after another.
+// Copies bytes [start, start + bytes) of this member's stream in an exchange. The stream consists of all messages that
+// this member sends, one after another.
 static void copy_messages(const ad_call *call, uint64_t start, size_t bytes, char *to) {
   uint64_t at = 0;
   for (size_t i = 0; i < call->message_count; i++) {

@@ -18,13 +18,13 @@ typedef struct shm_segment {
   size_t bytes;
   uint64_t stream;  // offset in the source's stream (all bytes that pass through the source's staging buffer, in order)
 } shm_segment;
-/* Return how many pieces (ad_call_piece) `destination` receives, and piece number n of them. Some may be empty. Not for
- * messages. */
+/* ad_shm_pieces returns the number of pieces (ad_call_piece) that `destination` receives, ad_shm_piece the n-th of
+ * these pieces, which may be empty. Not for messages. */
 uint32_t ad_shm_pieces(const ad_call *call, uint32_t destination);
 ad_comm_piece ad_shm_piece(const ad_call *call, uint32_t destination, uint32_t n);
 /* Returns how many segments `destination` receives: a segment for each piece, or for each message. */
 uint32_t ad_shm_segments(const shm_world *world, const shm_call *c, uint32_t destination);
-/* Returns segment number n of those that `destination` receives. */
+/* Returns the n-th segment that `destination` receives. */
 shm_segment ad_shm_segment(const shm_world *world, const shm_call *c, uint32_t destination, uint32_t n);
 /* Copies bytes [start, start + bytes) of this member's stream to `to`. */
 void ad_shm_copy_stream(const shm_call *c, uint64_t start, size_t bytes, char *to);

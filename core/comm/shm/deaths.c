@@ -1,6 +1,6 @@
-/* Finds out by a descriptor (pidfd_open) that a process has ended. The descriptor stays with that process even if
- * another process later gets the same pid, and also shows the end of a process whose parent has not collected its exit
- * status yet. */
+/* Finds out by means of a descriptor (pidfd_open) that a process has ended. The descriptor stays with that process
+ * even if another process later gets the same pid, and it shows the end of a process even if its parent has not
+ * collected the exit status yet. */
 #include "comm/shm/deaths.h"
 
 #include <errno.h>
@@ -11,7 +11,10 @@
 #include "base/text.h"
 #include "comm/shm/error.h"
 
-enum { UNWATCHED = -1, ENDED = -2 };  // values that are no descriptor
+enum {
+  UNWATCHED = -1,
+  ENDED = -2
+};  // values in place of a descriptor: the process is not watched; its end was noticed already
 
 static int watch(int32_t pid) {
   int fd = (int)syscall(SYS_pidfd_open, pid, 0);

@@ -1,4 +1,4 @@
-/* For ranks that no launcher of addend's started: finds out whether their processes still run. */
+/* For ranks that addend's launcher did not start: finds out whether their processes still run. */
 #ifndef COMM_SHM_DEATHS_H
 #define COMM_SHM_DEATHS_H
 #include "comm/shm/world.h"

@@ -38,7 +38,7 @@ typedef enum shm_whereabouts {
   SHM_IN_ENVELOPE,
   SHM_IN_FILE,     // `at` is an offset
   SHM_IN_PROCESS,  // `at` is an address of the sender's
-  SHM_ELSEWHERE    // from another node: `at` is backend mpi's record in this process, to be freed
+  SHM_ELSEWHERE    // from another node: `at` is the address of backend mpi's record in this process, to be freed
 } shm_whereabouts;
 
 /* What a sender puts into the receiver's queue for each message. */
@@ -55,7 +55,7 @@ typedef struct shm_envelope {
 
 /* An element of a queue, for one envelope. */
 typedef struct shm_cell {
-  _Alignas(SHM_LINE) _Atomic uint64_t published;  // number of the envelope in this cell, plus 1
+  _Alignas(SHM_LINE) _Atomic uint64_t published;  // the number of the envelope that this cell contains, plus 1
   shm_envelope envelope;
 } shm_cell;
 
@@ -75,12 +75,13 @@ typedef enum shm_parcel_state {
   SHM_WITHDRAWN
 } shm_parcel_state;
 
-/* A piece of the sender's memory in the file. Its state decides which of the two sides of a message copies the
- * bytes. */
+/* A piece of the sender's memory in the file, for a message that does not fit into its envelope. Its state decides
+ * which of the two sides of the message copies the bytes. */
 typedef struct shm_parcel {
   _Alignas(SHM_PAIR) _Atomic uint32_t state;  // shm_parcel_state
   uint64_t copy;                              // offset to which the bytes were copied; valid in state COPIED
-  // Used by the sender alone: the next parcel in its list; memory of the file that is freed with this parcel.
+  // Used by the sender alone: the next parcel in its list of parcels; memory of the file that is freed with this
+  // parcel.
   struct shm_parcel *next;
   void *memory;
   _Alignas(SHM_PAIR) unsigned char room[SHM_ROOM];

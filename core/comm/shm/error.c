@@ -24,7 +24,7 @@ void ad_shm_raise_own(shm_world *world, ad_status cause) {
   ad_shm_raise(world->control, world->rank, AD_PEER_FAILED, cause, words);
 }
 
-// Waits while another rank writes the error's text, but at most 500 ms, since that rank may have died.
+// If another rank is writing the error's text, first waits for it, but at most 500 ms, since that rank may have died.
 ad_status ad_shm_error(const shm_control *control) {
   const struct timespec millisecond = {.tv_nsec = 1000000};
   for (int i = 0; i < 500 && atomic_load_explicit(&control->failed, memory_order_acquire) == 1; i++)

@@ -30,8 +30,8 @@ static uint64_t magic(void) {
   return ad_random_bits(ad_random_stream("addend " AD_SHM_VERSION), layout, 0);
 }
 
-// Computes the layout of the file. `plan` must be zero; it is on the heap, since its tables are too large for the
-// stack.
+// Computes the layout of the file in `plan`, which must be zero. `plan` is on the heap, since its tables are too large
+// for the stack.
 static void plan_file(uint32_t ranks, size_t region_bytes, shm_control *plan) {
   plan->magic = magic();
   plan->ranks = plan->joining = ranks;

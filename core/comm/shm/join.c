@@ -1,5 +1,5 @@
-/* Joins a world and opens it: the world for which a launcher of addend started this process, or a new world of this
- * process alone. */
+/* Joins a world and opens it as a comm. It is the world for which addend's launcher started this process, or a new
+ * world of this process alone. */
 #include "comm/shm/join.h"
 
 #include <errno.h>
@@ -46,8 +46,8 @@ static void agree_on_kernels(const shm_world *world) {
   ad_trait_choose(trait);
 }
 
-// Adds the cores on which this rank may run to the world's set. Each rank may be bound to one core, so all ranks add
-// theirs.
+// Adds the cores on which this rank may run to the world's set of cores. All ranks add their cores, since each rank may
+// be bound to another core.
 static void show_cores(const shm_world *world) {
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof cores, &cores)) return;
@@ -55,7 +55,8 @@ static void show_cores(const shm_world *world) {
     if (CPU_ISSET(i, &cores)) atomic_fetch_or(&world->control->cores[i / 64], 1ull << i % 64);
 }
 
-// Lets ranks spin and be patient only if there are as many cores as ranks.
+// Sets how long this rank spins in waits, and how patient it is with other members: both are 0 unless there are as many
+// cores as ranks.
 static void choose_patience(shm_world *world) {
   uint32_t count = 0;
   for (int i = 0; i < SHM_CORES_MAX / 64; i++)
@@ -65,7 +66,7 @@ static void choose_patience(shm_world *world) {
   world->patience = world->crowded ? 0 : 40;
 }
 
-// Registers this process in the rank's record, unless another process has done so.
+// Registers this process in the rank's record; fails if another process is registered there.
 static ad_status take_place(shm_world *world) {
   shm_record *record = &world->records[world->rank];
   uint32_t absent = SHM_ABSENT;
@@ -114,7 +115,8 @@ static void describe_world(int fd, shm_control *control, uint32_t rank, shm_worl
   world->sleep_longest = 50000000;
 }
 
-/* Opens what a rank needs to take part in its world, and waits for the other ranks. `pids` is that of ad_shm_join. */
+/* Prepares this rank's data structures for its world, joins the world, and waits for the other ranks. `pids` is that
+ * of ad_shm_join. */
 static ad_status begin_world(shm_world *world, const int32_t *pids) {
   AD_TRY(ad_shm_map_begin(world));
   AD_TRY(ad_shm_transfers_begin(world));
@@ -214,7 +216,8 @@ ad_status ad_shm_open(ad_comm **out) {
   uint32_t rank = 0;
   shm_control *control = NULL;
   AD_TRY(map_inherited(&fd, &rank, &control));
-  // Also if a shell is between launcher and rank. The rank's children do not inherit this.
+  // Kills this process if its parent ends, also if the parent is a shell between launcher and rank. The rank's children
+  // do not inherit this.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   fcntl(fd, F_SETFD, FD_CLOEXEC);
   return open_world(fd, control, rank, out);

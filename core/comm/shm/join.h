@@ -4,12 +4,14 @@
 #include "addend/comm.h"
 #include "comm/shm/world.h"
 
-/* Joins the world as `rank` and waits for the other ranks. Takes ownership of fd and `control`, also on failure. `pids`
- * has each rank's process, which this rank watches from now on; NULL: the launcher watches the processes. */
+/* Joins the world as rank `rank` and waits for the other ranks. Takes ownership of fd and `control`, also on
+ * failure. `pids` has the process id of each rank; this rank watches these processes from now on. NULL: the launcher
+ * watches them. */
 ad_status ad_shm_join(int fd, shm_control *control, uint32_t rank, const int32_t *pids, shm_world **out) AD_CHECKED;
 /* Returns 1 if `addend run` or ad_launch started this process as a rank. */
 int ad_shm_launched(void);
-/* Opens the world of the launcher that started this process; ad_shm_open_alone opens a new world of one rank. */
+/* ad_shm_open opens the world of the launcher that started this process; ad_shm_open_alone opens a new world of one
+ * rank. */
 ad_status ad_shm_open(ad_comm **out) AD_CHECKED;
 ad_status ad_shm_open_alone(ad_comm **out) AD_CHECKED;
 

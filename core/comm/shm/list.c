@@ -1,8 +1,8 @@
-/* The channels of groups that are lists of ranks, in a table that all ranks share. Each list in use has an entry. When
- * all members have released a list, its channel is cleared, and the entry is free for another list of equally many
- * ranks. Making and releasing lists is rare, so both search the table under one lock. A list on which no call was made
- * gets its entry when a member releases it, so that the entry counts the releases of all members. What each rank keeps
- * about its lists is in channel.c and release.c. */
+/* The channels of groups that are lists of ranks. The file has a table of them that all ranks share, with an entry
+ * for each list in use. When all members have released a list, its channel is cleared, and the entry is free for
+ * another list of equally many ranks. Making and releasing lists is rare, so both search the table under one lock. A
+ * list on which no call was made gets its entry when a member releases it, so that the entry counts the releases of all
+ * members. The data that each rank keeps about its lists is in channel.c and release.c. */
 #include "comm/shm/list.h"
 
 #include <sched.h>
@@ -15,7 +15,7 @@ static ad_status lock(const shm_world *world) {
   uint32_t open = 0;
   while (!atomic_compare_exchange_weak_explicit(&world->control->lists_locked, &open, 1, memory_order_acquire,
                                                 memory_order_relaxed)) {
-    if (ad_shm_failed(world)) return ad_shm_error(world->control);  // the rank that has the lock may have died
+    if (ad_shm_failed(world)) return ad_shm_error(world->control);  // the rank that holds the lock may have died
     open = 0;
     sched_yield();
   }
@@ -42,7 +42,8 @@ static int64_t *ranks_of(const shm_world *world, const shm_entry *entry) {
   return ad_shm_at(world, entry->channel + ad_shm_channel_bytes(entry->members));
 }
 
-// Returns the list's entry, or else a free entry that fits the list, or NULL if the table is full.
+// Returns the entry of the list with this shape; else a free entry with room for such a list; else, if the table is
+// full, NULL.
 static shm_list *find_place(const shm_world *world, const ad_group_shape *shape) {
   shm_control *control = world->control;
   uint32_t used = atomic_load(&control->lists_used);
@@ -66,7 +67,7 @@ static ad_status make_channel(const shm_world *world, shm_list *list, uint32_t m
   return AD_OK;
 }
 
-// Makes a free entry the entry of a list.
+// Fills a free entry for the list with this shape.
 static ad_status begin_list(const shm_world *world, shm_list *list, const ad_group_shape *shape) {
   uint32_t members = (uint32_t)ad_shape_members(shape);
   if (!list->entry.channel) AD_TRY(make_channel(world, list, members));

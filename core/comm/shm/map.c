@@ -1,14 +1,14 @@
-/* Maps the pages of peers' large buffers before they are read. In each step, chance decides which rank takes which
- * chunk and so reads which page. Every reader therefore maps the whole buffer before its first use: then no later step
- * has to map new pages, and the memory that the kernel counts for each rank is the same in every run. Small buffers are
- * not mapped in advance. */
+/* Maps the pages of peers' large buffers before they are read. In each step, chance decides which rank works on
+ * which chunk and so reads which page. Every reader therefore maps the whole buffer before its first use: then no later
+ * step has to map new pages, and the memory that the kernel counts for each rank is the same in every run. Small
+ * buffers are not mapped in advance. */
 #include <sys/mman.h>
 #include "base/memory.h"
 #include "comm/shm/memory.h"
 #include "comm/shm/parts.h"
 
-// Bytes of a piece of the file; a bit for each piece records whether it is mapped. Large blocks start at a multiple of
-// this.
+// Bytes of a piece of the file; a bit for each piece records whether it is mapped. Large blocks start at multiples of
+// this number.
 static const uint64_t granule = 2u << 20;
 
 ad_status ad_shm_map_begin(shm_world *world) {

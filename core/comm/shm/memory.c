@@ -54,8 +54,9 @@ static ad_status no_room(size_t bytes, const char *why) {
   return ad_fail(AD_MEMORY, "the %zu bytes of memory that ranks share cannot be allocated, because %s", bytes, why);
 }
 
-// The kernel promises more memory than it has, and kills some process when memory runs out. So a large request is first
-// compared with the memory left, minus the bytes of pages that ranks have begun to make and not made yet (`promised`).
+// Reserves memory before its pages are made. The kernel grants more memory than it has, and kills some process when
+// memory runs out. So a large request is first compared with the memory left, minus the bytes of pages that ranks are
+// about to make and have not made yet (`promised`).
 static ad_status promise(shm_world *world, uint64_t bytes) {
   ad_memory_room room;
   ad_process_memory_room("", &room);
@@ -79,7 +80,7 @@ static int make_piece(const shm_world *world, uint64_t start, uint64_t bytes) {
 }
 
 // Makes the pages piece by piece. While a piece is made, its bytes count twice, as promised and as used; small pieces
-// keep this error small. A block this large starts at the start of a page.
+// keep this error small. A block this large starts at the beginning of a page.
 static ad_status make_many_pages(shm_world *world, uint64_t start, uint64_t bytes) {
   uint64_t made = 0, next = 0, piece = 64u << 20;
   AD_TRY(promise(world, bytes));
@@ -92,7 +93,8 @@ static ad_status make_many_pages(shm_world *world, uint64_t start, uint64_t byte
   if (made == bytes) return AD_OK;
   ad_status status = no_room(bytes, strerror(errno));
   atomic_fetch_sub(&world->control->promised, bytes - made);
-  uint64_t touched = made + next == bytes ? bytes - 4096 : made + next;  // the last page may also be the next block's
+  uint64_t touched =
+      made + next == bytes ? bytes - 4096 : made + next;  // the last page may also belong to the next block
   (void)fallocate(world->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)start, (off_t)touched);
   return status;
 }
@@ -138,7 +140,7 @@ static shm_block *find_room(shm_world *world, uint64_t bytes) {
 static void join_free(shm_world *world) {
   shm_block *block = world->blocks, *next;
   while (block && (next = block->next)) {
-    // A block that was never used is not joined with a used one, since it is known to be zero.
+    // A block that was never used is known to be zero; it is not joined with a used block.
     if (block->used || next->used || block->dirty != next->dirty) {
       block = next;
       continue;
@@ -174,8 +176,8 @@ static void free_block(shm_world *world, const void *memory) {
     }
 }
 
-// Frees memory that this rank shared and all ranks have freed, and the records of other ranks' memory that this rank
-// has freed.
+// Frees the memory that this rank made and that all its holders have freed, and the records of memory that other ranks
+// made and that this rank has freed.
 static void sweep_shared(shm_world *world) {
   for (shm_shared **link = &world->shared; *link;) {
     shm_shared *shared = *link;
@@ -224,7 +226,8 @@ void ad_shm_free(shm_world *world, void *memory) {
   sweep_shared(world);
 }
 
-// Records that this rank uses memory that it shares with other ranks.
+// Records that this rank is a holder of memory that it shares with other ranks. `owned` is 1 if this rank made the
+// memory.
 static ad_status hold(shm_world *world, void *memory, _Atomic uint32_t *holders, int owned) {
   shm_shared *shared;
   AD_TRY(ad_new(1, &shared));
@@ -274,7 +277,7 @@ void ad_shm_give_staging(shm_world *world, void *staging) {
   if (staging) world->stagings[world->staging_count++] = staging;
 }
 
-// Returns those kept staging buffers that no member reads any more to the free ones.
+// Moves those kept staging buffers that no member reads any more to the free ones.
 void ad_shm_look_at_kept(shm_world *world) {
   uint32_t left = 0;
   for (uint32_t i = 0; i < world->kept_count; i++) {

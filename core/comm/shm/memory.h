@@ -16,16 +16,16 @@ void ad_shm_free(shm_world *world, void *memory);
 /* The backend's functions `share` and `attach`; ad_shm_free frees the memory that either of them returned. */
 ad_status ad_shm_share(shm_world *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) AD_CHECKED;
 ad_status ad_shm_attach(shm_world *world, size_t bytes, const ad_shared_token *token, void **out) AD_CHECKED;
-/* Take and return a staging buffer, through which values pass that are outside the file. It has two halves of SHM_STAGE
- * bytes for inputs, then two for results. */
+/* ad_shm_take_staging takes a staging buffer, through which values outside the file pass; ad_shm_give_staging
+ * returns it. The buffer has two halves of SHM_STAGE bytes for inputs, then two for results. */
 ad_status ad_shm_take_staging(shm_world *world, void **out) AD_CHECKED;
 void ad_shm_give_staging(shm_world *world, void *staging);
-/* Takes a staging buffer that is returned after all members have consumed the call. *out is NULL if too many are
- * kept. */
+/* Takes a staging buffer that is kept until all members have consumed the call and is then free again. *out is NULL
+ * if too many buffers are kept. */
 ad_status ad_shm_keep_staging(shm_world *world, const shm_call *c, void **out) AD_CHECKED;
-/* Returns those kept staging buffers that no member reads any more. */
+/* Moves those kept staging buffers that no member reads any more to the free ones. */
 void ad_shm_look_at_kept(shm_world *world);
-/* Frees this rank's records of its memory, and stops sharing the memory that it shares with other ranks. */
+/* Frees this rank's records of its memory, and stops sharing memory with other ranks. */
 void ad_shm_free_all(shm_world *world);
 
 /* ---- in map.c: mapping the world's file ---- */
