@@ -99,9 +99,8 @@ typedef struct shm_list {
 typedef struct shm_control {
   uint64_t magic, file_bytes, ranks;
   uint64_t records_start, queues_start, channels_start, channels_bytes, regions_start, region_bytes;
-  uint64_t joining;  // how many ranks join this file: those of this node, if the world has several nodes
-  uint64_t
-      launcher;  // the process of addend's launcher, an ancestor of all ranks; 0: another launcher started the ranks
+  uint64_t joining;   // how many ranks join this file: those of this node, if the world has several nodes
+  uint64_t launcher;  // the launcher, an ancestor of all ranks; 0: another launcher started the ranks
   // One cache line that every call reads and that is hardly ever written.
   _Alignas(SHM_LINE) _Atomic uint32_t failed;  // 0: no error; 1: an error is being written; 2: fail_* are valid
   _Atomic uint32_t sleepers;

@@ -11,10 +11,7 @@
 #include "base/text.h"
 #include "comm/shm/error.h"
 
-enum {
-  UNWATCHED = -1,
-  ENDED = -2
-};  // values in place of a descriptor: the process is not watched; its end was noticed already
+enum { UNWATCHED = -1, ENDED = -2 };  // in place of a descriptor: not watched; its end was noticed
 
 static int watch(int32_t pid) {
   int fd = (int)syscall(SYS_pidfd_open, pid, 0);

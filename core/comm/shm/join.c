@@ -55,8 +55,8 @@ static void show_cores(const shm_world *world) {
     if (CPU_ISSET(i, &cores)) atomic_fetch_or(&world->control->cores[i / 64], 1ull << i % 64);
 }
 
-// Sets how long this rank spins in waits, and how patient it is with other members: both are 0 unless there are as many
-// cores as ranks.
+// Sets how long this rank spins in waits, and how patient it is with other members: both are 0 unless there are at
+// least as many cores as ranks.
 static void choose_patience(shm_world *world) {
   uint32_t count = 0;
   for (int i = 0; i < SHM_CORES_MAX / 64; i++)

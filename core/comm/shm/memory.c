@@ -93,8 +93,7 @@ static ad_status make_many_pages(shm_world *world, uint64_t start, uint64_t byte
   if (made == bytes) return AD_OK;
   ad_status status = no_room(bytes, strerror(errno));
   atomic_fetch_sub(&world->control->promised, bytes - made);
-  uint64_t touched =
-      made + next == bytes ? bytes - 4096 : made + next;  // the last page may also belong to the next block
+  uint64_t touched = made + next == bytes ? bytes - 4096 : made + next;  // the last page may be the next block's too
   (void)fallocate(world->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)start, (off_t)touched);
   return status;
 }

@@ -1,7 +1,8 @@
-/* Calls in which each member does its own part. In small calls all inputs are in the slots. In other calls some buffers
- * are outside the file: they are read from their processes, or pass through staging in rounds. Even and odd rounds use
- * different halves of the staging buffer, so round p overwrites the values of round p - 2. Three counters in each slot
- * say how many rounds the slot's member has finished: staged, reduced, copied. */
+/* Calls in which each member does its own part. In small calls all inputs are in the slots. In all other such calls
+ * some buffers are outside the file: they are read from their processes, or pass through staging in rounds. Even and
+ * odd rounds use different halves of the staging buffer, so round p overwrites the values of round p - 2. Three
+ * counters in each member's slot (staged, reduced, copied) say how many rounds the member has finished in each of these
+ * ways. */
 #include "comm/leaf_ranges.h"
 #include "kernels/kernels.h"
 #include "comm/shm/copy.h"
@@ -55,8 +56,8 @@ static int copy_segment(shm_world *world, shm_call *c, const shm_segment *segmen
   return 1;
 }
 
-// Copies all segments that do not pass through staging. Returns 0 if one could not be read; the next call of this
-// function continues with that one.
+// Copies all segments that do not pass through staging. Returns 0 if a segment could not be read; the next call of this
+// function continues with that segment.
 static int copy_unstaged(shm_world *world, shm_call *c) {
   uint32_t own = c->channel->index, segments = ad_shm_segments(world, c, own);
   for (; c->next_segment < segments; c->next_segment++) {
@@ -81,7 +82,8 @@ static const uint32_t all_rounds = UINT32_MAX;
 
 static uint32_t divide_up(uint64_t n, uint64_t by) { return (uint32_t)((n + by - 1) / by); }
 
-// Returns 1 if every other member's counter, which is at byte `counter` of its slot, is larger than `round`.
+// Returns 1 if one of the counters of every other member is larger than `round`. `counter` is the byte offset of that
+// counter in a slot.
 static int others_past(const shm_call *c, size_t counter, int64_t round) {
   for (uint32_t i = 0; i < c->channel->members; i++) {
     const char *slot = (const char *)ad_shm_slot(c, i);
@@ -95,7 +97,7 @@ static int staged_past(const shm_call *c, int64_t round) { return others_past(c,
 static int reduced_past(const shm_call *c, int64_t round) { return others_past(c, offsetof(shm_slot, reduced), round); }
 static int copied_past(const shm_call *c, int64_t round) { return others_past(c, offsetof(shm_slot, copied), round); }
 
-// Publishes that this member has finished `rounds` of its `last` rounds.
+// Publishes in *counter that this member has finished `rounds` of its `last` rounds.
 static void advance(shm_world *world, const shm_call *c, _Atomic uint32_t *counter, uint32_t rounds, uint32_t last) {
   atomic_store_explicit(counter, rounds < last ? rounds : all_rounds, memory_order_release);
   ad_shm_wake(world, c->channel);
@@ -107,8 +109,8 @@ static uint32_t stream_rounds(const shm_slot *slot) {
   return slot->offer.place == SHM_STAGED ? divide_up(slot->stream, SHM_STAGE) : 0;
 }
 
-// Stages the next round of this member's stream. Returns 0 if no round is left, or if the round's half of the buffer is
-// not free yet.
+// Copies the bytes of the next round of this member's stream into staging. Returns 0 if no round is left, or if the
+// round's half of the staging buffer is not free yet.
 static int stage_stream(shm_world *world, shm_call *c) {
   shm_slot *slot = own_slot(c);
   uint32_t round = c->next_in;
@@ -119,7 +121,7 @@ static int stage_stream(shm_world *world, shm_call *c) {
   return 1;
 }
 
-// Copies those bytes of a staged segment that pass through staging in this round.
+// Copies those bytes of a segment that passed through staging in this round to this member's output.
 static void copy_staged(const shm_world *world, const shm_call *c, const shm_segment *segment, uint32_t round) {
   uint64_t start = (uint64_t)round * SHM_STAGE, end = start + SHM_STAGE;
   uint64_t from = segment->stream > start ? segment->stream : start;
@@ -129,8 +131,8 @@ static void copy_staged(const shm_world *world, const shm_call *c, const shm_seg
   ad_shm_copy_out(c, segment->to + (from - segment->stream), staging + (from - start), to - from);
 }
 
-// Copies the next round of bytes that other members staged for this one. Returns 0 if no round is left, or if not all
-// have staged it.
+// Copies the bytes that other members staged for this member in its next round. Returns 0 if no round is left, or if
+// not all members have staged the round.
 static int pull(shm_world *world, shm_call *c) {
   uint32_t round = c->next_out, own = c->channel->index, segments = ad_shm_segments(world, c, own);
   if (round >= c->rounds || !staged_past(c, round)) return 0;
@@ -159,15 +161,15 @@ static void start_copies(shm_call *c) {
 
 /* ---- reductions: member k reduces part k, a piece of it each round ---- */
 
-// Returns how many elements of each part pass in one round: half a staging buffer has room for such a piece of every
-// part.
+// Returns how many elements of each member's part are processed in one round: half a staging buffer must have room for
+// so many elements of every part.
 static size_t piece(const shm_call *c) {
   const ad_call *call = c->call;
   size_t element = call->element > call->out_element ? call->element : call->out_element;
   return SHM_STAGE / c->channel->members / SHM_LINE * SHM_LINE / element;
 }
 
-// Returns how many elements of part k pass in this round; *at is set to the first of them.
+// Returns how many elements of part k are processed in this round; *at is set to the index of the first of them.
 static size_t piece_at(const shm_call *c, uint32_t k, uint32_t round, size_t *at) {
   size_t count = ad_shm_part(c->call, k);
   *at = round * piece(c);
@@ -175,14 +177,14 @@ static size_t piece_at(const shm_call *c, uint32_t k, uint32_t round, size_t *at
   return count - *at < piece(c) ? count - *at : piece(c);
 }
 
-// Returns how many elements of part k, from `at` on and before `end`, are contiguous in the full value; *whole is set
-// to where they start there.
+// Returns how many elements of part k, from index `at` on and before index `end`, are contiguous in the full value;
+// *whole is set to their start in the full value.
 static size_t run_at(const shm_call *c, uint32_t k, size_t at, size_t end, size_t *whole) {
   size_t n = ad_shm_run(c->call, k, at, whole);
   return n < end - at ? n : end - at;
 }
 
-// Copies this member's addends for the round's piece of part k into its staging buffer.
+// Copies this member's addends for the piece of part k that is reduced in this round into its staging buffer.
 static void stage_piece(const shm_call *c, uint32_t k, uint32_t round) {
   size_t at, element = c->call->element, end = piece_at(c, k, round, &at) + at, whole, n;
   char *to = (char *)c->staging + half(round) + k * piece(c) * element;
@@ -192,8 +194,8 @@ static void stage_piece(const shm_call *c, uint32_t k, uint32_t round) {
   }
 }
 
-// Stages this member's addends of the next round. Returns 0 if no round is left, or if the half of the buffer is not
-// free yet.
+// Stages this member's addends of the next round. Returns 0 if no round is left, or if the round's half of the staging
+// buffer is not free yet.
 static int stage_pieces(shm_world *world, shm_call *c) {
   uint32_t round = c->next_in;
   if (round >= c->own_rounds || !reduced_past(c, (int64_t)round - 2)) return 0;
@@ -203,8 +205,8 @@ static int stage_pieces(shm_world *world, shm_call *c) {
   return 1;
 }
 
-// Returns where the addends of `member` for a run of this rank's part are. The run starts `inside` elements into the
-// round's piece, and at element `whole` of the full value.
+// Returns the address of the addends of `member` for a contiguous run of this rank's part. The run starts `inside`
+// elements into the round's piece, and at element `whole` of the full value.
 static const void *run_of(const shm_world *world, const shm_call *c, uint32_t member, uint32_t round, size_t inside,
                           size_t whole) {
   const shm_slot *slot = ad_shm_slot(c, member);
@@ -215,8 +217,8 @@ static const void *run_of(const shm_world *world, const shm_call *c, uint32_t me
   return ad_shm_at(world, slot->offer.in + whole * element);
 }
 
-// Lists the addresses to which the sum of a run is written: in all outputs that this rank can write, its own output
-// first.
+// Lists in `outs` the addresses to which the sum of a run is written: this rank's output first, then the outputs of
+// other members that this rank can write. Returns their number.
 static size_t find_outs(const shm_world *world, const shm_call *c, size_t at, size_t whole, void **outs) {
   const ad_call *call = c->call;
   size_t count = 0, element = call->out_element;
@@ -230,7 +232,7 @@ static size_t find_outs(const shm_world *world, const shm_call *c, size_t at, si
   return count;
 }
 
-// Copies the sum of a run into staging, from where members with outputs outside the file fetch it.
+// Copies the sum of a run into this rank's staging buffer; members whose outputs are outside the file fetch it there.
 static void stage_sum(const shm_world *world, const shm_call *c, uint32_t round, size_t inside, const void *sum,
                       size_t n) {
   size_t element = c->call->out_element;
@@ -253,7 +255,8 @@ static void reduce_runs(const shm_world *world, const shm_call *c, uint32_t roun
   }
 }
 
-// Reduces the next round's piece. Returns 0 if no round is left, or if not all members are ready.
+// Reduces the piece of this rank's part that belongs to its next round. Returns 0 if no round is left, or if not all
+// members are ready.
 static int reduce_piece(shm_world *world, shm_call *c) {
   uint32_t round = c->next_reduce;
   if (round >= c->rounds || !staged_past(c, round) || !copied_past(c, (int64_t)round - 2)) return 0;
@@ -262,8 +265,8 @@ static int reduce_piece(shm_world *world, shm_call *c) {
   return 1;
 }
 
-// Copies the other members' sums of a round to this rank's output. Only in an all_reduce, where each part is
-// contiguous.
+// Copies the sums that the other members made in a round to this rank's output. Used only for an all_reduce, in which
+// each part is contiguous.
 static int fetch_pieces(shm_world *world, shm_call *c) {
   const ad_call *call = c->call;
   uint32_t round = c->next_out;
@@ -287,14 +290,15 @@ static int fetch_pieces(shm_world *world, shm_call *c) {
 
 /* ---- a reduce_scatter of pulled inputs: each member reads the inputs of its part, block by block ---- */
 
-// Returns how many elements are reduced at a time; the staging buffer has room for so many elements of each member.
+// Returns how many elements are reduced at a time; the staging buffer has room for so many elements of every member's
+// input.
 static size_t block(const shm_call *c) {
   size_t bytes = 4 * (size_t)SHM_STAGE / c->channel->members;
   return (bytes < SHM_BLOCK ? bytes : SHM_BLOCK) / SHM_LINE * SHM_LINE / c->call->element;
 }
 
-// Returns `n` elements of a member's input from element `whole` on, read from its process if necessary; NULL if they
-// could not be read.
+// Returns the address of `n` elements of a member's input, from element `whole` on, after reading them from the
+// member's process if necessary; NULL if they could not be read.
 static const void *pulled_run(shm_world *world, shm_call *c, uint32_t member, size_t whole, size_t n) {
   const shm_slot *slot = ad_shm_slot(c, member);
   size_t element = c->call->element;
@@ -305,7 +309,7 @@ static const void *pulled_run(shm_world *world, shm_call *c, uint32_t member, si
 }
 
 // Reduces this member's part, block after block. Returns 0 if an input could not be read; the next call of this
-// function continues there.
+// function continues with the same block.
 static int reduce_pulled(shm_world *world, shm_call *c) {
   const void *sources[SHM_RANKS_MAX];
   void *outs[SHM_RANKS_MAX + 1];
@@ -326,7 +330,7 @@ static int reduce_in_rounds(shm_world *world, shm_call *c) {
   return c->next_in >= c->own_rounds && c->next_reduce >= c->rounds && c->next_out >= c->out_rounds;
 }
 
-// Computes how many rounds a reduction takes, and takes a staging buffer if the reduction needs one.
+// Computes the number of rounds of a reduction, and takes a staging buffer if the reduction needs one.
 static ad_status start_reduction(shm_world *world, shm_call *c) {
   shm_slot *slot = own_slot(c);
   if (c->any_pulled) return c->staging ? AD_OK : ad_shm_take_staging(world, &c->staging);

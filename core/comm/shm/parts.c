@@ -3,7 +3,7 @@
 
 #include "comm/shm/control.h"
 
-// Sets *start and *end: member k makes elements [start, end) of a value that all members get.
+// Sets *start and *end to the range of elements that member k computes, of a value that all members get.
 static void slice(const ad_call *call, uint32_t k, size_t *start, size_t *end) {
   // Parts begin at cache lines, so that no two members write to the same line.
   size_t element = call->element < call->out_element ? call->element : call->out_element;

@@ -1,5 +1,5 @@
-/* Reads bytes in the memory of a peer's process: one copy, no rounds. When the ranks of a node join, they find out
- * whether they can do this. Other files decide which bytes a call needs. */
+/* Reads ("pulls") bytes from the memory of a peer's process: one copy, no rounds. When the ranks of a node join,
+ * they find out whether they can do this. Other files decide which bytes a call needs. */
 #include "comm/shm/pull.h"
 
 #include <errno.h>
@@ -39,8 +39,8 @@ static void name_reader(const shm_world *world, pid_t reader) {
 void ad_shm_pull_allow(shm_world *world) {
   shm_record *record = &world->records[world->rank];
   if (staging_is_wanted()) return;
-  // In another namespace the pid may belong to another process. The word depends on time and rank, so that a process
-  // that is read by mistake is unlikely to have the same word there.
+  // In another namespace a peer's pid may belong to a foreign process. The word depends on time and rank, so that a
+  // foreign process is unlikely to have the same word at this address.
   world->probe = (uint64_t)ad_now() << 16 | (world->rank + 1);
   record->probe_at = (uint64_t)(uintptr_t)&world->probe;
   record->probe_holds = world->probe;

@@ -1,11 +1,12 @@
-/* Releases lists of ranks: what this rank keeps for a list is freed when all members have released the list. */
+/* Releases lists of ranks: the data that this rank keeps for a list is freed when all members have released the
+ * list. */
 #include "base/memory.h"
 #include "comm/shm/list.h"
 #include "comm/shm/memory.h"
 #include "comm/shm/transfer.h"
 
-// For lists that all members have released: frees what this rank kept, and drops messages that this rank has not
-// received. No more messages come on such lists.
+// For lists that all members have released: frees the data that this rank kept, and drops messages that this rank has
+// not received. No more messages come on such lists.
 static void sweep(shm_world *world) {
   ad_shm_progress_transfers(world);
   ad_shm_look_at_kept(world);

@@ -1,4 +1,4 @@
-/* What the members of a group exchange in the file: their calls, each in a slot. */
+/* The slots in the file in which the members of a group publish their calls to each other. */
 #ifndef COMM_SHM_SLOT_H
 #define COMM_SHM_SLOT_H
 #include "comm/shm/control.h"
@@ -18,19 +18,19 @@ typedef enum shm_place {
   SHM_PULLED   // read by the other members from the memory of the member's process
 } shm_place;
 
-/* What a member publishes about its call. The offer and `published` fill one cache line: another member has to read
- * only this line. */
+/* The facts about its call that a member publishes. `published` and the offer fill one cache line: another member
+ * has to read only this line. */
 typedef struct shm_offer {
   ad_signature signature;
-  uint64_t in;       // offset of the input or its staging buffer; if pulled, the address in the member's process
+  uint64_t in;       // offset of the input or of its staging buffer; if pulled, address in the member's process
   uint64_t out;      // offset of the output; 0: the output is not in the file
-  uint64_t table;    // offset of all_to_all's starts or exchange's messages; 0: none
+  uint64_t table;    // offset of the table: starts of an all_to_all, or messages of an exchange; 0: none
   uint32_t place;    // shm_place
   uint32_t entries;  // messages in an exchange's table
 } shm_offer;
 
-/* One call of one member. The member fills the slot and sets `published` last. The slot stays as it is until all
- * members have consumed the call; a member consumes the call when it needs nothing more from it. */
+/* One call of one member. The member fills the slot and sets `published` last. The slot stays unchanged until all
+ * members have consumed the call; a member consumes a call when it needs nothing more from it. */
 typedef struct shm_slot {
   _Alignas(SHM_PAIR) _Atomic uint64_t published;  // sequence + 1 of the call in this slot
   shm_offer offer;

@@ -213,7 +213,7 @@ static ad_status post_send(shm_world *world, shm_transfer *t) {
 
 /* ---- receiving: matching messages with receives, and reading them ---- */
 
-// Returns 1 if the message matches the receive.
+// Returns 1 if the message in `envelope` matches the receive: same group and tag, and the right sender.
 static int wants(const shm_transfer *receive, const shm_envelope *envelope) {
   const ad_call *call = receive->under.call;
   return call->shape.list == envelope->group && call->tag == envelope->tag &&
@@ -298,7 +298,7 @@ static void match(shm_world *world, shm_transfer *t, const shm_envelope *envelop
   world->transfers->matched = t;
 }
 
-// Keeps a message until a receive for it is posted.
+// Keeps a message, in bucket number `bucket`, until a receive for it is posted.
 static ad_status keep_message(shm_world *world, const shm_envelope *envelope, uint32_t bucket) {
   shm_transfers *all = world->transfers;
   shm_message_kept *kept = all->free_messages;
@@ -327,7 +327,8 @@ ad_status ad_shm_deliver(shm_world *world, const shm_envelope *envelope) {
   return keep_message(world, envelope, bucket);
 }
 
-// Matches the receive with the oldest kept message that fits, or puts the receive into the list of those that wait.
+// Matches the receive `t` with the oldest kept message that fits. If there is none, adds `t` to the list of receives
+// that wait.
 static void post_receive(shm_world *world, shm_transfer *t) {
   shm_transfers *all = world->transfers;
   const ad_call *call = t->under.call;
@@ -345,8 +346,8 @@ static void post_receive(shm_world *world, shm_transfer *t) {
   append(&all->receives_end[bucket], t);
 }
 
-// Drops a message that will not be received. Returns 0 if its sender is copying it at this moment, so that the parcel
-// is in use.
+// Marks the parcel of a message that will not be received as done. Returns 0 if the sender is copying the message at
+// this moment, so that the parcel is in use.
 static int give_up(shm_parcel *parcel) {
   uint32_t state = SHM_POSTED;
   if (atomic_compare_exchange_strong(&parcel->state, &state, SHM_TAKEN) || state == SHM_COPIED)
@@ -447,7 +448,8 @@ static void copy_away(shm_world *world, shm_transfer *t) {
   if (!status) ad_shm_wake_rank(world, (uint32_t)t->under.call->peer);
 }
 
-// Returns 1 if the send is complete: its message is in the envelope, copied, or received.
+// Returns 1 if the send is complete: its envelope is in the queue, and the message is in the envelope, copied, or
+// received.
 static int is_sent(shm_world *world, shm_transfer *t) {
   if (!t->is_put) return 0;
   if (!t->parcel) return 1;

@@ -8,12 +8,12 @@ enum { SHM_BUCKETS = 64 };
 
 /* One side of a transfer. */
 typedef struct shm_transfer {
-  shm_call under;                       // the fields that all calls have; must come first; mode is SHM_TRANSFER
-  struct shm_transfer *next;            // the next transfer in the list that has this one
-  shm_envelope envelope;                // a send's own envelope; in a matched receive: the envelope of its message
-  shm_parcel *parcel;                   // a send's parcel; NULL: the envelope has all bytes
-  int64_t since, retry;                 // for a send, by ad_now(): when its envelope was put; when copying is retried
-  uint8_t is_put, is_matched, is_mine;  // 1: its envelope is in the queue; it has a message; this receiver took it
+  shm_call under;             // the fields that all calls have; must come first; mode is SHM_TRANSFER
+  struct shm_transfer *next;  // the next transfer in the list that has this one
+  shm_envelope envelope;      // a send's own envelope; in a matched receive: the envelope of its message
+  shm_parcel *parcel;         // a send's parcel; NULL: the envelope has all bytes
+  int64_t since, retry;       // for a send, by ad_now(): when its envelope was enqueued; when copying is tried again
+  uint8_t is_put, is_matched, is_mine;  // 1: envelope is in the queue; message is matched; parcel is taken by this side
   void *bringing;                       // backend mpi's record of a message that comes from another node
 } shm_transfer;
 
@@ -33,8 +33,8 @@ typedef struct shm_transfers {
   shm_transfer *matched;               // receives whose messages could not be read yet
   shm_transfer *free;
   shm_message_kept *free_messages;
-  shm_parcel *parcels, *on_the_way;  // free parcels; parcels of messages that may not have been received yet
-  uint64_t *sent, *got;              // for each rank: how many messages were put into its queue; how many came from it
+  shm_parcel *parcels, *on_the_way;  // free parcels; parcels whose messages may not have been received yet
+  uint64_t *sent, *got;              // for each rank: number of messages put into its queue; number that came from it
 } shm_transfers;
 
 ad_status ad_shm_transfers_begin(shm_world *world) AD_CHECKED;
@@ -54,7 +54,8 @@ void ad_shm_drop_messages(shm_world *world, uint64_t group);
 
 /* ---- in transfer_wait.c: waiting for the other side of a transfer ---- */
 
-/* Returns 1 if the other side of the transfer, as far as this rank sees, has done nothing yet. */
+/* Returns 1 if the peer, as far as this rank sees, has not yet sent (for a receive) or taken (for a send) the
+ * message. */
 int ad_shm_waits_for_peer(const shm_world *world, const shm_transfer *t);
 /* Makes this rank's wait for a transfer visible to the other ranks. */
 void ad_shm_show_transfer(shm_world *world, const shm_call *c);
@@ -71,8 +72,8 @@ static inline ad_reported_call ad_shm_reported_transfer(const shm_transfer *t, a
 
 /* Takes a free parcel, in state POSTED. */
 ad_status ad_shm_take_parcel(shm_world *world, shm_parcel **out) AD_CHECKED;
-/* Ends the sender's use of a parcel whose message was copied or received; the parcel becomes free when its message is
- * received. */
+/* Ends the sender's use of a parcel whose message was copied or received; the parcel becomes free as soon as the
+ * message is received. */
 void ad_shm_leave_parcel(shm_world *world, shm_parcel *parcel);
 /* Copies a message into memory of the file. On AD_MEMORY the parcel is unchanged. */
 ad_status ad_shm_copy_into_parcel(shm_world *world, shm_parcel *parcel, const void *from, size_t bytes) AD_CHECKED;

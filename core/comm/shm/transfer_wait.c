@@ -12,8 +12,8 @@ int ad_shm_waits_for_peer(const shm_world *world, const shm_transfer *t) {
   return !t->is_put || (t->parcel && atomic_load(&t->parcel->state) == SHM_POSTED);
 }
 
-// Returns the offset of the channel of the call's list; 0: any rank of the world could send. In a world of several
-// nodes also returns 0, since the file of a node has no channel for a list that spans nodes.
+// Returns the channel offset of the list of ranks to which the sender must belong; 0: any rank of the world could send.
+// In a world of several nodes always returns 0, since a node's file has no channel for a list that spans nodes.
 static uint64_t list_of(shm_world *world, const ad_call *call) {
   shm_channel *channel;
   if (!call->shape.list || world->outside || ad_shm_channel(world, call, &channel)) return 0;
@@ -38,7 +38,7 @@ void ad_shm_show_transfer(shm_world *world, const shm_call *c) {
   atomic_store(&record->waits_channel, 0);
   atomic_store(&record->waits_list, is_any ? list_of(world, call) : 0);
   atomic_store(&record->waits_parcel, t->parcel ? t->envelope.parcel : 0);
-  // If the message of a receive is in flight, the receive needs no rank that could be waiting for this rank.
+  // If the message of a receive is in flight already, this rank needs no rank that could be waiting for it.
   atomic_store(&record->waits_peer, !ad_shm_waits_for_peer(world, t) ? 0
                                     : is_any                         ? SHM_ANY_RANK
                                                                      : (uint64_t)call->peer + 1);

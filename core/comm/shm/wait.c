@@ -19,8 +19,8 @@
 #include "comm/words.h"
 #include "mesh/group.h"
 
-/* More yields do not help on idle cores. When other programs run, each yield takes a time slice from a rank with work
- * (lab/measured/processor-not-noted.md, "Waiting"). */
+/* The number of yields before the first sleep. More yields do not help on idle cores; when other programs run, each
+ * yield takes a time slice from a rank with work (lab/measured/processor-not-noted.md, "Waiting"). */
 static const uint32_t yields = 200;
 static const int64_t sleep_first = 1000000, check_interval = 100000000;  // nanoseconds
 
@@ -67,7 +67,7 @@ void ad_shm_look_in_test(shm_world *world, const shm_call *tested) {
   look_for_gone(world, tested);
 }
 
-// Finds out why a wait does not end.
+// Searches for the reason why a wait does not end: a rank that left or died, or a circle of waits.
 static void diagnose(shm_world *world, const shm_call *blocking) {
   if (world->dog) ad_watchdog_look(world->dog);
   look_for_gone(world, blocking);
@@ -129,8 +129,8 @@ static void pause_once(void) {
 #endif
 }
 
-// One iteration of a wait: first iterations spin, then yield, then sleep and sometimes find out why the wait does not
-// end.
+// One iteration of a wait. The first iterations spin, later ones yield, and still later ones sleep and, at intervals,
+// find out why the wait does not end.
 static void pass_time(shm_world *world, waiting *w, int (*ready)(shm_world *, void *), void *subject,
                       const shm_call *blocking) {
   uint32_t turn = w->turns++;

@@ -10,7 +10,7 @@ static void wake(shm_record *record) {
 }
 
 // Makes no system call if no rank seems to sleep. May overlook a rank that is just falling asleep: that rank then
-// sleeps for one interval.
+// sleeps until its sleep ends by itself.
 void ad_shm_wake(shm_world *world, const shm_channel *channel) {
   if (!atomic_load_explicit(&world->control->sleepers, memory_order_relaxed)) return;
   for (uint32_t i = 0; i < channel->members; i++)

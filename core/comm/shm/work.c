@@ -13,8 +13,8 @@ static const size_t chunk_min = 32 << 10, chunk_max = 128 << 10, copy_chunk_max 
 
 /* ---- chunks of reductions ---- */
 
-// Returns the size in bytes of a chunk of a reduction or a copy: about a quarter of the part, but neither tiny nor
-// larger than the caches.
+// Returns the size in bytes of a chunk of a reduction or a copy: about a quarter of the part, but not tiny and not
+// larger than `most`, which fits the caches.
 static size_t chunk_bytes(size_t part_bytes, size_t most) {
   size_t bytes = (part_bytes / 4 + SHM_LINE - 1) / SHM_LINE * SHM_LINE;
   return bytes < chunk_min ? chunk_min : bytes > most ? most : bytes;
@@ -37,7 +37,8 @@ uint32_t ad_shm_sources(const shm_world *world, const shm_call *c, size_t whole,
   return count;
 }
 
-// Lists where element `at` of part k, which is element `whole` of the full value, is written in result number `result`.
+// Lists in `outs` the addresses to which the sum of element `at` of part k (element `whole` of the full value) is
+// written in result number `result`. Returns their number.
 static uint32_t list_outs(const shm_world *world, const shm_call *c, uint32_t k, size_t at, size_t whole,
                           uint32_t result, void **outs) {
   const ad_call *call = c->call;
@@ -82,7 +83,7 @@ static uint32_t segment_chunks(size_t bytes) {
   return (uint32_t)((bytes + chunk - 1) / chunk);
 }
 
-// Copies chunk `number` of what member k receives.
+// Copies chunk `number` of the segments that member k receives.
 static void run_copy_chunk(const shm_world *world, const shm_call *c, uint32_t k, uint32_t number) {
   uint32_t n = 0;
   shm_segment segment = ad_shm_segment(world, c, k, 0);
@@ -101,7 +102,7 @@ static uint32_t reduce_chunks(const ad_call *call) {
   return (uint32_t)((count + chunk - 1) / chunk);
 }
 
-// Returns the number of chunks of what this member receives.
+// Returns the number of chunks of all segments that this member receives.
 static uint32_t copy_chunks(const ad_call *call) {
   uint32_t chunks = 0;
   uint32_t pieces = ad_is_of_messages(call->operation) ? 0 : ad_shm_pieces(call, call->index);

@@ -9,8 +9,8 @@
 int ad_shm_work_chunks(shm_world *world, shm_call *c);
 /* Returns the number of chunks in this member's part. */
 uint32_t ad_shm_chunks(const ad_call *call);
-/* Lists where the values that all members hand in have element `whole`; all are in the file. Returns how many there
- * are, at most AD_CALL_NODES_MAX. */
+/* Lists in `sources` the addresses of element `whole` in each value that members contribute; all values are in the
+ * file. Returns their number, at most AD_CALL_NODES_MAX. */
 uint32_t ad_shm_sources(const shm_world *world, const shm_call *c, size_t whole, const void **sources);
 
 /* ---- in own.c: calls of which each member does its own part ---- */

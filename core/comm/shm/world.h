@@ -1,4 +1,4 @@
-/* What this process keeps for itself about the world: its mapping of the file, its channels and its calls. */
+/* The data that this process keeps for itself about the world: its mapping of the file, its channels and its calls. */
 #ifndef COMM_SHM_WORLD_H
 #define COMM_SHM_WORLD_H
 #include "comm/shm/call.h"
@@ -19,10 +19,11 @@ typedef struct shm_transfers shm_transfers;
 
 struct shm_transfer;
 
-/* What backend mpi provides about other nodes. */
+/* The functions and data about other nodes that backend mpi provides. */
 typedef struct shm_outside {
   void *context;
-  /* Moves the message of a matched receive into its buffer. Returns 1 when that is complete; 0: call it again. */
+  /* Copies the message of a matched receive into the receive's buffer. Returns 1 when that is complete, 0 if this
+   * function must be called again. */
   int (*bring)(void *context, struct shm_transfer *t);
   const uint8_t *left;  // for each rank: not 0 if it has left
 } shm_outside;
@@ -35,12 +36,12 @@ struct shm_world {
   uint32_t rank, ranks;
   uint32_t vain_tests;       // calls of shm_test that found nothing complete
   int64_t next_look;         // by ad_now(): when shm_test looks again for ranks that are gone
-  uint32_t spins, patience;  // how often a wait looks before the first yield; the first value of shm_call's `patience`
+  uint32_t spins, patience;  // how often a wait spins before the first yield; the first value of shm_call's `patience`
   int64_t sleep_longest;     // nanoseconds
   shm_channel **channels;    // hash table
   uint32_t channel_slots, channel_count;
   shm_channel *last_channel;
-  shm_channel *lists, *released;  // channels of lists of ranks in use; of lists that this rank has released
+  shm_channel *lists, *released;  // channels of lists of ranks: lists in use; lists that this rank has released
   shm_transfers *transfers;       // owned
   shm_call calls[SHM_RING];
   uint64_t free_calls;                  // bit i: calls[i] is free
