@@ -13,8 +13,8 @@ enum { CLI_HOLDS = 0, CLI_ANSWER_IS_NO = 1, CLI_WRONG_CALL = 2, CLI_UNFINISHED =
  * ad_check set (addend/verdict.h). */
 int ad_cli_answer(int holds);
 
-/* Returns word number `index` that the option `key` takes, NULL after the last. NULL at index 0 means that the option
- * takes values that are not in a list. */
+/* Returns the word with index `index` that the option `key` takes, NULL after the last. NULL at index 0 means that
+ * the option takes values that are not in a list. */
 typedef const char *ad_cli_words(int key, int index);
 /* Returns the word of the option `key` that is most similar to `unknown`, or NULL if none is similar. */
 const char *ad_cli_nearest_word(const char *unknown, ad_cli_words *words, int key);
@@ -73,7 +73,8 @@ int ad_cli_main(int argc, char **argv, const ad_cli_program *program);
 int ad_cli_completions(const char *program, const ad_cli_command *commands, int count, const char *shell);
 
 enum { CLI_MESSAGE = 4096 };
-/* Reports a wrong call and ends the program, as argp_error does; unprintable characters in the message are escaped. */
+/* Reports a wrong use of the command line and ends the program, as argp_error does; unprintable characters in the
+ * message are escaped. */
 void ad_cli_wrong(const struct argp_state *state, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Parses the argument of `option` as a number that is at least `least`. */
@@ -100,9 +101,9 @@ int ad_cli_failed(ad_status status);
  * prints. */
 void ad_cli_let_first_rank_speak(void);
 void ad_cli_speak(void); /* lets a silent rank print errors again, for text that only this rank knows */
-/* Notes that this rank ends because of an error of its own, not because of a wrong call, which the first rank reports.
- * A silent rank without this note ends some seconds late, because launchers kill all ranks when one fails and might
- * kill the first before it prints. */
+/* Records that this rank ends because of an error of its own, not because of a wrong call, which the first rank
+ * reports. A silent rank without this record ends some seconds late, because launchers kill all ranks when one fails
+ * and might kill the first rank before it prints. */
 void ad_cli_ends_alone(void);
 /* Prints a message of the library's log, on silent ranks too, because the library logs each message on one rank
  * only. */

@@ -9,7 +9,7 @@
 #include "addend/schedule.h"
 #include "cli/command.h"
 
-/* What follows an option, or a command's name, so that a shell can complete it. */
+/* The kind of word that follows an option or a command's name, so that a shell can complete it. */
 typedef enum taking { NOTHING, ANYTHING, WORDS, KEYS, FILES, FOLDERS, RECIPES, DUMPS, PAGES, TABLES, PROGRAM } taking;
 
 typedef struct shell {

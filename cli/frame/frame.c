@@ -1,5 +1,5 @@
-/* Finds the command that `addend COMMAND ...` names and runs it. Other programs that have these commands use this,
- * too. */
+/* Finds the command that `addend COMMAND ...` names and runs it. Other programs that contain these commands use this
+ * file, too. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>

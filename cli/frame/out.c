@@ -15,7 +15,7 @@ static const char *no_file(const char *path) {
   return S_ISREG(status.st_mode) ? NULL : "not a regular file; name another file";
 }
 
-/* Returns 1 if `name` is the name of a file in a run's folder, or of one that addend makes from such files. */
+/* Returns 1 if `name` is the name of a file that a run's folder has, or that addend makes from a run's files. */
 static int is_of_a_run(const char *name) {
   static const char *const names[] = {"metrics.jsonl", "run.json",    "trace.json", "weights.safetensors",
                                       "check.json",    "report.html", ".lock"};

@@ -38,8 +38,8 @@ static void print_bar(const char *label, int64_t done, int64_t of, const char *t
   fflush(stderr);
 }
 
-/* A terminal gets a new bar at most every BAR_SECONDS. Elsewhere a line is printed every QUIET_SECONDS, the first after
- * QUIET_SECONDS, so that short work prints none. */
+/* On a terminal, redraws the bar at most every BAR_SECONDS. Elsewhere a line is printed every QUIET_SECONDS, the
+ * first one after QUIET_SECONDS, so that short work prints none. */
 void ad_cli_progress(const char *label, int64_t done, int64_t of, const char *text) {
   static double last;
   int terminal = ad_cli_is_terminal(STDERR_FILENO);

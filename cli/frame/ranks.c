@@ -1,5 +1,5 @@
-/* Ranks that mpirun, srun or `addend run` started: such a process joins the other ranks and starts none itself. Only
- * the first rank prints. */
+/* For a process that mpirun, srun or `addend run` started as a rank: it joins the other ranks and starts none
+ * itself. Only the first rank prints. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>

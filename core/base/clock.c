@@ -11,7 +11,7 @@ static int64_t read_clock(clockid_t clock) {
 
 int64_t ad_now(void) { return read_clock(CLOCK_MONOTONIC); }
 
-/* The two clocks cannot be read at the same instant. Of 16 attempts, the one that took the least time is used. */
+/* The two clocks cannot be read at the same instant. Of 16 attempts, the result of the quickest is returned. */
 int64_t ad_wall_clock_ahead(void) {
   int64_t ahead = 0, least = INT64_MAX;
   for (int attempt = 0; attempt < 16; attempt++) {

@@ -1,4 +1,4 @@
-/* The records of dtypes, and what is asked of one; kernels_body.h converts between dtypes. */
+/* The records of dtypes, and functions that look facts up in them; kernels_body.h converts between dtypes. */
 #include "addend/dtype.h"
 
 #include <string.h>

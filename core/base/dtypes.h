@@ -1,10 +1,9 @@
-/* The dtypes: a row for each, from which sizes, names, ranges, conversions, sums, what files and messages call it and
- * the tables of Python follow. To add one: its value at the end of ad_dtype (addend/dtype.h) and a row here. A narrow
- * float whose bits are not laid out as IEEE 754 lays them out, or which vector instructions convert, needs its own
- * conversions (kernels/kernels_body.h), too.
- *
- * The rows say in what values are stored, sent and summed. What tapes compute in (AD_IN_ANY_FLOAT) is not theirs to
- * say: that takes kernels of rows and matrix products. */
+/* The table of dtypes, one row each. Sizes, names (also in files and messages), ranges, conversions, sums and the
+ * tables of Python follow from the row. To add a dtype: a value at the end of ad_dtype (addend/dtype.h) and a row here.
+ * A narrow float also needs its own conversions (kernels/kernels_body.h) if its bits are not laid out as in IEEE 754,
+ * or if vector instructions convert it. The rows are about dtypes in which values are stored, sent and summed. In which
+ * dtypes a tape computes (AD_IN_ANY_FLOAT) does not follow from the rows, since that takes kernels of rows and matrix
+ * products. */
 #ifndef BASE_DTYPES_H
 #define BASE_DTYPES_H
 #include <stdint.h>
@@ -13,7 +12,7 @@
 
 typedef enum ad_dtype_kind { AD_KIND_FLOAT, AD_KIND_INTEGER, AD_KIND_BOOL } ad_dtype_kind;
 
-/* What the library knows of a dtype at run time. A name is NULL where that format does not have the dtype. */
+/* The facts about a dtype at run time. A name is NULL if that format does not have the dtype. */
 typedef struct ad_dtype_record {
   const char *name;
   const char *safetensors; /* in files: "F32" */
@@ -22,13 +21,13 @@ typedef struct ad_dtype_record {
   const char *dlpack;      /* the number of DLDataTypeCode in dlpack.h: "2" */
   size_t size;             /* bytes */
   ad_dtype_kind kind;
-  ad_dtype wide; /* of a float: the dtype in which its sums and statistics are accumulated; f32 of all others */
+  ad_dtype wide; /* for a float: the dtype in which its sums and statistics are accumulated; else f32 */
   /* Floats: bits of the exponent and of the fraction, without the leading bit that is not stored. */
   int exponent_bits, fraction_bits;
-  uint8_t of_collectives_alone; /* 1: arrays, tensors, parameters and files do not take the dtype */
+  uint8_t of_collectives_alone; /* 1: only collectives take the dtype; arrays, tensors, parameters and files do not */
 } ad_dtype_record;
 
-/* Rows that a test adds (core/tests/dtypes); there are none in the libraries. */
+/* Rows that a test adds (core/tests/dtypes); the libraries add none. */
 #ifndef AD_ADDED_FLOATS
 #define AD_ADDED_FLOATS(X)
 #define AD_ADDED_INTEGERS(X)
@@ -39,9 +38,9 @@ typedef struct ad_dtype_record {
   X(AD_F64, f64, double, 11, 52, .safetensors = "F64", .numpy = "f8", .torch = "float64", .dlpack = "2") \
   X(AD_F32, f32, float, 8, 23, .safetensors = "F32", .numpy = "f4", .torch = "float32", .dlpack = "2")
 
-/* Floats that are accumulated in f32, which has all their values: X(value of ad_dtype, name, C type of the bits, how
- * kernels/kernels_body.h converts, exponent's bits, fraction's bits, fields). BY_WIDTHS: by the two numbers of bits, as
- * IEEE 754 lays them out. BY_HAND: by functions of its own. */
+/* Floats whose sums are accumulated in f32, which contains all their values: X(value of ad_dtype, name, C type of
+ * the bits, how kernels/kernels_body.h converts, exponent's bits, fraction's bits, fields). BY_WIDTHS: converted by the
+ * widths of exponent and fraction, as in IEEE 754. BY_HAND: converted by functions of their own. */
 #define AD_NARROW_LIST(X)                                                                                          \
   X(AD_BF16, bf16, uint16_t, BY_HAND, 8, 7, .safetensors = "BF16", .torch = "bfloat16", .dlpack = "4")             \
   X(AD_F16, f16, uint16_t, BY_HAND, 5, 10, .safetensors = "F16", .numpy = "f2", .torch = "float16", .dlpack = "2") \
@@ -73,12 +72,12 @@ enum {
 
 /* Returns the dtype's record, or NULL for a number that is no dtype. */
 const ad_dtype_record *ad_dtype_of(ad_dtype dtype);
-/* Returns 1 for a float in which sums are accumulated, which is its own wide dtype; 0 for all others. */
+/* Returns 1 for a float whose sums are accumulated in the float itself (its wide dtype); 0 for all other dtypes. */
 int ad_dtype_is_wide(ad_dtype dtype);
 int ad_dtype_is_of_arrays(ad_dtype dtype); /* 1: arrays, tensors, parameters and files take the dtype */
 
-/* Writes the dtypes for which `takes` returns 1 by their names, or where `format` is not NULL by their names in that
- * format (ad_dtype_name_in), for a message: "f64, f32, bf16 or f16" with `word` "or". Returns `buffer`, of
+/* Writes a list of the dtypes for which `takes` returns 1, for a message: "f64, f32, bf16 or f16" if `word` is "or".
+ * The names are those in `format` (ad_dtype_name_in) or, if `format` is NULL, addend's. Returns `buffer`, which has
  * AD_DTYPES_TEXT bytes. */
 enum { AD_DTYPES_TEXT = 128 };
 AD_INTERNAL const char *ad_dtypes_print(int (*takes)(ad_dtype), const char *format, const char *word, char *buffer);

@@ -9,9 +9,9 @@
 
 /* Checks all these variables. AD_INVALID names the variable, its value, and what the value must be. */
 ad_status ad_environment_check(void) AD_CHECKED;
-/* Returns the variable's text, NULL if it is not set. */
+/* Returns the variable's text, or NULL if it is not set. */
 AD_INTERNAL const char *ad_environment_text(const char *name);
-/* Returns the variable's number; `otherwise` if the variable is not set or not valid. */
+/* Returns the variable's number, or `otherwise` if the variable is not set or not valid. */
 AD_INTERNAL uint64_t ad_environment_number(const char *name, uint64_t otherwise);
 
 #endif

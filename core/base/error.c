@@ -79,7 +79,7 @@ int ad_has(size_t index, size_t count, const char *call, const char *what) {
   return 0;
 }
 
-/* Returns word number `index` of a list such as "a, b, c"; *length is the word's length. */
+/* Returns the word with index `index`, from 0, of a list such as "a, b, c"; *length is the word's length. */
 static const char *nth_name(const char *names, size_t index, int *length) {
   for (; index; index--) names += strcspn(names, ",") + 2;
   *length = (int)strcspn(names, ",");

@@ -25,7 +25,7 @@ void ad_exact_add(ad_exact *sum, double value) {
     count_special(sum, value);
     return;
   }
-  // The value is fraction * 2^shift units.
+  // The value is fraction * 2^shift units (of 2^-1074).
   unsigned shift = exponent ? exponent - 1 : 0;
   if (exponent) fraction |= UINT64_C(1) << FRACTION_BITS;
   unsigned __int128 units = (unsigned __int128)fraction << (shift % LIMB_BITS);
@@ -51,8 +51,8 @@ void ad_exact_carry(ad_exact *sum) {
   sum->uncarried = 0;
 }
 
-/* Returns bits [first, first + 64) of a carried sum that is not negative; bits below 0 are 0. The lowest bit is also 1 if
- * any bit below `first` is. */
+/* Returns bits [first, first + 64) of a sum that is carried (ad_exact_carry) and not negative; bits below bit 0 are
+ * 0. The lowest returned bit is also 1 if any bit below bit `first` is 1. */
 static uint64_t take_bits(const ad_exact *sum, int first) {
   uint64_t taken = 0;
   for (int i = 0; i < AD_EXACT_LIMBS; i++) {
@@ -70,12 +70,12 @@ static uint64_t take_bits(const ad_exact *sum, int first) {
   return taken;
 }
 
-/* Returns the value of a carried sum that is not negative. */
+/* Returns the value of a sum that is carried (ad_exact_carry) and not negative. */
 static double round_finite(const ad_exact *sum) {
   int top = AD_EXACT_LIMBS - 1;
   while (top > 0 && !sum->limb[top]) top--;
-  // The 64 bits from `first` on are all that is not 0, or have at least 10 bits more than a double. These and what is
-  // below them decide how the conversion rounds.
+  // The 64 bits from `first` on contain the whole sum, or at least 10 bits more than a double has. These bits, and
+  // whether any lower bit is 1, decide how the conversion rounds.
   int bits = top * LIMB_BITS + (sum->limb[top] ? 64 - __builtin_clzll((unsigned long long)sum->limb[top]) : 0);
   int first = bits > 64 ? bits - 64 : 0;
   return ldexp((double)take_bits(sum, first), first + LEAST_EXPONENT);

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static ad_guest *noted; /* where this process records what it runs; NULL: it records nothing */
+static ad_guest *noted; /* where this process records which function it runs; NULL: it records nothing */
 
 ad_guest *ad_guests_create(size_t count) {
   void *shared = mmap(NULL, count * sizeof(ad_guest), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

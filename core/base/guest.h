@@ -7,8 +7,8 @@
 
 enum { AD_GUESTS_DEEP = 4, AD_GUEST_TEXT = 160 };
 typedef struct ad_guest {
-  /* number of functions that have begun and not returned; a function may call the library, which calls another
-   * function */
+  /* number of functions that have begun and not returned (a function may call the library, which calls another
+   * function) */
   int depth;
   char what[AD_GUESTS_DEEP][AD_GUEST_TEXT];
 } ad_guest;

@@ -1,4 +1,4 @@
-/* Known bugs of distributed training other than wrong transitions (in dtypes, buffers, protocol, slices). Each is a
+/* Known bugs of distributed training (in dtypes, buffers, protocol, slices), except wrong transitions. Each bug is a
  * record in a known_bugs.c, in the folder that does the work in which real systems had the bug. Tests and `addend check
  * --mutate` install a known bug, which is one or a few functions at injection points (base/injection.h). */
 #ifndef BASE_KNOWN_BUGS_H
@@ -8,8 +8,8 @@
 #include "base/injection.h"
 #include "base/internal.h"
 
-/* Needs: conditions under which a known bug changes the numbers of a run, X(code, sentence). The sentence explains why
- * a run without the condition does not show the bug. */
+/* Needs: the conditions under which a known bug changes the numbers of a run, X(code, sentence). The sentence
+ * explains why a run in which the condition is not met does not show the bug. */
 #define AD_NEED_LIST(X)                                                                                   \
   X(TOKENS, "no token of the step counts")                                                                \
   X(RANKS, "there is one rank")                                                                           \
@@ -61,7 +61,7 @@ typedef enum ad_need_number {
 #undef AD_NEED_NUMBER
       AD_NEED_COUNT
 } ad_need_number;
-/* A set of needs: bit n is the need with number n. */
+/* A set of needs: bit n stands for the need with number n. */
 typedef uint64_t ad_needs;
 _Static_assert(AD_NEED_COUNT <= 64, "a set has a bit for each need");
 enum {
@@ -71,7 +71,8 @@ enum {
 };
 AD_INTERNAL const char *ad_need_sentence(ad_needs needs); /* the sentence of the first need in the set */
 
-/* What the functions of an installed known bug know of the run, and what they report about themselves. */
+/* The facts that the functions of an installed known bug know of the run, and those that they report about
+ * themselves. */
 typedef struct ad_known_bug_scene {
   int64_t rank;         /* this rank in the world */
   int64_t microbatch;   /* number of the present microbatch; -1: none has begun */
@@ -89,17 +90,17 @@ typedef struct ad_known_bug {
   /* words: a description for people */
   const char *name, *words;
   int catalogue;  /* number, in docs/catalogue.md, of the published bug that this bug repeats; 0: none */
-  ad_needs needs; /* the bug changes numbers only in a run that has all of these */
+  ad_needs needs; /* the bug changes numbers only in a run that meets all these needs */
   int of_dtype;   /* 1: f64 would hide the bug, so the run with the bug has the recipe's own dtypes */
   /* 1: the bug only adds rounding. In short sums its rounding may be less than that of the right program, so that it
    * does not show */
   int rounds;
-  /* 1: the bug acts while buckets are created. Therefore it is installed before a run of its own, and it shows in the
-   * run's collectives */
+  /* 1: the bug acts while buckets are created. It is therefore installed before a separate run begins, and it shows
+   * in the run's collectives */
   int at_creation;
-  int of_bits; /* 1: the check for bits must see the bug, in runs with train.leaves; others may miss it */
-  /* The reason why the bug may change no checked number; if it changes none, it is not counted as survived. NULL: the
-   * bug must show. */
+  int of_bits; /* 1: the comparison of bits must notice the bug, in runs with train.leaves; other checks may miss it */
+  /* The reason why the bug may change no checked number; if it changes none, it does not count as survived. NULL:
+   * checks must notice the bug. */
   const char *no_effect;
   struct {
     ad_injection_point point;
@@ -107,8 +108,8 @@ typedef struct ad_known_bug {
   } at[AD_KNOWN_BUG_POINTS];        /* a NULL function ends the list */
 } ad_known_bug;
 
-/* Installs the bug until the injection points are cleared. Keeps the scene's rank and microbatches, and resets all else
- * in it. The scene is borrowed. */
+/* Installs the bug, until the injection points are cleared. Keeps the scene's rank and microbatches, and resets all
+ * its other fields. The scene is borrowed. */
 AD_INTERNAL void ad_known_bug_inject(const ad_known_bug *bug, ad_known_bug_scene *scene);
 
 #endif

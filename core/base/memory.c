@@ -11,7 +11,7 @@
 #include "base/error.h"
 
 static atomic_long allocations_made;
-// number of the allocation that is to fail, counted like allocations_made; 0: none
+// number of the allocation that will fail, in the count of allocations_made; 0: none
 static atomic_long failing_allocation;
 
 long ad_memory_fail_at(long n) {
@@ -34,8 +34,8 @@ static ad_status no_memory(size_t count, size_t size) {
 // `place` is the address of a pointer of any type, so the pointer is written as bytes
 static void set_pointer(void *place, void *value) { memcpy(place, &value, sizeof value); }
 
-// *out: count * size, but at least 1, so that an allocation of 0 bytes has an address, too. Returns 0 if the product
-// overflows.
+// Sets *out to count * size, but at least 1, so that an allocation of 0 bytes has an address, too. Returns 0 if the
+// product overflows.
 static int allocation_size(size_t count, size_t size, size_t *out) {
   if (__builtin_mul_overflow(count, size, out)) return 0;
   *out += !*out;

@@ -15,9 +15,9 @@ AD_INTERNAL AD_CHECKED ad_status ad_grow_bytes(void **array, size_t old_count, s
 AD_CHECKED ad_status ad_make_room(char **memory, size_t *held, size_t bytes);
 AD_INTERNAL AD_CHECKED ad_status ad_copy_string(const char *text, char **out);
 
-/* Tests whether the process can allocate this many MiB now, and frees them immediately. For libraries that cannot
- * report a failed allocation. If not, AD_MEMORY; the message says that `what` needs the memory, and where the limits
- * are set. */
+/* Tests whether the process can allocate this many MiB now, by allocating and freeing them. For calls of libraries
+ * that cannot report a failed allocation. If not, returns AD_MEMORY; the message says that `what` needs the memory, and
+ * where the limits are set. */
 AD_INTERNAL AD_CHECKED ad_status ad_memory_try(const char *what, size_t mebibytes);
 
 /* Asks the kernel for huge pages in this memory: there are fewer page faults, and other processes, which read the

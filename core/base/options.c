@@ -1,4 +1,4 @@
-/* Copies a caller's options structs, of whatever version, to the library's own structs. */
+/* Copies a caller's options structs, of this or any earlier version, to the library's own structs. */
 #include "base/options.h"
 
 #include <string.h>

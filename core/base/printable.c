@@ -1,6 +1,6 @@
-/* Escapes what would control a terminal: control characters, also those of Unicode; bytes that are not UTF-8, which
- * some terminals take for control characters; and characters that change the direction of writing, with which a name
- * could be shown as another name. */
+/* Escapes characters and bytes that would control a terminal: control characters, also those of Unicode; bytes that
+ * are not UTF-8, which some terminals take for control characters; and characters that change the direction of writing,
+ * with which a name could look like another name. */
 #include "base/printable.h"
 #include "addend/helpers.h"
 

@@ -1,4 +1,4 @@
-/* Makes texts from outside (paths, names in files) safe for a terminal. */
+/* Makes texts that come from outside (paths, names in files) safe to print on a terminal. */
 #ifndef BASE_PRINTABLE_H
 #define BASE_PRINTABLE_H
 #include <stddef.h>

@@ -22,7 +22,7 @@ size_t ad_process_pss(void) {
 enum { PATH_BYTES = AD_LIMIT_PATH };
 static const uint64_t unknown = UINT64_MAX;
 
-// The files in which one version of control groups reports a group's memory. If there is no limit, the limit file has
+// The files in which one version of control groups reports a group's memory. If there is no limit, the file `limit` has
 // "max" (v2) or a number larger than any machine's memory (v1). The kernel counts cached pages of files as used, but
 // frees them before an allocation fails.
 typedef struct group_files {

@@ -11,7 +11,7 @@
  * for each GB. */
 AD_INTERNAL size_t ad_process_pss(void);
 
-/* How much more memory this process and its children can get. */
+/* An estimate of how much more memory this process and its children can get. */
 enum { AD_LIMIT_PATH = 4096 };
 typedef struct ad_memory_room {
   /* Bytes that can still be allocated before the kernel kills processes: what the machine has available, or what is

@@ -10,7 +10,7 @@ typedef struct draw {
   uint64_t first, second;
 } draw;
 
-/* Returns the two numbers of a draw, as addend/data.h defines draws. */
+/* Returns the two 64-bit numbers of one draw, as addend/data.h defines draws. */
 static draw draw_at(uint64_t seed, uint64_t stream, uint64_t index) {
   philox4x32_ctr_t counter = {{(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)}};
   philox4x32_key_t key = {{(uint32_t)seed, (uint32_t)(seed >> 32)}};

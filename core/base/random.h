@@ -4,7 +4,7 @@
 #include "addend/helpers.h"
 #include "base/internal.h"
 
-/* 64 random bits. */
+/* Returns the 64 random bits number `index` of the stream. */
 AD_INTERNAL uint64_t ad_random_bits(uint64_t seed, uint64_t stream, uint64_t index);
 /* Returns one of the n numbers 0 .. n-1, each with the same probability up to 2^-64: floor(bits * n / 2^64). Returns 0
  * if n is below 1. */

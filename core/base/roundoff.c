@@ -11,7 +11,7 @@ double ad_unit_roundoff(ad_dtype dtype) {
 double ad_smallest_number(ad_dtype dtype) {
   if (!ad_dtype_is_float(dtype)) return 0;
   const ad_dtype_record *of = ad_dtype_of(dtype);
-  int least_exponent = 2 - (1 << (of->exponent_bits - 1)); /* that of the smallest normal number */
+  int least_exponent = 2 - (1 << (of->exponent_bits - 1)); /* the exponent of the smallest normal number */
   return ldexp(1, least_exponent - of->fraction_bits);
 }
 
@@ -30,7 +30,8 @@ int ad_dtype_holds(ad_dtype wide, ad_dtype narrow) {
   return of->exponent_bits >= in->exponent_bits && of->fraction_bits >= in->fraction_bits;
 }
 
-/* Returns 1 if `a` comes after `b`. Dtypes of equal precision come in the order of their numbers. */
+/* Returns 1 if dtype `a` comes after `b` in the order of precision, from the finest on; dtypes of equal precision
+ * are in the order of their numbers in ad_dtype. */
 static int comes_after(ad_dtype a, ad_dtype b) {
   double of_a = ad_unit_roundoff(a), of_b = ad_unit_roundoff(b);
   return of_a > of_b || (of_a == of_b && a > b);

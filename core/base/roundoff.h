@@ -5,14 +5,14 @@
 #include "addend/dtype.h"
 #include "base/internal.h"
 
-/* The largest relative error of rounding to nearest, if nothing underflows; 1 for a dtype that is no float. */
+/* Returns the largest relative error of rounding to nearest, if nothing underflows; 1 for a dtype that is no float. */
 AD_INTERNAL double ad_unit_roundoff(ad_dtype dtype);
-/* The smallest number above 0, a subnormal; 0 for a dtype that is no float. */
+/* Returns the smallest number above 0, which is subnormal; 0 for a dtype that is no float. */
 AD_INTERNAL double ad_smallest_number(ad_dtype dtype);
-/* The largest finite number; 0 for a dtype that is no float. */
+/* Returns the largest finite number; 0 for a dtype that is no float. */
 AD_INTERNAL double ad_largest_number(ad_dtype dtype);
-/* Returns 1 if the dtype's range is smaller than that of f32, in which gradients are computed, so that gradients and
- * their sums are scaled in it. */
+/* Returns 1 if the dtype's range is smaller than that of f32, in which gradients are computed. Gradients and their
+ * sums are then scaled before they are stored in the dtype. */
 AD_INTERNAL int ad_dtype_needs_scale(ad_dtype dtype);
 /* Returns 1 if every value of the float `narrow` is also one of the float `wide`. */
 AD_INTERNAL int ad_dtype_holds(ad_dtype wide, ad_dtype narrow);

@@ -16,8 +16,9 @@ static inline const char *ad_plural(long long count) { return count == 1 ? "" : 
 AD_INTERNAL ad_text ad_text_on(char *buffer, size_t size);
 AD_INTERNAL void ad_text_add(ad_text *text, const char *format, ...) AD_PRINTF(2, 3);
 
-/* ad_text_list adds one item to a list in a text: `what` comes before the first item, ", " before each other item, and
- * "..." replaces all items after number AD_LISTED. *count is the number of items so far; it must be 0 at first. */
+/* ad_text_list adds one item to a list in a text: it prints `what` before the first item, ", " before each later
+ * item, and "..." in place of all items after the first AD_LISTED. *count is the number of items so far; it must be 0
+ * at first. */
 enum { AD_LISTED = 5 };
 AD_INTERNAL void ad_text_list(ad_text *text, size_t *count, const char *what, const char *format, ...) AD_PRINTF(4, 5);
 

@@ -1,6 +1,6 @@
-/* A trait: one number with which a library above the core describes its process. (The trainer describes the code that
- * computes matrix products.) Ranks exchange their traits when they join a world; each rank then uses what all ranks
- * have. */
+/* A trait: one number with which a library above the core describes its process. (The trainer's trait describes the
+ * code that computes matrix products.) Ranks exchange their traits when they join a world; each rank then uses only
+ * what all ranks have. */
 #ifndef BASE_TRAIT_H
 #define BASE_TRAIT_H
 #include <stdint.h>

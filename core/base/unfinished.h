@@ -19,7 +19,7 @@ AD_INTERNAL AD_CHECKED ad_status ad_unfinished_write(const char *path, ad_status
 /* Returns AD_IO if the path must not be replaced: it is a folder, a pipe, a device, a link to one of these, or a link
  * into /proc (like /dev/stdout). A link to a regular file is accepted; the link itself is replaced. */
 AD_INTERNAL AD_CHECKED ad_status ad_unfinished_check(const char *path);
-/* *out: the temporary name "PATH.TOKEN.tmp"; release it with ad_release. The errors are those of
+/* Sets *out to the temporary name "PATH.TOKEN.tmp"; release it with ad_release. The errors are those of
  * ad_unfinished_check. */
 AD_INTERNAL AD_CHECKED ad_status ad_unfinished_path(const char *path, char **out);
 /* Finishes a file: renames it to `path`, and replaces what has this name (a link itself, not its target). `written` is

@@ -1,4 +1,4 @@
-/* The table of verdicts, by number. */
+/* The table of the words of verdicts, indexed by verdict. */
 #include "addend/verdict.h"
 #include "base/verdict.h"
 

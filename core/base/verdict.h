@@ -4,7 +4,7 @@
 #include "addend/verdict.h"
 #include "base/internal.h"
 
-/* "matches", "DOES NOT MATCH", ...; "unknown" for a number that is no verdict. */
+/* Returns "matches", "DOES NOT MATCH", ...; "unknown" for a number that is no verdict. */
 AD_INTERNAL const char *ad_verdict_words(ad_verdict_word verdict);
 
 #endif
