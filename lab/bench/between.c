@@ -42,16 +42,17 @@ const char *bench_between_op(int index) {
 
 static int is_on_one_host(int ranks, int first, int count) { return first / ranks == (first + count - 1) / ranks; }
 
-/* Returns how many of the largest one-host subtrees lie on this host. Tree: over `count` members from `first`. */
+/* Returns how many of the largest subtrees whose members are all on one host are on host `host`. The tree is that
+ * over `count` members from member `first` on. */
 static int parts_on(int ranks, int host, int first, int count) {
   if (is_on_one_host(ranks, first, count)) return first / ranks == host;
   int half = count / 2, lower = half + (count & (first + half) & 1);
   return parts_on(ranks, host, first, lower) + parts_on(ranks, host, first + lower, count - lower);
 }
 
-/* The least amount that all hosts send, in multiples of the value's size. Reduce-scatter: each host sends every other
- * host one partial sum per subtree, of that host's slices. All-gather: each host sends its slices to every other host
- * once. All-to-all: each rank sends the blocks for ranks on other hosts. */
+/* Returns the least amount that all hosts together must send, in multiples of the value's size. Reduce-scatter: each
+ * host sends every other host one partial sum for each of its subtrees, of that host's slices. All-gather: each host
+ * sends its slices to every other host once. All-to-all: each rank sends the blocks for ranks on other hosts. */
 static double least_values(const between_op *op, bench_world world) {
   int members = world.hosts * world.ranks;
   double parts = 0, others = world.hosts - 1;
@@ -68,7 +69,7 @@ typedef struct player {
   const bench_kind *kind;
   bench_task task;
   double seconds[BENCH_ROUNDS_MAX], busy[BENCH_ROUNDS_MAX], sent[BENCH_ROUNDS_MAX], waiting[BENCH_ROUNDS_MAX];
-  int rounds; /* measurements so far; 0 at the end: the program cannot do this task */
+  int rounds; /* number of measurements so far; if it is 0 at the end, the program cannot do this task */
 } player;
 
 typedef struct stage {
@@ -82,7 +83,8 @@ static int members_of(const stage *s) { return s->hosts.world.hosts * s->hosts.w
 static int is_link(const bench_kind *kind) { return !strcmp(kind->name, "link"); }
 static int is_own(const bench_kind *kind) { return !strncmp(kind->name, "addend", 6); }
 
-/* addend may run under Open MPI and under MPICH: the first that is installed is "addend", the other a peer. */
+/* Returns the player for addend. addend may run under Open MPI and under MPICH: the first one that is installed is
+ * "addend", the other a peer. */
 static player *own_player(stage *s) {
   for (int i = 0; i < s->count; i++)
     if (is_own(s->players[i].kind)) return &s->players[i];
@@ -105,7 +107,8 @@ static void start_players(stage *s) {
   }
 }
 
-/* The task for one program. The link does not know the operation: it sends the operation's least bytes. */
+/* Returns the task for one program. The program "link" does not know the operation: its task is to send the
+ * operation's least bytes. */
 static bench_task task_for(const stage *s, const player *p, const between_op *op, const bench_task *task) {
   bench_task own = *task;
   bench_world world = s->hosts.world;
@@ -167,7 +170,7 @@ static void add_player(json_t *row, player *p, const player *own) {
   if (p != own && !is_link(p->kind)) json_object_set_new(json_object_get(row, "peers"), name, number(p, p->seconds));
 }
 
-/* Only training steps measure how long ranks wait. */
+/* Returns 1 if the operation's rows have the time that ranks wait: only training steps measure it. */
 static int counts_waiting(const between_op *op) { return !strcmp(op->op, "train_step"); }
 
 static json_t *row_of(stage *s, player *own, const between_op *op) {

@@ -83,7 +83,8 @@ static int is_there(bench_duty duty) {
   return duty & (BENCH_COLLECTIVES | BENCH_BRIDGE | BENCH_TORCH | bench_trainer.duties);
 }
 
-/* The operation's name for --op: everything that is measured through PyTorch's process group is "torch_group". */
+/* Returns the operation's name for --op; everything that is measured through PyTorch's process group is
+ * "torch_group". */
 static const char *asked(const kind_of_case *kind) {
   return kind->duty & (BENCH_TORCH | BENCH_TORCH_STEP) ? "torch_group" : kind->op;
 }
@@ -115,9 +116,9 @@ typedef struct case_list {
   const char *memory; /* kind of memory for the next cases; "": each program uses its own kind */
 } case_list;
 
-/* The model of a case. sharded_step has the largest model, so that its data does not fit into caches. torch_group has a
- * small model, since PyTorch's ranks keep parameters, gradients and moments while addend's ranks do: with 100 million
- * parameters on four ranks, all programs together would need more than 24 GB. */
+/* Returns the model of a case. sharded_step has the largest model, so that its data does not fit into caches.
+ * torch_group has a small model, since the memory of PyTorch's ranks and of addend's is in use at the same time: with
+ * 100 million parameters on four ranks, all programs together would need more than 24 GB. */
 static const bench_model *model_of(const case_list *list, bench_duty duty) {
   if (duty & (BENCH_DECOMPOSITION | BENCH_TRANSFER))
     return list->options->quick ? &bench_tiny_decomposed : &bench_decomposed;
@@ -157,35 +158,37 @@ static void add_sizes(case_list *list, const kind_of_case *kind, int ranks) {
   for (int i = 0; i < count; i++) add(list, kind, ranks, sizes[i]);
 }
 
-/* Cases of expert parallelism; sizes are of rows of 2 KiB: slots to exchange or to multiply, or a layer's tokens. */
+/* Adds the cases of expert parallelism; the size of a case is that of rows of 2 KiB: slots to exchange or to
+ * multiply, or a layer's tokens. */
 static void add_rows(case_list *list, const kind_of_case *kind, int ranks) {
   const size_t exchanged[] = {64 * KIB, MIB, 16 * MIB}, computed[] = {2 * MIB, 8 * MIB, 32 * MIB};
   int is_exchange = kind->duty == BENCH_ROUTING, count = !list->options->quick ? 3 : is_exchange ? 2 : 1;
   for (int i = 0; i < count; i++) add(list, kind, ranks, is_exchange ? exchanged[i] : computed[i]);
 }
 
-/* Cases of the bridge between pairs of ranks; sizes are of batches of rows of 2 KiB. */
+/* Adds the cases of the bridge between pairs of ranks; the size of a case is that of a batch of rows of 2 KiB. */
 static void add_batches(case_list *list, const kind_of_case *kind, int ranks) {
   const size_t sizes[] = {64 * KIB, MIB, 16 * MIB};
   int count = list->options->quick ? 2 : 3;
   for (int i = 0; i < count && ranks % 2 == 0; i++) add(list, kind, ranks, sizes[i]);
 }
 
-/* Cases of pools; the size is that of the data to move (exchange) or of the parameters (step). */
+/* Adds the cases of pools; the size of a case is that of the data to move (exchange) or of the parameters (step). */
 static void add_pools(case_list *list, const kind_of_case *kind, int ranks) {
   const bench_model *model = model_of(list, kind->duty);
   size_t numel = bench_trainer.pools_numel(model, kind->duty, kind->storage, ranks);
   add(list, kind, ranks, numel * bench_element(kind->dtype));
 }
 
-/* Bytes of the model's parameters; those of train_step and leaves are f32, whatever dtype the step computes in. */
+/* Returns the bytes of the model's parameters; those of train_step and leaves are f32, whatever dtype the step
+ * computes in. */
 static size_t parameter_bytes(const case_list *list, const kind_of_case *kind) {
   const char *dtype = kind->duty & (BENCH_TRAINING | BENCH_LEAVES) ? "f32" : kind->dtype;
   return bench_trainer.numel(model_of(list, kind->duty)) * bench_element(dtype);
 }
 
-/* Returns 1 if the case exists with list->memory: DDP's buckets are always in ordinary memory; only FSDP2 (zero3) can
- * use the process group's shared memory. */
+/* Returns 1 if the case can use the kind of memory list->memory: DDP's buckets are always in ordinary memory; only
+ * FSDP2 (zero3) can use the process group's shared memory. */
 static int has_that_memory(const case_list *list, const kind_of_case *kind) {
   return kind->duty != BENCH_TORCH_STEP || !strcmp(kind->storage, "zero3") || !strcmp(list->memory, "ordinary");
 }
@@ -208,8 +211,8 @@ static void add_duty(case_list *list, bench_duty duty, int ranks) {
   }
 }
 
-/* Cases through PyTorch's process group. They repeat operations from above, so they are left out unless peers or --op
- * ask for them. */
+/* Adds the cases through PyTorch's process group. They repeat operations of the cases above, so they are added only
+ * if the options ask for peers or for the operation. */
 static void add_group(case_list *list, int ranks, int few) {
   if (!list->options->peers && !list->options->op) return;
   static const char *const memories[] = {"comm", "ordinary"};
@@ -224,7 +227,7 @@ static void add_group(case_list *list, int ranks, int few) {
   list->memory = "";
 }
 
-/* All cases for this number of ranks. `few`: the number is small enough for cases that need gigabytes. */
+/* Adds all cases for this number of ranks. `few` is 1 if the number is small enough for cases that need gigabytes. */
 static void add_ranks(case_list *list, int ranks, int few) {
   add_duty(list, BENCH_COLLECTIVES, ranks);
   add_duty(list, BENCH_REDUCER, ranks);

@@ -1,4 +1,5 @@
-/* The conductor's sockets and processes: joining ranks, sending tasks, receiving times, ending programs. */
+/* The sockets and processes of the conductor (the main process of a benchmark): ranks join, get tasks and send
+ * times; programs are ended. */
 #include "conductor.h"
 
 #include <poll.h>

@@ -1,5 +1,5 @@
-/* The conductor: the ranks of started programs connect to it, and it lets the programs do tasks in turns, whatever the
- * tasks measure. */
+/* The conductor: the process to which the ranks of all started programs connect, and which lets the programs do
+ * tasks in turns, whatever the tasks measure. */
 #ifndef BENCH_CONDUCTOR_H
 #define BENCH_CONDUCTOR_H
 #include <sys/types.h>

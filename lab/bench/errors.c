@@ -13,8 +13,8 @@
 #include "row.h"
 
 enum { TRIALS = 101, QUICK_TRIALS = 5, CULPRIT = 1, NUMEL = 256 };
-/* Longest wait in seconds before the mistake. Waiting ranks look for circles of waits only from time to time, and sleep
- * longer the longer they wait. So trials make the mistake after waits of different lengths. */
+/* Longest wait in seconds before the mistake is made. Waiting ranks look for circles of waits only from time to
+ * time, and sleep longer the longer they wait. So trials make the mistake after waits of different lengths. */
 static const double LONGEST_WAIT = 0.1;
 
 typedef enum mistake_kind { MISMATCH, DEATH, CIRCLE, MISTAKES } mistake_kind;
@@ -104,7 +104,8 @@ static void report(const error_case *of, const char *words) {
   fprintf(stderr, "addend bench: errors, %s, %d ranks: %s\n", mistakes[of->kind].name, of->ranks, words);
 }
 
-/* The seconds from the mistake until the last other rank got the error. */
+/* Sets *seconds to the seconds from the mistake until the last other rank got the error; fails if a rank did not get
+ * it. */
 static ad_status judge(const trial *t, double *seconds) {
   *seconds = 0;
   for (int rank = 0; rank < t->of.ranks; rank++) {

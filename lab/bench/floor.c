@@ -1,5 +1,6 @@
-/* The floor's processes, buffers, barriers and collectives, without anything of the library; floor_kernels.c has its
- * loops. Collectives add f32 whatever the dtype of the task, since only the time for the bytes counts. */
+/* The floor (floor.h): its processes, buffers, barriers and collectives, without any code of the library;
+ * floor_kernels.c has its loops. Collectives add f32 whatever the dtype of the task, since only the time for the bytes
+ * counts. */
 #include "floor.h"
 
 #include <sched.h>
@@ -85,7 +86,7 @@ static int barrier(void *context) {
   return 0;
 }
 
-/* Buffer `which` of a rank. */
+/* Returns buffer `which` of rank `rank`. */
 static void *buffer_of(const floor_rank *self, int rank, size_t which) {
   return self->mapping + desks_bytes(self->ranks) + ((size_t)rank * BUFFERS + which) * self->buffer_bytes;
 }
@@ -98,7 +99,7 @@ static void *floor_alloc(void *context, const bench_task *task, size_t bytes) {
 
 static void floor_free(void *context, const bench_task *task, void *memory) { ((floor_rank *)context)->given = 0; }
 
-/* The address in `rank`'s buffers that corresponds to `own` in this rank's. */
+/* Returns the address in the buffers of rank `rank` that corresponds to `own` in this rank's buffers. */
 static void *at(const floor_rank *self, const void *own, int rank) {
   return (char *)(uintptr_t)own + (rank - self->rank) * (ptrdiff_t)(BUFFERS * self->buffer_bytes);
 }
@@ -124,7 +125,8 @@ static void reduce_scatter_slices(floor_rank *self, const bench_task *task, cons
 static void all_gather_slices(floor_rank *self, const bench_task *task, const void *in, void *out) {
   size_t block = task->bytes / (size_t)self->ranks;
   for (int i = 0; i < self->ranks; i++) {
-    // In place, a rank's own block lies at its own position of its `out`, so the distance between ranks differs.
+    // In place, each rank's own block is at the rank's own position of its `out`, so the distance between the blocks of
+    // two ranks differs from that between their buffers.
     const char *from = task->in_place ? (char *)at(self, out, i) + block * (size_t)i : (char *)at(self, in, i);
     if (!task->in_place || i != self->rank) bench_floor_copy((char *)out + block * (size_t)i, from, block);
   }
@@ -248,7 +250,7 @@ static int run_exchange(floor_rank *self, const bench_task *task) {
 
 /* ---- a batch over a bridge ---- */
 
-/* Concatenates the two ranks' parts of a pair's batch, `numel` elements each, on this rank. */
+/* Concatenates the parts of a batch of the two ranks of a pair, `numel` elements each, on this rank. */
 static void gather_pair(const floor_rank *self, int to, int from, size_t numel) {
   int first = self->rank / 2 * 2;
   for (int i = 0; i < 2; i++)
@@ -256,7 +258,8 @@ static void gather_pair(const floor_rank *self, int to, int from, size_t numel) 
                      buffer_of(self, first + i, (size_t)from), numel * sizeof(float));
 }
 
-/* Makes one batch of two ranks' parts, on both ranks. In backward, each rank sums both gradients of its own part. */
+/* Makes one batch of the parts of the two ranks of a pair, on both ranks. In backward, each rank sums both gradients
+ * of its own part. */
 static void fan_in(const floor_rank *self) {
   size_t own = self->sides.source.numel, before = self->sides.source.first - self->sides.destination.first;
   float *to = buffer_of(self, self->rank, SOURCE_GRADIENT);
@@ -306,7 +309,7 @@ typedef struct ranks_of {
   int first, count;
 } ranks_of;
 
-/* The pool that sends and the pool that receives. */
+/* Sets *from and *to to the ranks of the pool that sends and of the pool that receives. */
 static void find_pools(const bench_pools *pools, bench_exchanged exchanged, ranks_of *from, ranks_of *to) {
   const ranks_of ci = {0, pools->ci}, blocks = {pools->ci, pools->blocks * pools->per_block};
   const ranks_of adv = {blocks.first + blocks.count, pools->adv};
@@ -325,8 +328,8 @@ static void take_share(const floor_rank *self, ranks_of from, size_t bytes) {
   }
 }
 
-/* An exchange between pools: reads and writes each byte that a rank must get once. Gradients from pool adv go only to
- * the first rank of each block. */
+/* Runs an exchange between pools: reads and writes each byte that a rank must get once. Gradients from pool adv go
+ * only to the first rank of each block. */
 static int run_transfer(floor_rank *self, const bench_task *task) {
   bench_pools pools = bench_pools_of(self->ranks);
   bench_exchanged exchanged;
@@ -357,7 +360,7 @@ static part own_part(const floor_rank *self, size_t numel) {
   return cut(numel, (size_t)self->rank, (size_t)self->ranks);
 }
 
-/* Buffer `which` as floats: this rank's own, or for COPY rank 0's. */
+/* Returns buffer `which` as floats: this rank's own or, for COPY, that of rank 0. */
 static float *floats(const floor_rank *self, size_t which) {
   return buffer_of(self, which == COPY ? 0 : self->rank, which);
 }
@@ -429,8 +432,9 @@ static int run(void *context, const bench_task *task, const void *in, void *out)
 static int be_rank(const char *address, floor_rank *self) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
-  self->spins =
-      self->ranks <= cores ? 1 << 14 : 1 << 5;  // with more ranks than cores, the awaited rank may need this core
+  self->spins = self->ranks <= cores
+                    ? 1 << 14
+                    : 1 << 5;  // with more ranks than cores, the awaited rank may need this rank's core
   bench_team team = {.self = self,
                      .rank = self->rank,
                      .ranks = self->ranks,

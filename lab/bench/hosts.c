@@ -265,8 +265,8 @@ int bench_hosts_enter_words(const bench_hosts *hosts, int host, char *line[]) {
   return sizeof words / sizeof *words;
 }
 
-/* Without binding to cores: every simulated host has all cores, so the first ranks of all hosts would be bound to one
- * core. If there are more ranks than cores, polling ranks must yield. */
+/* Options of Open MPI's launcher. Ranks are not bound to cores: every simulated host has all cores, so the first
+ * ranks of all hosts would be bound to one core. If there are more ranks than cores, polling ranks must yield. */
 static int openmpi_words(const bench_hosts *hosts, char *line[]) {
   long ranks = (long)hosts->world.hosts * hosts->world.ranks;
   char *words[] = {"--hostfile",
@@ -298,8 +298,8 @@ static int openmpi_words(const bench_hosts *hosts, char *line[]) {
   return sizeof words / sizeof *words;
 }
 
-/* Restricts UCX to TCP: otherwise it would see all simulated hosts as one and use shared memory between them. On one
- * host MPICH uses its own shared memory. */
+/* Options of MPICH's launcher. Restricts UCX to TCP: otherwise UCX would take all simulated hosts for one and use
+ * shared memory between them. On one host MPICH uses its own shared memory. */
 static int mpich_words(const bench_hosts *hosts, char *line[]) {
   char *words[] = {
       "-launcher", "ssh", "-launcher-exec", (char *)(size_t)hosts->shell, "-hosts", (char *)(size_t)hosts->places,

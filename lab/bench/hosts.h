@@ -22,7 +22,7 @@ typedef struct bench_hosts {
   char list[BENCH_HOST_WORD + 8], shell[BENCH_HOST_WORD + 8]; /* files in `folder`: host list and ssh replacement */
   char places[BENCH_PLACES]; /* hosts and their numbers of ranks, for MPICH's option -hosts */
   pid_t keeper;              /* the process that removes the hosts when `alive` is closed */
-  int alive;                 /* a pipe's end that this process holds open */
+  int alive;                 /* this process's end of a pipe; the keeper acts when it is closed */
 } bench_hosts;
 
 /* Makes the hosts. `qdisc`: the queueing discipline that tc sets on every host's interface, such as "netem delay 1ms";
@@ -35,8 +35,8 @@ int64_t bench_hosts_sent(const bench_hosts *hosts);
 
 /* Writes the command-line words that, put before a program's words, run it on the host. Returns how many. */
 int bench_hosts_enter_words(const bench_hosts *hosts, int host, char *line[]);
-/* Options of an MPI's launcher that place the ranks on the hosts; returns how many words. Also sets environment
- * variables that MPICH needs in this process. */
+/* Writes the options of an MPI launcher that place the ranks on the hosts; returns the number of words. Also sets
+ * environment variables that MPICH needs in this process. */
 int bench_hosts_launcher_words(const bench_hosts *hosts, int is_openmpi, char *line[]);
 /* Moves this process into the host's network namespace. Returns 0 on success. */
 int bench_hosts_enter(const bench_hosts *hosts, int host);

@@ -15,9 +15,9 @@ extern const bench_model bench_staged, bench_tiny_staged;         /* for pipelin
 extern const bench_model bench_leaves;                            /* for leaves of the batch */
 extern const bench_model bench_decomposed, bench_tiny_decomposed; /* for the decomposition of their matrices */
 
-/* Starts `ranks` ranks that join the conductor at `address`; returns when they have ended. `plain`: they do a simpler
- * task, for comparison: a parallel_step splits only the batch, `grouped` is one product of all rows, `leaves` has
- * microbatches instead, or, if `plain` is 2, a single one. */
+/* Starts `ranks` ranks that join the conductor at `address`; returns when they have ended. If `plain` is not 0, they
+ * do a simpler task for comparison: a parallel_step splits only the batch; `grouped` is one product of all rows;
+ * `leaves` has microbatches instead of leaves or, if `plain` is 2, a single microbatch. */
 int bench_library(const char *address, int ranks, const bench_model *model, int plain);
 /* Does the work of one rank, started by any launcher; returns an exit status. */
 int bench_library_rank(ad_comm *comm, const char *address, const bench_model *model, int plain);
@@ -28,7 +28,7 @@ ad_status bench_startup(int ranks, double *seconds) AD_CHECKED;
 typedef struct bench_bridge bench_bridge;
 ad_status bench_bridge_create(ad_comm *comm, const bench_task *task, bench_bridge **out) AD_CHECKED;
 void bench_bridge_destroy(bench_bridge *bridge);
-/* Runs forward and backward once; `looks`: also checks the results, AD_INVALID if they are wrong. */
+/* Runs forward and backward once. If `looks` is 1, also checks the results; AD_INVALID if they are wrong. */
 ad_status bench_bridge_run(bench_bridge *bridge, int looks) AD_CHECKED;
 
 #endif

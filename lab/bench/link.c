@@ -66,7 +66,7 @@ static int answer(line_end *end, int listener) {
   return 0;
 }
 
-/* Connects all hosts: each calls the hosts after it and answers those before it. */
+/* Connects all hosts: each connects to the hosts after it and accepts connections from those before it. */
 static int join(line_end *end) {
   int listener = listen_here(end), failed = listener < 0, yes = 1;
   for (int i = end->own + 1; i < end->hosts->world.hosts && !failed; i++)

@@ -13,7 +13,7 @@
 
 enum { COPY_BYTES = 64 << 20, COPIES = 4, TRIES = 5, CORES_MAX = 256 };
 
-/* The rest of the file's first line that starts with `key`; "" if there is none. */
+/* Reads the rest of the file's first line that starts with `key` into `out`; "" if there is none. */
 static void read_line(const char *path, const char *key, char *out, size_t size) {
   FILE *file = fopen(path, "r");
   char line[512];

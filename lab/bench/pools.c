@@ -44,7 +44,7 @@ static int64_t component_elements(const bench_decomposition *decomposition) {
   return elements;
 }
 
-/* Each sample's importances go to the receiving pool once: to each block only those of its own sites. */
+/* The importances of each sample go to the receiving pool once; each block gets only those of its own sites. */
 int64_t bench_exchanged_elements(const bench_decomposition *decomposition, const bench_pools *pools,
                                  bench_exchanged exchanged) {
   int64_t replicas = exchanged == BENCH_BLOCKS_ADV ? pools->adv : 1;

@@ -22,10 +22,11 @@ enum { BENCH_LAYER_SITES = 7 };
 typedef struct bench_site {
   int64_t in, out, components;
 } bench_site;
-/* Matrix number `site` of the decoder, layer after layer: its sizes and its number of components. */
+/* Returns the sizes and the number of components of matrix `site` of the decoder; matrices are numbered layer after
+ * layer. */
 bench_site bench_site_of(const bench_decomposition *decomposition, int64_t site);
 int64_t bench_sites(const bench_decomposition *decomposition);
-int64_t bench_components(const bench_decomposition *decomposition); /* of all sites */
+int64_t bench_components(const bench_decomposition *decomposition); /* number of components of all sites */
 
 typedef enum bench_exchanged {
   BENCH_CI_BLOCKS,  /* importances from ci to blocks; a block gets those of its sites */
@@ -39,7 +40,7 @@ typedef enum bench_exchanged {
 /* Returns 0, or 1 if there is no exchange of that name. */
 int bench_exchanged_parse(const char *word, bench_exchanged *out);
 int bench_exchanged_weights(bench_exchanged exchanged); /* 1: components, or their gradients */
-/* The number of elements that all receiving ranks together must get. */
+/* Returns the number of elements that all receiving ranks together must get. */
 int64_t bench_exchanged_elements(const bench_decomposition *decomposition, const bench_pools *pools,
                                  bench_exchanged exchanged);
 

@@ -76,7 +76,7 @@ static int be_link(const bench_kind *kind, const char *address, const bench_scen
   return bench_link(address, scene->hosts);
 }
 
-/* A TCP port that was just free. */
+/* Returns a TCP port that was free a moment ago. */
 static int free_port(void) {
   struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   socklen_t size = sizeof name;
@@ -87,7 +87,8 @@ static int free_port(void) {
   return port;
 }
 
-/* Command-line words that start a rank of gloo on its host (consecutive ranks share a host); returns how many. */
+/* Writes the command-line words that start a rank of gloo on its host (consecutive ranks share a host); returns
+ * their number. */
 static int enter_for_gloo(const bench_hosts *hosts, int rank, char *line[]) {
   setenv("GLOO_SOCKET_IFNAME", "eth", 1);
   setenv("MASTER_ADDR", hosts->host[0].address, 1);
@@ -214,8 +215,8 @@ static void be(const bench_kind *kind, const char *address, const bench_scene *s
   _exit(kind->be(kind, address, scene));
 }
 
-/* The number of processes that join for a program. Peers of a decomposition on pools use one process; a link has one
- * process on each host. */
+/* Returns the number of processes of a program that join the conductor. Peers of a decomposition on pools use one
+ * process; a link has one process on each host. */
 static int processes(const bench_kind *kind, const bench_scene *scene) {
   if (kind->be == be_link) return scene->hosts->world.hosts;
   if (kind->be == be_addend && kind->is_peer) return 1;

@@ -87,7 +87,7 @@ static void sort_out(turns *t) {
   }
 }
 
-/* The fastest setting of the program of this name; NULL if it was not measured. */
+/* Returns the fastest setting of the program with this name; NULL if it was not measured. */
 static const entry *best(const turns *t, const char *name) {
   const entry *found = NULL;
   for (int i = 0; i < t->count; i++) {

@@ -3,7 +3,7 @@
 
 enum { SHARES = 7 };
 
-/* An expert's share of a rank's rows, relative to the other experts': 1 to SHARES. */
+/* Returns an expert's share of a rank's rows, relative to the shares of other experts: 1 to SHARES. */
 static size_t share(int rank, int expert) { return 1 + (size_t)(3 * rank + 5 * expert) % SHARES; }
 
 static size_t shares_before(int rank, int expert) {

@@ -7,9 +7,9 @@
 enum { BENCH_EXPERTS = 8, BENCH_WIDTH = 512, BENCH_RUNS_MAX = BENCH_EXPERTS * BENCH_RANKS_MAX };
 static const size_t BENCH_ROW_BYTES = BENCH_WIDTH * sizeof(float);
 
-/* Returns the first of a rank's `rows` rows for this expert; for expert BENCH_EXPERTS, `rows`. */
+/* Returns the index, among a rank's `rows` rows, of the first row for this expert; for expert BENCH_EXPERTS, `rows`. */
 size_t bench_first_row(size_t rows, int rank, int expert);
-/* The first expert of a rank; for rank == ranks, BENCH_EXPERTS. */
+/* Returns the first expert of a rank; for rank == ranks, BENCH_EXPERTS. */
 int bench_first_expert(int rank, int ranks);
 
 /* Consecutive rows from one sender to one expert, with the index of the first row in three orders. */
@@ -30,7 +30,8 @@ typedef struct bench_routes {
 } bench_routes;
 void bench_routes_make(size_t rows, int rank, int ranks, bench_routes *out);
 
-/* Writes into each row its rank and index. The two functions below check by these that rows arrived and returned. */
+/* Writes into each row its rank and index. bench_rows_are_placed and the function after it check by these that rows
+ * arrived and returned. */
 void bench_rows_sign(float *rows, const bench_routes *routes);
 int bench_rows_are_placed(const float *rows, const bench_routes *routes);
 int bench_rows_are_back(const float *rows, const bench_routes *routes);

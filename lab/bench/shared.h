@@ -1,4 +1,5 @@
-/* What the measurements of the core and of the trainer share: which are asked for, how they fail, where peers are. */
+/* Functions for the measurements of both the core and the trainer: which operations are measured, which failure is
+ * reported, where peers are. */
 #ifndef BENCH_SHARED_H
 #define BENCH_SHARED_H
 #include "bench.h"

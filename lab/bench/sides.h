@@ -29,7 +29,7 @@ int bench_sides_make(const bench_task *task, int rank, int ranks, bench_sides *o
  * these numbers times `addends`. */
 void bench_side_fill(float *part, const bench_side *side);
 int bench_side_holds(const float *part, const bench_side *side, float addends);
-/* The number of gradients that are summed on the way back to the source. */
+/* Returns the number of gradients that are summed on the way back to the source. */
 float bench_sides_addends(const bench_sides *sides);
 
 #endif

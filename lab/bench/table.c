@@ -206,7 +206,7 @@ static void print_product(FILE *to, const json_t *row) {
   fprintf(to, own > 0 ? " %5.2f\n" : "\n", ours / (own > 0 ? own : 1));
 }
 
-/* The peers that can do training steps. */
+/* The peers that can run training steps. */
 static const char *const trainers[] = {"torch_ddp", "torch_fsdp", "torch_ddp_compiled", "torch_ddp_bf16",
                                        "torch_ddp_bf16_compiled"};
 enum { TRAINERS = sizeof trainers / sizeof *trainers };

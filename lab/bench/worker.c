@@ -117,7 +117,7 @@ static int run_once(const worker *self, const bench_task *task) {
   return self->team->run(self->team->self, task, self->held.in, self->held.out);
 }
 
-/* Processor seconds of all threads of this process so far. */
+/* Returns the processor seconds of all threads of this process so far. */
 static double processor_now(void) {
   struct timespec time;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
@@ -126,7 +126,7 @@ static double processor_now(void) {
 
 static double take_waited(const worker *self) { return self->team->waited ? self->team->waited(self->team->self) : 0; }
 
-/* The seconds of one iteration, or -1 if the task cannot be done. */
+/* Returns the seconds of one iteration, or -1 if the task cannot be done. */
 static double time_task(worker *self, const bench_task *task) {
   if (self->team->barrier(self->team->self)) return -1;
   for (int i = 0; i < bench_warm_ups(task); i++)
@@ -142,7 +142,8 @@ static double time_task(worker *self, const bench_task *task) {
   return seconds;
 }
 
-/* Element i of a rank's input: small integers, exact in every dtype. f16 results are not checked here, but by tests. */
+/* Returns element i of a rank's input: small integers, exact in every dtype. f16 results are checked by tests, not
+ * here. */
 static float addend_of(int rank, size_t i) { return (float)(rank + 1) * (float)(1 + i % 3); }
 
 static void write_number(const char *dtype, void *memory, size_t i, float value) {

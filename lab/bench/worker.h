@@ -32,8 +32,8 @@ typedef struct bench_team {
   void (*free)(void *self, const bench_task *task, void *memory);
   int (*run)(void *self, const bench_task *task, const void *in, void *out);
   int (*barrier)(void *self);
-  /* Seconds that this rank waited for sums (in a pipeline: for transfers) since the last call, as the program counts
-   * them; NULL: it does not count them. */
+  /* Returns the seconds that this rank waited for sums (in a pipeline: for transfers) since the last call, as the
+   * program counts them; NULL: the program does not count them. */
   double (*waited)(void *self);
 } bench_team;
 
@@ -45,7 +45,7 @@ int bench_releases(const bench_task *task); /* 1: ZeRO 3, which keeps full param
 void bench_task_print(const bench_task *task, char line[BENCH_MESSAGE]);
 int bench_task_read(const char *line, bench_task *out);
 
-/* How often a task is done before it is timed, to warm up. */
+/* Returns how often a task is done, to warm up, before it is timed. */
 int bench_warm_ups(const bench_task *task);
 struct sockaddr_un;
 /* Makes the name of the conductor's socket: the file's name if `address` is a path (which other network namespaces can
@@ -56,8 +56,8 @@ unsigned bench_socket_name(const char *address, struct sockaddr_un *out);
  * does the conductor's tasks until the conductor closes the connection. Answers each with three times of one iteration:
  * seconds, processor seconds, and seconds of waiting. Returns an exit status. */
 int bench_work(const char *address, const bench_team *team);
-/* Seconds of a monotonic clock. lab/bench/ does not use base/clock.h, because peers are compiled with worker.c but without
- * addend. */
+/* Returns the seconds of a monotonic clock. lab/bench/ does not use base/clock.h, because peers are compiled with
+ * worker.c but without addend. */
 double bench_now(void);
 
 /* Returns private memory on huge pages, like a tape's values and Open MPI's heap with the best settings; huge pages

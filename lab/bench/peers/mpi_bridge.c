@@ -1,4 +1,4 @@
-/* The exchange of a bridge in MPI, written by hand for the two known meshes: the two ranks of a pair share a
+/* The data exchange of a bridge, written by hand in MPI for the two known meshes: the two ranks of a pair share a
  * communicator, and a rank copies the data that it already has. */
 #include "mpi_bridge.h"
 

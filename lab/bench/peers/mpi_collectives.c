@@ -11,8 +11,8 @@ static int all_reduce(const bench_task *task, const void *in, void *out, int num
   return MPI_Allreduce(task->in_place ? MPI_IN_PLACE : in, out, numel, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 
-/* In place, MPI leaves a rank's block at the beginning of the buffer. When the result is checked, the block is moved to
- * its place in the other programs. */
+/* In place, MPI leaves a rank's block at the beginning of the buffer. When the result is checked, the block is moved
+ * to the position that it has in the other programs. */
 static int reduce_scatter(const bench_task *task, const void *in, void *out, int block) {
   if (task->in_place) {
     void *whole = (void *)(size_t)in;

@@ -1,4 +1,5 @@
-/* Finds the memory of activations from rows of memory.h: it is all that recipes with different batches differ in. */
+/* Computes the memory of activations from rows of memory.h: recipes that differ only in the batch differ only in
+ * this memory. */
 #include <string.h>
 
 #include "memory.h"

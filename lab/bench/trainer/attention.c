@@ -27,7 +27,8 @@ static void describe(const attention_case *c, int seq, char text[BENCH_MESSAGE])
            seq);
 }
 
-/* Runs the program once; NULL if it failed, after its message on standard error. */
+/* Runs the program once and returns its result; NULL if it failed, after it has printed its message on standard
+ * error. */
 static json_t *ask(const attention_case *c, int seq) {
   char path[1024], line[1100];
   bench_peer_path("bench_attention", path, sizeof path);

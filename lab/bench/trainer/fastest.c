@@ -9,7 +9,7 @@
 static const struct candidate {
   ad_dtype values;
   gemm_way way;
-  const char *seconds; /* the row's key for this way's seconds */
+  const char *seconds; /* the key, in a row, of the seconds of this library */
 } candidates[] = {{AD_F32, GEMM_BLAS, "openblas_seconds"},
                   {AD_F32, GEMM_ONEDNN, "onednn_seconds"},
                   {AD_BF16, GEMM_ONEDNN, "onednn_seconds"},
@@ -24,7 +24,8 @@ static int is_of(const json_t *row, ad_dtype values, gemm_shape shape) {
   return dtype && of.k && !strcmp(dtype, ad_dtype_name(values)) && ad_gemm_shape_of(&of) == shape;
 }
 
-/* The sum of the logarithms of the candidate's times over all products of this shape; infinity if one has no time. */
+/* Returns the sum of the logarithms of the candidate's times over all products of this shape; infinity if it has no
+ * time for one of them. */
 static double time_of(const json_t *rows, const struct candidate *candidate, gemm_shape shape) {
   double sum = 0;
   size_t i;

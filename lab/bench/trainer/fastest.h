@@ -5,8 +5,9 @@
 
 #include "addend/status.h"
 
-/* Writes, for each dtype and kind of shape, the fastest way in the rows of bench_measure_products: the least geometric
- * mean of times over the shapes of this kind. A way that failed at one of these shapes is left out. */
+/* Writes, for each dtype and kind of shape, the fastest library ("way") in the rows of bench_measure_products: the
+ * one with the least geometric mean of times over the shapes of this kind. A library that failed at one of these shapes
+ * is left out. */
 ad_status bench_write_fastest(const char *path, const json_t *rows) AD_CHECKED;
 
 #endif

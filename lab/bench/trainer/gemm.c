@@ -53,7 +53,7 @@ void __wrap_ad_gemm(PRODUCT) {
   inside += bench_now() - start;
 }
 
-/* Numbers from 1 on in steps of 1/128, which bf16 can represent: bf16 is the upper half of an f32. */
+/* Returns numbers from 1 on in steps of 1/128, which bf16 can represent: bf16 is the upper half of an f32. */
 static void *numbers(ad_dtype dtype, size_t count) {
   uint16_t *halves = malloc(count * ad_dtype_size(dtype));
   size_t each = ad_dtype_size(dtype) / sizeof *halves;
@@ -101,7 +101,7 @@ static json_t *rate_alone(int library, double work) {
   return failed[library] || seconds <= 0 ? json_null() : json_real(work / seconds / 1e9);
 }
 
-/* The way (library) that computes most of the products' work. */
+/* Returns the library ("way") that computes most of the products' work. */
 static gemm_way main_way(void) {
   double made[GEMM_WIDEN_ONEDNN + 1] = {0};
   gemm_way most = GEMM_BLAS;

@@ -49,7 +49,7 @@ ad_status bench_decomposition_recipe(const bench_model *model, int64_t ranks, ad
 /* A value that goes over a bridge from one pool to another, or its gradient. */
 typedef struct transfer {
   ad_bridge *bridge;
-  ad_array source, destination; /* data is NULL if this rank is not on that side */
+  ad_array source, destination; /* their field `data` is NULL on a rank that is not on that side of the bridge */
   ad_request request;
 } transfer;
 

@@ -34,8 +34,9 @@ bench_setting bench_setting_of(const bench_model *model, const char *axis, int64
   return setting;
 }
 
-/* A pipeline step with one sample per microbatch; one rank runs the same microbatches without a pipeline.
- * `splits_batch`: data parallelism instead, each rank has the whole model and a part of the batch. */
+/* Returns the setting of a pipeline step with one sample per microbatch; one rank runs the same microbatches without
+ * a pipeline. If `splits_batch` is 1, the step is data parallel instead: each rank has the whole model and a part of
+ * the batch. */
 static bench_setting pipeline_setting(const bench_model *model, const bench_task *task, int64_t ranks,
                                       int splits_batch) {
   bench_setting setting = bench_setting_of(model, splits_batch ? "dp_replicate" : "pp", ranks);
@@ -46,7 +47,8 @@ static bench_setting pipeline_setting(const bench_model *model, const bench_task
   return setting;
 }
 
-/* Each sample is a leaf, and a rank's microbatches have one leaf each; `plain`: the microbatches alone, or one of them. */
+/* Sets the setting's leaves: each sample is a leaf, and each microbatch of a rank has one leaf. If `plain` is 1,
+ * only the microbatches are set; if it is 2, a single microbatch. */
 static void set_leaves(bench_setting *setting, int64_t ranks, int plain) {
   int batch = setting->model->batch;
   if (!plain) setting->leaves = batch;

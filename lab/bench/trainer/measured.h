@@ -17,10 +17,10 @@ typedef struct bench_setting {
   int microbatches, leaves;    /* leaves 0: none */
   char schedule[64];           /* the recipe's `schedule` of a pipeline, as YAML; "": no pipeline */
 } bench_setting;
-/* The setting with all ranks on one axis, storage "whole" and all dtypes "f32". */
+/* Returns the setting with all ranks on one axis, storage "whole" and all dtypes "f32". */
 bench_setting bench_setting_of(const bench_model *model, const char *axis, int64_t ranks);
-/* The setting for a task's step: ranks on dp_replicate, computing in the task's dtype; for a parallel_step, ranks as
- * the task's storage says; for `leaves`, each sample is a leaf. `plain` as of bench_library. */
+/* Returns the setting for a task's step: ranks on dp_replicate, computing in the task's dtype; for a parallel_step,
+ * ranks as the task's storage says; for `leaves`, each sample is a leaf. `plain` as of bench_library. */
 bench_setting bench_step_setting(const bench_model *model, const bench_task *task, int64_t ranks, int plain);
 ad_status bench_recipe(const bench_setting *setting, ad_recipe **out) AD_CHECKED;
 
@@ -33,8 +33,9 @@ ad_status bench_steps_run(bench_steps *steps) AD_CHECKED; /* runs one step */
 double bench_steps_waited(bench_steps *steps); /* seconds of waiting for sums of gradients since the last call */
 double bench_steps_transfer_seconds(bench_steps *steps); /* seconds in transfers between modules since the last call */
 
-/* A model's gradients that go through the reducer, without the model. They are summed over all ranks, or, if `alone`,
- * over this rank only, which copies them into buckets and, if buckets have another dtype, back. */
+/* Gradients of a model's shapes that go through the reducer; the model itself does not run. They are summed over all
+ * ranks or, if `alone` is 1, over this rank only, which copies them into buckets and, if buckets have another dtype,
+ * back. */
 typedef struct bench_gradients bench_gradients;
 ad_status bench_gradients_create(ad_comm *comm, const bench_model *model, ad_dtype reduce, int alone,
                                  bench_gradients **out) AD_CHECKED;
@@ -55,10 +56,11 @@ ad_status bench_shards_run(bench_shards *shards, int updates) AD_CHECKED;
 typedef struct bench_exchange bench_exchange;
 ad_status bench_exchange_create(ad_comm *comm, const bench_task *task, bench_exchange **out) AD_CHECKED;
 void bench_exchange_destroy(bench_exchange *exchange);
-/* Sends the rows there and back once; `looks`: also checks where each row went, AD_INVALID if it is wrong. */
+/* Sends the rows to their experts and back once. If `looks` is 1, also checks where each row went; AD_INVALID if it
+ * is wrong. */
 ad_status bench_exchange_run(bench_exchange *exchange, int looks) AD_CHECKED;
 
-/* Products of rows with their experts' matrices, or, `is_one`, of all rows with one matrix. */
+/* Products of rows with their experts' matrices or, if `is_one` is 1, of all rows with one matrix. */
 typedef struct bench_products bench_products;
 ad_status bench_products_create(ad_comm *comm, const bench_task *task, int is_one, bench_products **out) AD_CHECKED;
 void bench_products_destroy(bench_products *products);
@@ -78,9 +80,9 @@ typedef struct bench_transfers bench_transfers;
 ad_status bench_transfers_create(ad_comm *comm, const bench_model *model, const bench_task *task,
                                  bench_transfers **out) AD_CHECKED;
 void bench_transfers_destroy(bench_transfers *transfers);
-/* Runs the exchange once; `looks`: also checks the results, AD_INVALID if they are wrong. */
+/* Runs the exchange once. If `looks` is 1, also checks the results; AD_INVALID if they are wrong. */
 ad_status bench_transfers_run(bench_transfers *transfers, int looks) AD_CHECKED;
-/* The number of elements that the exchange must move. */
+/* Returns the number of elements that the exchange must move. */
 size_t bench_transfers_elements(const bench_model *model, const char *exchanged, int ranks);
 
 #endif

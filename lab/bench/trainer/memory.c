@@ -36,7 +36,8 @@ typedef struct memory_case {
   LEVEL(mesh, ranks, microbatches, zero, "f32", 25), LEVEL(mesh, ranks, microbatches, zero, "bf16", 25)
 #define LEVELS(mesh, ranks, microbatches) \
   DTYPES(mesh, ranks, microbatches, 1), DTYPES(mesh, ranks, microbatches, 2), DTYPES(mesh, ranks, microbatches, 3)
-/* Buckets so small that three of them are an eighth of the gradients: then ZeRO levels differ in gradients' memory. */
+/* Cases with buckets so small that three of them are an eighth of the gradients: then ZeRO levels differ in the
+ * memory of gradients. */
 #define SMALL_BUCKETS(dtype)                                                            \
   LEVEL("dp_shard=4", 4, 2, 1, dtype, 2.75), LEVEL("dp_shard=4", 4, 2, 2, dtype, 2.75), \
       LEVEL("dp_shard=4", 4, 2, 3, dtype, 2.75)
@@ -229,7 +230,7 @@ static ad_status plan(const ad_recipe *recipe, planned_memory *out, own_words wh
 
 /* ---- rows of the document ---- */
 
-/* The number, or null if it is 0, which means that the kernel does not report it. */
+/* Returns the number as JSON, or null if it is 0, which means that the kernel does not report it. */
 static json_t *bytes_or_null(int64_t bytes) { return bytes ? json_integer(bytes) : json_null(); }
 
 static json_t *row_of(const memory_case *c, const bench_model *model, const planned_memory *planned,

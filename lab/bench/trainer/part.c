@@ -20,7 +20,7 @@ struct bench_held {
   const bench_model *model;
   int plain;
   bench_steps *steps;
-  int is_pipeline; /* these steps */
+  int is_pipeline; /* 1: the steps are those of a pipeline */
   bench_gradients *gradients;
   bench_shards *shards;
   bench_exchange *exchange;
@@ -113,7 +113,7 @@ static ad_status run(ad_comm *comm, const bench_model *model, int plain, const b
   return run_task(*held, task);
 }
 
-/* Seconds of waiting for sums of gradients; in a pipeline, seconds in transfers between stages. */
+/* Returns the seconds of waiting for sums of gradients or, in a pipeline, the seconds in transfers between stages. */
 static double waited(bench_held *held) {
   if (!held->steps) return 0;
   return held->is_pipeline ? bench_steps_transfer_seconds(held->steps) : bench_steps_waited(held->steps);
@@ -132,7 +132,8 @@ static size_t pools_numel(const bench_model *model, bench_duty duty, const char 
 
 /* ---- facts about matrix products for rows and the document ---- */
 
-/* Adds the library of all products: the one for a rank's part of the batch times a matrix of attention. */
+/* Adds to the row the library of matrix products: the one that computes a rank's part of the batch times a matrix of
+ * attention. */
 static void add_products(json_t *row, const bench_case *measured) {
   const bench_model *model = measured->model;
   gemm_product of = {.m = model->batch / measured->ranks * model->seq, .n = model->d_model, .k = model->d_model};
@@ -150,7 +151,7 @@ static void add_machine(json_t *machine) {
   json_decref(words);
 }
 
-/* The share and rate of matrix products in a step on one rank, measured by the program bench_gemm. */
+/* Returns the share and rate of matrix products in a step on one rank, measured by the program bench_gemm. */
 static json_t *measure_products(const bench_options *options, const char *dtype) {
   char path[1024], quoted[1100];
   snprintf(quoted, sizeof quoted, "exec '%s' %s%s", bench_peer_path("bench_gemm", path, sizeof path), dtype,

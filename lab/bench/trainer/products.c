@@ -83,7 +83,8 @@ static double rate_of(const gemm_product *of, double seconds) {
   return 2e-9 * (double)of->m * (double)of->n * (double)of->k / seconds;
 }
 
-/* Makes a row of the least times: other programs on the machine can only make a measurement slower. */
+/* Makes a row with the least of the measured times: other programs on the machine can only make a measurement
+ * slower. */
 static json_t *row_of(const gemm_product *of, const char *variant, timing *took, int turns) {
   bench_task task = {.op = "products", .memory = "ordinary"};
   snprintf(task.dtype, sizeof task.dtype, "%s", ad_dtype_name(of->values));

@@ -5,9 +5,10 @@
 
 #include "products/gemm_ways.h"
 
-/* The way in which this process computes the product. */
+/* Returns the library ("way") with which this process computes the product. */
 gemm_way bench_way_of(const gemm_product *product);
-/* A JSON object with `products_by` (the way's name) and `instructions` (the instruction set, as the library names it). */
+/* Returns a JSON object with `products_by` (the library's name) and `instructions` (the instruction set, as the
+ * library names it). */
 json_t *bench_way_words(gemm_way way, ad_dtype values);
 
 #endif
