@@ -432,9 +432,8 @@ static int run(void *context, const bench_task *task, const void *in, void *out)
 static int be_rank(const char *address, floor_rank *self) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
-  self->spins = self->ranks <= cores
-                    ? 1 << 14
-                    : 1 << 5;  // with more ranks than cores, the awaited rank may need this rank's core
+  self->spins =
+      self->ranks <= cores ? 1 << 14 : 1 << 5;  // with more ranks than cores, the awaited rank may need this core
   bench_team team = {.self = self,
                      .rank = self->rank,
                      .ranks = self->ranks,
