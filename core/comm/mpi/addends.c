@@ -145,15 +145,15 @@ static char *room_for(const mpi_call *c, const mpi_partial *partial, uint32_t i)
   return partial->received + number * padded(ad_mpi_in_part(c->call, partial->slice).bytes);
 }
 
-/* Starts to receive member i's addends of a partial sum, unless they are in the file. */
+/* Starts to receive member i's addends of a partial sum, unless they are in the shared memory file. */
 static void get_for_partial(mpi_world *world, mpi_call *c, const mpi_partial *partial, uint32_t i) {
   mpi_span to = {room_for(c, partial, i), ad_mpi_in_part(c->call, partial->slice).bytes};
   if (reader(c, i, partial->slice) != c->channel->index || in_file(world, c, i, partial->slice)) return;
   ad_mpi_add_request(c, ad_mpi_receive(world, c, i, PHASE_ADDENDS, to));
 }
 
-/* For this rank's slice: finds member i's addends in the file, or starts to receive member i's addends or the sum that
- * contains them. */
+/* For this rank's slice: finds member i's addends in the shared memory file, or starts to receive member i's addends
+ * or the sum that contains them. */
 static void get_own(mpi_world *world, mpi_call *c, uint32_t i) {
   const ad_call *call = c->call;
   const char *input;

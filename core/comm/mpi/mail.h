@@ -60,7 +60,7 @@ typedef struct mail_message {
 typedef enum mpi_receipt { RECEIPT_READ, RECEIPT_WRITTEN, RECEIPTS } mpi_receipt;
 
 /* A receipt, whose kind is `what`: either the sender has read all that it needs of the receiver's addends in the
- * file, or it has written a block or slice into the receiver's output in the file. */
+ * shared memory file, or it has written a block or slice into the receiver's output in the file. */
 typedef struct mail_receipt {
   mail head;
   uint32_t tag, what;

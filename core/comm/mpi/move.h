@@ -23,7 +23,7 @@ int ad_mpi_has_sent_partials(mpi_world *world, mpi_call *c);
 int ad_mpi_has_collected(mpi_world *world, mpi_call *c);
 /* Adds up the addends of this rank's slice (in a small call, of the full value) into `out`. */
 void ad_mpi_add_up(const mpi_call *c, void *out, size_t bytes);
-/* Sends receipts to the members whose addends this rank has read in the file. */
+/* Sends receipts to the members whose addends this rank has read in the shared memory file. */
 void ad_mpi_report_what_is_read(mpi_world *world, const mpi_call *c);
 
 /* ---- in results.c: distributing results to the members that need them ---- */

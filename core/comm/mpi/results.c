@@ -40,8 +40,8 @@ static mpi_span result_for(const ad_call *call, uint32_t i, uint32_t k) {
   return ad_mpi_result_of(call, k);
 }
 
-/* Delivers the block or slice of member k to member i: writes it into member i's output if that is in the file, else
- * sends it. */
+/* Delivers the block or slice of member k to member i: writes it into member i's output if that is in the shared
+ * memory file, else sends it. */
 static void give(mpi_world *world, mpi_call *c, uint32_t i, uint32_t k) {
   mpi_span from = result_for(c->call, i, k);
   if (!from.bytes || ad_mpi_is_inline(c->call, from.bytes)) return;

@@ -18,7 +18,7 @@ int ad_mpi_is_done(mpi_world *world, void **request);
 int ad_mpi_all_done(mpi_world *world, mpi_call *c);
 /* Cancels all requests of the call. Returns 1 if MPI can no longer write to the call's memory. */
 int ad_mpi_cancel_all(mpi_world *world, mpi_call *c);
-/* Sends member k a receipt: this rank has read k's addends, or written into k's output, in the file. */
+/* Sends member k a receipt: this rank has read k's addends, or written into k's output, in the shared memory file. */
 void ad_mpi_send_receipt(mpi_world *world, const mpi_call *c, uint32_t k, mpi_receipt what);
 
 #endif

@@ -30,7 +30,8 @@ static size_t sent_bytes(const ad_call *call) {
   return bytes;
 }
 
-// Returns 1 if the buffers of all messages that an exchange sends (`sends` 1) or receives (0) are in the file.
+// Returns 1 if the buffers of all messages that an exchange sends (`sends` 1) or receives (0) are in the shared memory
+// file.
 static int messages_in_file(const shm_world *world, const ad_call *call, int sends) {
   for (size_t i = 0; i < call->message_count; i++) {
     const ad_message *message = &call->messages[i];
@@ -46,15 +47,15 @@ static int input_in_file(const shm_world *world, const ad_call *call) {
   return !call->in_bytes || ad_shm_offset(world, call->in, call->in_bytes) != 0;
 }
 
-// Returns the offset of the output in the file, or 0 if the output is not in the file. An empty output counts as in the
-// file, since nothing has to be written outside the file.
+// Returns the offset of the output in the shared memory file, or 0 if the output is not in the file. An empty output
+// counts as in the file, since nothing has to be written outside the file.
 static uint64_t place_output(const shm_world *world, const ad_call *call) {
   if (ad_is_of_messages(call->operation)) return messages_in_file(world, call, 0) ? world->control->regions_start : 0;
   return call->out_bytes ? ad_shm_offset(world, call->out, call->out_bytes) : world->control->regions_start;
 }
 
 // Refuses a call with leaf ranges in which a member contributes or gets several values, or none, if its buffers are not
-// in the file: only the code for calls whose buffers are all in the file sums such values.
+// in the shared memory file: only the code for calls whose buffers are all in the file sums such values.
 static ad_status check_place(const shm_world *world, const ad_call *call) {
   if (!call->results || ad_call_is_even(call)) return AD_OK;
   int in_file = input_in_file(world, call) != 0;
@@ -87,8 +88,8 @@ static int is_worth_pulling(const shm_world *world, const ad_call *call, size_t 
 
 // Decides where the other members find this member's input. If all inputs are in the slots, the call is complete as
 // soon as all members have published it, but then every member reads all inputs. Measured with 2 to 8 ranks, an input
-// in the slot is faster up to SHM_INLINE_IN_FILE bytes. If the input or the output is outside the file, it is faster
-// for every input that fits into the slot, since the alternative is staging.
+// in the slot is faster up to SHM_INLINE_IN_FILE bytes. If the input or the output is outside the shared memory file,
+// it is faster for every input that fits into the slot, since the alternative is staging.
 static shm_place place_input(const shm_world *world, const ad_call *call, const shm_offer *offer, size_t bytes) {
   int in_file = input_in_file(world, call);
   if (bytes <= (in_file && offer->out ? SHM_INLINE_IN_FILE : SHM_PAYLOAD)) return SHM_INLINE;
@@ -101,8 +102,8 @@ static int needs_staging(const ad_call *call, const shm_offer *offer) {
   return offer->place == SHM_STAGED || (offer->place == SHM_PULLED && call->operation->reduces);
 }
 
-// Returns the value of the offer's field `in`: the input's offset in the file or, if the input is pulled, its address.
-// If the place is SHM_INLINE, `copy` is the copy of the whole input.
+// Returns the value of the offer's field `in`: the input's offset in the shared memory file or, if the input is pulled,
+// its address. If the place is SHM_INLINE, `copy` is the copy of the whole input.
 static uint64_t input_at(const shm_world *world, const shm_call *c, shm_place place, const void *copy) {
   if (place == SHM_PULLED) return (uint64_t)(uintptr_t)c->call->in;
   const void *in = place == SHM_INLINE ? copy : place == SHM_STAGED ? c->staging : c->call->in;
@@ -120,8 +121,8 @@ static ad_status stage_at_once(shm_world *world, const shm_call *c, size_t bytes
   return AD_OK;
 }
 
-// Sets *out to memory for the call's table of counts or messages: in the slot if the table fits, else in the file; the
-// memory is kept until the slot is used again.
+// Sets *out to memory for the call's table of counts or messages: in the slot if the table fits, else in the shared
+// memory file; the memory is kept until the slot is used again.
 static ad_status place_table(shm_world *world, shm_call *c, shm_slot *slot, size_t bytes, void **out) {
   void **kept = &c->channel->tables[c->sequence % SHM_RING];
   if (*kept) ad_shm_free(world, *kept);

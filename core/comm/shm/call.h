@@ -7,8 +7,8 @@
 typedef enum shm_mode {
   SHM_UNMATCHED,  // not decided yet: some members have not published the call
   SHM_ALONE,      // all inputs are in the slots: each member computes its outputs alone
-  SHM_CHUNKS,     // all buffers are in the file: members take chunks of the work
-  SHM_ROUNDS,     // some buffers are outside the file: each member does its own part
+  SHM_CHUNKS,     // all buffers are in the shared file: members take chunks of the work
+  SHM_ROUNDS,     // some buffers are outside the shared file: each member does its own part
   SHM_TRANSFER,   // not a collective: this struct is the first field of a shm_transfer
   SHM_AHEAD       // an old call whose slot some member still needs; only in waits for a free slot
 } shm_mode;
@@ -22,8 +22,8 @@ typedef struct shm_call {
   uint32_t seen;          // how many members were seen to have published the call
   uint32_t complete;      // how many members were seen to have done their part
   shm_mode mode;
-  // Each flag is 1 if at least one member has a staged input; a pulled input; an output that is not in the file; an
-  // input that is not inline; a table.
+  // Each flag is 1 if at least one member has a staged input; a pulled input; an output that is not in the shared
+  // memory file; an input that is not inline; a table.
   uint8_t any_staged, any_pulled, any_elsewhere, any_not_inline, any_table;
   uint8_t past;       // 1: outputs are written by stores that bypass the caches
   uint32_t patience;  // how many more times this rank waits for the other members before it takes their chunks

@@ -16,7 +16,7 @@ typedef struct shm_channel {
   uint64_t consumed_by_all;  // how many calls all members had consumed when this rank last looked
   uint64_t finished;         // bit i: call i, counted from this rank's first unconsumed one, is finished on this rank
   void *tables[SHM_RING];    // tables that are too large for the slot; each is freed when its slot is used again
-  const shm_list *list;      // if the group is a list of ranks: the list's entry in the file
+  const shm_list *list;      // if the group is a list of ranks: the list's entry in the shared file
   struct shm_channel *next;  // if the group is a list of ranks: the next channel of such a group on this rank
 } shm_channel;
 
@@ -38,7 +38,8 @@ static inline int ad_shm_is_over(const shm_channel *channel) {
 static inline uint64_t ad_shm_channel_bytes(uint64_t members) {
   return members * (sizeof(shm_consumed) + SHM_RING * sizeof(shm_slot));
 }
-/* Returns the shape of the entry's group. If the group is a list, the shape borrows the list's ranks from the file. */
+/* Returns the shape of the entry's group. If the group is a list, the shape borrows the list's ranks from the shared
+ * memory file. */
 ad_group_shape ad_shm_entry_shape(shm_control *control, const shm_entry *entry);
 /* Returns the entry of the group whose channel starts at offset `channel`, or NULL if there is none. */
 const shm_entry *ad_shm_entry(const shm_control *control, uint64_t channel);

@@ -80,7 +80,8 @@ typedef struct shm_record {
   char last_site[AD_SITE_MAX], waits_words[SHM_WORDS];
 } shm_record;
 
-/* An entry of the file's hash table of groups: a group on which some rank has made a call, and its channel's offset. */
+/* An entry of the shared memory file's hash table of groups: a group on which some rank has made a call, and its
+ * channel's offset. */
 typedef struct shm_entry {
   _Atomic uint32_t state;  // 0 free, 1 being written, 2 written
   uint32_t members;
@@ -88,14 +89,15 @@ typedef struct shm_entry {
   ad_group_shape shape;
 } shm_entry;
 
-/* A group that is a list of ranks. The ranks are in the file after the group's channel. Written under lists_locked. */
+/* A group that is a list of ranks. The ranks are in the shared memory file after the group's channel. Written under
+ * lists_locked. */
 typedef struct shm_list {
   _Atomic uint64_t id;  // the group's identity; 0: the channel is free for another list of equally many ranks
   uint32_t released;    // how many members have released the list
   shm_entry entry;
 } shm_list;
 
-/* The head of the file. */
+/* The head of the shared memory file. */
 typedef struct shm_control {
   uint64_t magic, file_bytes, ranks;
   uint64_t records_start, queues_start, channels_start, channels_bytes, regions_start, region_bytes;

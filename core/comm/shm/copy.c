@@ -156,7 +156,7 @@ static const char *offered_address(const shm_world *world, const shm_slot *slot,
 }
 
 // Returns the address at which this rank finds a member's input. This rank's own input is the call's buffer, which need
-// not be in the file.
+// not be in the shared memory file.
 static const char *input_of(const shm_world *world, const shm_call *c, uint32_t member) {
   const shm_slot *slot = ad_shm_slot(c, member);
   if (member == c->channel->index) return c->call->in;

@@ -75,13 +75,13 @@ typedef enum shm_parcel_state {
   SHM_WITHDRAWN
 } shm_parcel_state;
 
-/* A piece of the sender's memory in the file, for a message that does not fit into its envelope. Its state decides
- * which of the two sides of the message copies the bytes. */
+/* A piece of the sender's memory in the shared memory file, for a message that does not fit into its envelope. Its
+ * state decides which of the two sides of the message copies the bytes. */
 typedef struct shm_parcel {
   _Alignas(SHM_PAIR) _Atomic uint32_t state;  // shm_parcel_state
   uint64_t copy;                              // offset to which the bytes were copied; valid in state COPIED
-  // Used by the sender alone: the next parcel in its list of parcels; memory of the file that is freed with this
-  // parcel.
+  // Used by the sender alone: the next parcel in its list of parcels; memory in the shared memory file that is freed
+  // with this parcel.
   struct shm_parcel *next;
   void *memory;
   _Alignas(SHM_PAIR) unsigned char room[SHM_ROOM];

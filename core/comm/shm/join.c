@@ -169,7 +169,7 @@ static ad_status read_number(const char *name, int64_t *out) {
   return AD_OK;
 }
 
-// Maps the file that the launcher left open for this process.
+// Maps the shared memory file that the launcher left open for this process.
 static ad_status map_inherited(int *fd, uint32_t *rank, shm_control **out) {
   int64_t inherited = -1, number = -1;
   shm_control *control = NULL;

@@ -4,7 +4,7 @@
 #include "comm/shm/channel.h"
 #include "comm/shm/world.h"
 
-/* Allocates memory of the file for a channel; *out is its offset. */
+/* Allocates memory in the shared memory file for a channel; *out is its offset. */
 ad_status ad_shm_take_channel(const shm_world *world, uint64_t bytes, uint64_t *out) AD_CHECKED;
 /* Finds the list's entry in the table that all ranks share; makes one if there is none. */
 ad_status ad_shm_find_list(const shm_world *world, const ad_group_shape *shape, shm_list **out) AD_CHECKED;

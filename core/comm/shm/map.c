@@ -7,8 +7,8 @@
 #include "comm/shm/memory.h"
 #include "comm/shm/parts.h"
 
-// Bytes of a piece of the file; a bit for each piece records whether it is mapped. Large blocks start at multiples of
-// this number.
+// Bytes of a piece of the shared memory file; a bit for each piece records whether it is mapped. Large blocks start at
+// multiples of this number.
 static const uint64_t granule = 2u << 20;
 
 ad_status ad_shm_map_begin(shm_world *world) {
@@ -24,8 +24,8 @@ static int is_first_time(shm_world *world, uint64_t number) {
   return first;
 }
 
-// Maps the pages of part of the file. If the kernel cannot do that (before Linux 5.14), each page is mapped when it is
-// first read.
+// Maps the pages of part of the shared memory file. If the kernel cannot do that (before Linux 5.14), each page is
+// mapped when it is first read.
 static void map_pages(const shm_world *world, uint64_t start, uint64_t end) {
 #ifdef MADV_POPULATE_READ
   const uint64_t page = 4096;

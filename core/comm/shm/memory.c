@@ -1,5 +1,5 @@
-/* Each rank's own region of the file: a first-fit list of blocks, which is kept in private memory. Pages are made when
- * a block is allocated, so that lack of memory is an error here and not a signal later. */
+/* Each rank's own region of the shared memory file: a first-fit list of blocks, which is kept in private memory.
+ * Pages are made when a block is allocated, so that lack of memory is an error here and not a signal later. */
 #include "comm/shm/memory.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ struct shm_block {
 struct shm_shared {
   shm_shared *next;
   void *memory;
-  _Atomic uint32_t *holders;  // in the file: how many ranks have not freed the memory yet
+  _Atomic uint32_t *holders;  // in the shared file: how many ranks have not freed the memory yet
   int owned;                  // 1: this rank made it
   int freed;                  // 1: this rank has freed it; other ranks may still use it
 };
@@ -71,7 +71,7 @@ static ad_status promise(shm_world *world, uint64_t bytes) {
   return no_room(bytes, why);
 }
 
-// Makes the pages of a piece of the file. Returns 0 if the kernel has no memory for them.
+// Makes the pages of a piece of the shared memory file. Returns 0 if the kernel has no memory for them.
 static int make_piece(const shm_world *world, uint64_t start, uint64_t bytes) {
 #ifdef MADV_POPULATE_WRITE
   if (!madvise(ad_shm_at(world, start), bytes, MADV_POPULATE_WRITE)) return 1;

@@ -1,4 +1,5 @@
-/* Memory in the file: each rank's own region, memory that several ranks share, staging buffers; and mapping pages. */
+/* Memory in the shared memory file: each rank's own region, memory that several ranks share, staging buffers; and
+ * mapping pages. */
 #ifndef COMM_SHM_MEMORY_H
 #define COMM_SHM_MEMORY_H
 #include "comm/backend.h"
@@ -9,15 +10,15 @@ enum {
   SHM_STAGING = 4 * SHM_STAGE  // bytes of a staging buffer
 };
 
-/* Returns the offset of a buffer in the file; 0 if the buffer is outside the file or empty. */
+/* Returns the offset of a buffer in the shared memory file; 0 if the buffer is outside the file or empty. */
 uint64_t ad_shm_offset(const shm_world *world, const void *memory, size_t bytes);
 ad_status ad_shm_alloc(shm_world *world, size_t bytes, void **out) AD_CHECKED;
 void ad_shm_free(shm_world *world, void *memory);
 /* The backend's functions `share` and `attach`; ad_shm_free frees the memory that either of them returned. */
 ad_status ad_shm_share(shm_world *world, size_t bytes, uint32_t holders, ad_shared_token *token, void **out) AD_CHECKED;
 ad_status ad_shm_attach(shm_world *world, size_t bytes, const ad_shared_token *token, void **out) AD_CHECKED;
-/* ad_shm_take_staging takes a staging buffer, through which values outside the file pass; ad_shm_give_staging
- * returns it. The buffer has two halves of SHM_STAGE bytes for inputs, then two for results. */
+/* ad_shm_take_staging takes a staging buffer, through which values outside the shared memory file pass;
+ * ad_shm_give_staging returns it. The buffer has two halves of SHM_STAGE bytes for inputs, then two for results. */
 ad_status ad_shm_take_staging(shm_world *world, void **out) AD_CHECKED;
 void ad_shm_give_staging(shm_world *world, void *staging);
 /* Takes a staging buffer that is kept until all members have consumed the call and is then free again. *out is NULL

@@ -1,8 +1,8 @@
 /* Calls in which each member does its own part. In small calls all inputs are in the slots. In all other such calls
- * some buffers are outside the file: they are read from their processes, or pass through staging in rounds. Even and
- * odd rounds use different halves of the staging buffer, so round p overwrites the values of round p - 2. Three
- * counters in each member's slot (staged, reduced, copied) say how many rounds the member has finished in each of these
- * ways. */
+ * some buffers are outside the shared memory file: they are read from their processes, or pass through staging in
+ * rounds. Even and odd rounds use different halves of the staging buffer, so round p overwrites the values of round p -
+ * 2. Three counters in each member's slot (staged, reduced, copied) say how many rounds the member has finished in each
+ * of these ways. */
 #include "comm/leaf_ranges.h"
 #include "kernels/kernels.h"
 #include "comm/shm/copy.h"
@@ -232,7 +232,8 @@ static size_t find_outs(const shm_world *world, const shm_call *c, size_t at, si
   return count;
 }
 
-// Copies the sum of a run into this rank's staging buffer; members whose outputs are outside the file fetch it there.
+// Copies the sum of a run into this rank's staging buffer; members whose outputs are outside the shared memory file
+// fetch it there.
 static void stage_sum(const shm_world *world, const shm_call *c, uint32_t round, size_t inside, const void *sum,
                       size_t n) {
   size_t element = c->call->out_element;
@@ -340,7 +341,7 @@ static ad_status start_reduction(shm_world *world, shm_call *c) {
   }
   c->own_rounds = slot->offer.place == SHM_STAGED ? c->rounds : 0;
   if (!ad_is_sliced(c->call->operation) || !c->any_elsewhere) return AD_OK;
-  // Some output is outside the file: every member also copies its sums into staging.
+  // Some output is outside the shared memory file: every member also copies its sums into staging.
   c->out_rounds = slot->offer.out ? 0 : c->rounds;
   if (!c->staging) AD_TRY(ad_shm_take_staging(world, &c->staging));
   slot->result = (uint64_t)((char *)c->staging - world->base) + 2 * SHM_STAGE;

@@ -48,7 +48,7 @@ void ad_shm_release_list(shm_world *world, const ad_group_shape *shape) {
   shm_list *list = NULL;
   shm_channel *channel = take_channel(world, shape->list);
   ad_status status = ad_shm_leave_list(world, shape, &list);
-  // If the list has no entry in the file, no call was ever made on it, and none will be.
+  // If the list has no entry in the shared memory file, no call was ever made on it, and none will be.
   if (!status || channel) put_away(world, channel, status ? channel->list : list, shape->list);
   sweep(world);
 }

@@ -1,4 +1,4 @@
-/* The slots in the file in which the members of a group publish their calls to each other. */
+/* The slots in the shared memory file in which the members of a group publish their calls to each other. */
 #ifndef COMM_SHM_SLOT_H
 #define COMM_SHM_SLOT_H
 #include "comm/shm/control.h"
@@ -23,7 +23,7 @@ typedef enum shm_place {
 typedef struct shm_offer {
   ad_signature signature;
   uint64_t in;       // offset of the input or of its staging buffer; if pulled, address in the member's process
-  uint64_t out;      // offset of the output; 0: the output is not in the file
+  uint64_t out;      // offset of the output; 0: the output is not in the shared file
   uint64_t table;    // offset of the table: starts of an all_to_all, or messages of an exchange; 0: none
   uint32_t place;    // shm_place
   uint32_t entries;  // messages in an exchange's table
@@ -47,8 +47,8 @@ typedef struct shm_slot {
   _Alignas(SHM_LINE) unsigned char payload[SHM_PAYLOAD];
 } shm_slot;
 
-/* How many calls of a channel a member has consumed. A channel in the file has one shm_consumed for each member, then
- * SHM_RING slots for each member. */
+/* How many calls of a channel a member has consumed. A channel in the shared memory file has one shm_consumed for
+ * each member, then SHM_RING slots for each member. */
 typedef struct shm_consumed {
   _Alignas(SHM_PAIR) _Atomic uint64_t calls;  // the member has consumed all calls before this one
 } shm_consumed;

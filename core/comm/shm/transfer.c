@@ -1,5 +1,5 @@
-/* Posts, matches and carries out transfers. envelope.h describes them in the file, and the path of one message.
- * core/tests/comm/test_parcel.c tries the states of a parcel in every order. */
+/* Posts, matches and carries out transfers. envelope.h describes them in the shared memory file, and the path of one
+ * message. core/tests/comm/test_parcel.c tries the states of a parcel in every order. */
 #include "comm/shm/transfer.h"
 
 #include <string.h>

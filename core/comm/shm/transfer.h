@@ -75,7 +75,7 @@ ad_status ad_shm_take_parcel(shm_world *world, shm_parcel **out) AD_CHECKED;
 /* Ends the sender's use of a parcel whose message was copied or received; the parcel becomes free as soon as the
  * message is received. */
 void ad_shm_leave_parcel(shm_world *world, shm_parcel *parcel);
-/* Copies a message into memory of the file. On AD_MEMORY the parcel is unchanged. */
+/* Copies a message into memory in the shared memory file. On AD_MEMORY the parcel is unchanged. */
 ad_status ad_shm_copy_into_parcel(shm_world *world, shm_parcel *parcel, const void *from, size_t bytes) AD_CHECKED;
 
 #endif

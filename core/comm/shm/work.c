@@ -1,6 +1,6 @@
-/* Calls whose buffers are all in the file. The work is divided into parts, one for each member, and each part into
- * chunks that fit the caches. A member that is inside a call takes chunks of its own part, then of the other members'
- * parts. So no member has to wait for one that computes or is not scheduled. */
+/* Calls whose buffers are all in the shared memory file. The work is divided into parts, one for each member, and
+ * each part into chunks that fit the caches. A member that is inside a call takes chunks of its own part, then of the
+ * other members' parts. So no member has to wait for one that computes or is not scheduled. */
 #include "comm/shm/work.h"
 
 #include "comm/leaf_ranges.h"

@@ -10,7 +10,7 @@ int ad_shm_work_chunks(shm_world *world, shm_call *c);
 /* Returns the number of chunks in this member's part. */
 uint32_t ad_shm_chunks(const ad_call *call);
 /* Lists in `sources` the addresses of element `whole` in each value that members contribute; all values are in the
- * file. Returns their number, at most AD_CALL_NODES_MAX. */
+ * shared memory file. Returns their number, at most AD_CALL_NODES_MAX. */
 uint32_t ad_shm_sources(const shm_world *world, const shm_call *c, size_t whole, const void **sources);
 
 /* ---- in own.c: calls of which each member does its own part ---- */

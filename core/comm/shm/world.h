@@ -1,4 +1,5 @@
-/* The data that this process keeps for itself about the world: its mapping of the file, its channels and its calls. */
+/* The data that this process keeps for itself about the world: its mapping of the shared memory file, its channels
+ * and its calls. */
 #ifndef COMM_SHM_WORLD_H
 #define COMM_SHM_WORLD_H
 #include "comm/shm/call.h"
@@ -51,7 +52,7 @@ struct shm_world {
   void *stagings[SHM_RING + SHM_KEPT];  // staging buffers that no call uses
   uint32_t staging_count, kept_count;
   shm_kept kept[SHM_KEPT];
-  uint64_t *mapped;         // bit i: this rank has mapped the pages of piece i of the file; see map.c
+  uint64_t *mapped;         // bit i: this rank has mapped the pages of piece i of the shared file; see map.c
   uint64_t probe;           // the word that other ranks try to read; see shm_record
   int pulls;                // 1: all ranks of this node can read each other's memory
   int crowded;              // 1: there are more ranks than cores that they may run on
