@@ -1,4 +1,5 @@
-/* The files of one dumped step together: which file is which rank's, and what the files say of a parameter. */
+/* The files of one dumped step as a whole: which file belongs to which rank, and what the metadata of the files says
+ * of each parameter. */
 #ifndef DIFF_DUMP_H
 #define DIFF_DUMP_H
 #include "read/box.h"
@@ -64,7 +65,8 @@ typedef struct ad_dump_opening {
  * `has_reference`. */
 ad_status ad_dump_open(const char *const *paths, size_t count, int has_reference, const ad_dump_opening *how,
                        ad_dump *out) AD_CHECKED;
-/* Opens what --reference names: a file of full gradients, or another dump, of which only the sums are kept. */
+/* Opens the reference that --reference names: a file of full gradients, or another dump, of which only the sums are
+ * kept. */
 ad_status ad_dump_open_reference(const char *const *paths, size_t count, int threads, ad_dump *out) AD_CHECKED;
 /* Warns that an entry of a folder, `path`, is skipped. `what` is the kind of the entry, such as "a link". */
 void ad_dump_report_passed(const char *path, const char *what);

@@ -12,7 +12,7 @@
 #include "base/roundoff.h"
 #include "addend/safetensors.h"
 
-/* An addend and a checksum of its bytes. `column` is the addend's index in its ad_members. */
+/* An addend and a checksum of its bytes, for comparison. `column` is the addend's index in its ad_members. */
 typedef struct ad_mark {
   uint64_t bits;
   size_t column;
@@ -82,8 +82,8 @@ static size_t keep_repeated(ad_mark *marks, size_t count) {
   return kept;
 }
 
-/* Computes checksums of the addends that may equal another one, in two passes. The first pass reads the first bytes of
- * each addend. The second pass reads only addends with the same first bytes, to the end. */
+/* Computes checksums of those addends that may equal another addend, in two passes. The first pass reads the first
+ * bytes of each addend. The second pass reads only addends with the same first bytes, to the end. */
 static void mark(const ad_members *members, ad_mark *marks, size_t *count) {
   *count = 0;
   for (size_t i = 0; i < members->count; i++)
@@ -93,8 +93,8 @@ static void mark(const ad_members *members, ad_mark *marks, size_t *count) {
   sum_up(members, marks, *count, SIZE_MAX);
 }
 
-/* Records equal addends: their cells and ranks, and a sentence such as "ranks 2 and 3 hold the same addend" as a key of
- * `who`. `ranks` is scratch memory with one byte for each rank. */
+/* Records a set of equal addends: marks their cells and ranks, and adds a sentence such as "ranks 2 and 3 hold the
+ * same addend" as a key of `who`. `ranks` is scratch memory with one byte for each rank. */
 static void note(const ad_parts *parts, const ad_members *members, const ad_mark *marks, size_t count,
                  unsigned char *ranks, ad_identical *identical) {
   const ad_dump *dump = parts->dump;
@@ -113,7 +113,8 @@ static void note(const ad_parts *parts, const ad_members *members, const ad_mark
   json_object_set_new(identical->who, key, json_true());
 }
 
-/* Finds the equal addends of the ranks in `members`: runs of two or more marks with the same checksum. */
+/* Finds the equal addends among the addends of `members` (ranks that are summed together): runs of two or more marks
+ * with the same checksum. */
 static ad_status find_in(const ad_parts *parts, const ad_members *members, unsigned char *ranks,
                          ad_identical *identical) {
   ad_mark *marks;

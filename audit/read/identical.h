@@ -8,7 +8,7 @@
 /* Which addends of one parameter are bit-identical. */
 typedef struct ad_identical {
   unsigned char *cells; /* [world][microbatches]: 1 if the addend equals another addend of the same sum */
-  unsigned char *ranks; /* [world]: 1 for each rank that holds such an addend */
+  unsigned char *ranks; /* [world]: 1 for each rank that holds an addend marked in `cells` */
   json_t *who;          /* keys such as "ranks 2 and 3 hold the same addend", one for each set of equal addends */
 } ad_identical;
 

@@ -34,7 +34,7 @@ const char *ad_dump_axes_print(const ad_dump_mesh *mesh, uint32_t axes, char *bu
  * rank to print. Returns buffer. */
 const char *ad_dump_ranks_print(const ad_dump_mesh *mesh, const unsigned char *ranks, char *buffer, size_t size);
 int64_t ad_dump_axes_size(const ad_dump_mesh *mesh, uint32_t axes); /* product of the axes' sizes */
-/* Returns those of `axes` that have more than one rank. */
+/* Returns those of `axes` (a bit set) that have more than one rank. */
 uint32_t ad_large_axes(const ad_dump_mesh *mesh, uint32_t axes);
 /* Lists every set of axes whose sizes are all larger than 1 and have the product `size`. Sets of fewer axes come first;
  * among sets of equally many axes, subsets of `first` come first. Returns the number of sets. */

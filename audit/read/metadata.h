@@ -33,8 +33,8 @@ typedef struct ad_dump_file {
  * header (ad_safetensors_open_like), or NULL; JSON that was parsed for `like` is then shared too. */
 ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, const ad_dump_file *like, ad_dump_file *out) AD_CHECKED;
 void ad_dump_file_close(ad_dump_file *file);
-/* Returns what `value` gives for the parameter `name`. A number or text is for all parameters; in a map, the last
- * pattern that matches the name decides. Returns NULL if no pattern matches. */
+/* Returns the number or text that `value` gives for the parameter `name`. A number or text is for all parameters; in
+ * a map, the last pattern that matches the name decides. Returns NULL if no pattern matches. */
 const json_t *ad_dump_choose(const json_t *value, const char *name);
 
 #endif

@@ -1,4 +1,5 @@
-/* Splits a parameter's sums into parts, and reads values of parts and addends from the files. */
+/* Splits a parameter's sums into parts (elements with the same bits on one or several ranks), and reads values of
+ * parts and addends from the files. */
 #include "read/part.h"
 
 #include <math.h>
@@ -101,7 +102,7 @@ void ad_members_measure(const ad_parts *parts, ad_members *members) {
 
 enum { AHEAD = 4 }; /* how many files ahead of their use data is prefetched */
 
-/* Prefetches, in three stages, what is needed to find tensors in the files after files[at]. */
+/* Prefetches, in three stages, the data that is needed to find tensors in the files after files[at]. */
 static void expect_files(const ad_dump_file *const *files, size_t at, size_t count) {
   if (at + 3 * AHEAD < count) __builtin_prefetch(files[at + 3 * AHEAD], 0, 2);
   if (at + 2 * AHEAD < count) ad_safetensors_expect(files[at + 2 * AHEAD]->tensors);
@@ -182,8 +183,8 @@ static ad_status find_terms(ad_parts *parts, int64_t rank, ad_piece *terms, size
   return AD_OK;
 }
 
-/* Finds a part with the same bits, members and box. Searches from the last part back, since neighbouring ranks mostly
- * hold the same part. */
+/* Finds a part of the sum with the same bits, members and box as `like`. Searches from the last part back, since
+ * neighbouring ranks mostly hold the same part. */
 static ad_part *find_part(ad_parts *parts, const ad_part *like) {
   for (size_t i = parts->count; i-- > 0;) {
     ad_part *part = &parts->parts[i];
@@ -205,7 +206,8 @@ static int repeats(const ad_part *part, const ad_piece *terms, size_t count) {
   return 1;
 }
 
-/* Computes the checksum of a rank's sum and checks its values. `before` is the part of an earlier rank, or NULL. */
+/* Computes the checksum *out of a rank's sum and checks the sum's values. `before` is the part that an earlier rank
+ * holds, or NULL. */
 static ad_status find_bits(ad_parts *parts, const ad_part *before, const ad_piece *terms, size_t count, uint64_t *out) {
   if (before && repeats(before, terms, count)) {
     parts->checked += count;
@@ -220,8 +222,8 @@ static ad_status find_bits(ad_parts *parts, const ad_part *before, const ad_piec
   return AD_OK;
 }
 
-/* Finds the part that consists of these tensors, or adds a new one; *out is NULL for an empty box. `before` is the part
- * of an earlier rank, or NULL. */
+/* Finds the part of the sum that consists of the tensors `terms`, or adds a new part; *out is NULL for an empty box.
+ * `before` is the part of an earlier rank, or NULL. */
 static ad_status take_part(ad_parts *parts, int64_t rank, const ad_part *before, const ad_piece *terms, size_t count,
                            ad_part **out) {
   ad_part like = {.box = terms[0].box, .sampled = terms[0].sampled};
@@ -241,15 +243,16 @@ static ad_status take_part(ad_parts *parts, int64_t rank, const ad_part *before,
   return AD_OK;
 }
 
-/* Returns 1 if this rank is the first of the ranks that share a partial sum; the first represents all of them. */
+/* Returns 1 if this rank is the first of those ranks whose tensors add up to one partial sum; the first rank
+ * represents all of them. */
 static int leads(const ad_parts *parts, int64_t rank) {
   for (int axis = 0; axis < parts->dump->mesh.count; axis++)
     if (parts->param->partial >> axis & 1 && parts->dump->position[rank][axis]) return 0;
   return 1;
 }
 
-/* Finds the part of every rank. All tensors are located first, so that the next rank's sum can be prefetched while one
- * is read. */
+/* Finds the part of the sum that each rank holds. All tensors are located first, so that the next rank's sum can be
+ * prefetched while one is read. */
 static ad_status take_parts(ad_parts *parts, size_t *counts, ad_part **part_of) {
   ad_piece *terms = parts->terms;
   int64_t world = parts->dump->mesh.world;
@@ -271,7 +274,7 @@ static ad_status take_parts(ad_parts *parts, size_t *counts, ad_part **part_of) 
   return AD_OK;
 }
 
-/* Lists the holders of each part: the ranks that have it. */
+/* Lists the holders of each part of the sum: the ranks that hold it. */
 static void list_holders(ad_parts *parts, ad_part *const *part_of) {
   int64_t *next = parts->holders;
   for (size_t i = 0; i < parts->count; i++) {
@@ -388,7 +391,7 @@ static void read_run(const ad_safetensor *tensor, size_t at, size_t count, doubl
   }
 }
 
-/* Returns the row-major index, in the outer box, of element `element` of the inner box. *run is set to how many
+/* Returns the row-major index, in the box `outer`, of element `element` of the box `inner`. *run is set to how many
  * elements from there on are contiguous in both boxes. */
 static size_t place_in(const ad_shape *shape, const ad_box *outer, const ad_box *inner, size_t element, size_t *run) {
   size_t place = 0, stride = 1, left = element, same = 1, in_run = 0;

@@ -43,11 +43,11 @@ typedef struct ad_part {
 enum { AD_FIRSTS = 8 };
 typedef struct ad_firsts {
   double *values; /* [addend][AD_FIRSTS]; NULL: no elements were read yet */
-  size_t members; /* the part to which the values belong: its `members` and `box` */
+  size_t members; /* identify the part to which the values belong, as its `members` and `box` do */
   ad_box box;
 } ad_firsts;
 
-/* One parameter with all its members and parts. */
+/* One parameter with its members (the sets of ranks that are summed together) and the parts of its sums. */
 typedef struct ad_parts {
   const ad_dump *dump;
   const ad_dump_param *param;
@@ -67,8 +67,9 @@ typedef struct ad_parts {
 
 enum { AD_ROWS = 4096 }; /* elements that are processed at a time */
 
-/* Finds the members and parts of a parameter. Returns AD_INVALID if a sum has elements that an addend of its members
- * does not have; also, in a dump that is `unchecked`, if a value of this parameter is not finite. */
+/* Splits a parameter's ranks into members (sets of ranks that are summed together) and its sums into parts. Returns
+ * AD_INVALID if a sum has elements that an addend of its members does not have; also, in a dump that is `unchecked`, if
+ * a value of this parameter is not finite. */
 ad_status ad_parts_create(const ad_dump *dump, const ad_dump_param *param, ad_parts *out) AD_CHECKED;
 void ad_parts_destroy(ad_parts *parts);
 /* Prefetches the first elements of a piece, which will be read soon. */
@@ -88,7 +89,8 @@ void ad_members_measure(const ad_parts *parts, ad_members *members);
 /* Returns a key of the rank's position: the same for ranks whose positions differ on axes of type R only. */
 int64_t ad_parts_key(const ad_parts *parts, int64_t rank);
 const ad_members *ad_part_members(const ad_parts *parts, const ad_part *part);
-/* Returns 1 if no earlier part has the same box. Of several replicas only the first is measured or compared. */
+/* Returns 1 if no part before part number `index` has the same box. Of several replicas of a sum only the first is
+ * measured or compared. */
 int ad_part_is_first_of_its_box(const ad_parts *parts, size_t index);
 
 #endif

@@ -18,7 +18,7 @@ typedef struct ad_diff_run {
   const ad_diff_options *options;
   const char *const *references; /* the path that --reference gives, or the reference's files for this module */
   size_t reference_count;        /* 0: no reference was given */
-  ad_dump dump, other;           /* `other`: what --reference names */
+  ad_dump dump, other;           /* `other`: the dump or file that --reference names */
   const ad_dump *reference;      /* NULL: there is no reference */
   json_t *document, *params, *messages, *all_identical;
   /* maps whose keys are axes, as text, and whose values are lists of parameters' names */
@@ -255,7 +255,7 @@ static void finish(ad_diff_run *run) {
   json_object_set_new(run->document, "verdict", json_string(ad_answer_name(run->answer)));
 }
 
-/* Opens the reference: what --reference names, else the dump's own file of kind reference, else none. */
+/* Opens the reference: the one that --reference names, else the dump's own file of kind reference, else none. */
 static ad_status open_reference(ad_diff_run *run) {
   if (run->reference_count) {
     AD_TRY(ad_dump_open_reference(run->references, run->reference_count, run->options->threads, &run->other));
@@ -334,9 +334,9 @@ static ad_status judge_files(const char *const *files, size_t count, const ad_du
   return status;
 }
 
-/* A diff may fail because a value is not finite; then other values may not be finite either. Opens the dump once more,
- * which checks all values and fails with the names of all such tensors; if all values are finite, returns the first
- * failure. */
+/* Called after a diff failed, perhaps because a value is not finite; then other values may not be finite either.
+ * Opens the dump once more, which checks all values and fails with the names of all tensors that are not finite; if all
+ * values are finite, returns the first failure. */
 static ad_status name_values(const char *const *files, size_t count, const ad_diff_run *run, ad_status failed) {
   char message[AD_MESSAGE_MAX];
   ad_dump dump;

@@ -1,6 +1,6 @@
-/* Decides the verdict on a parameter. Patterns are searched in all wrong parts together: addends that are missing from
- * one rank's replica say little, but addends that are missing from every replica in the same way name the missing
- * operation. */
+/* Decides the verdict on a parameter. Patterns are searched in all wrong parts of the sum together: addends that are
+ * missing from one rank's replica say little, but addends that are missing from every replica in the same way name the
+ * missing operation. */
 #include "say/verdict.h"
 
 #include <math.h>
@@ -97,8 +97,8 @@ static void report_ambiguous(ad_case *c) {
 
 /* ---- naming the shards or replicas that a verdict is about ---- */
 
-/* Marks the ranks that hold the parts that the verdict is about: all wrong parts if `local`, else those with the same
- * counts as the first wrong part. Returns 0 if these are all parts. */
+/* Marks the ranks that hold the parts of the sum that the verdict is about: all wrong parts if `local` is 1, else
+ * those with the same counts as the first wrong part. Returns 0 if these are all parts. */
 static int mark_shards(const ad_case *c, int local) {
   int others = 0;
   memset(c->out->ranks, 0, (size_t)c->dump->mesh.world);
@@ -111,7 +111,7 @@ static int mark_shards(const ad_case *c, int local) {
   return others;
 }
 
-/* Prints which shards or replicas are wrong; prints "" if all are wrong. Afterwards no rank is marked. */
+/* Prints to `out` which shards or replicas of the sum are wrong; prints "" if all are. Afterwards no rank is marked. */
 static void print_shards(const ad_case *c, int local, char *out, size_t size) {
   const ad_shape *shape = &c->parts->param->shape;
   ad_box full = ad_box_full(shape);
@@ -155,7 +155,7 @@ static void report_own(ad_case *c) {
   add_shards(c, local, shards);
 }
 
-/* If a sum over another group explains the part equally well, adds that verdict. */
+/* If the first wrong part is equally well explained as a sum over another group of ranks, adds that verdict. */
 static void report_groups_too(ad_case *c) {
   char own[AD_VERDICT_TEXT];
   add_own_cause(c);

@@ -11,7 +11,7 @@
  * microbatch whose addends all count once in every wrong part. */
 typedef enum ad_right { NONE, FIRST, LAST, THOSE_THAT_ARE } ad_right;
 
-/* Returns 1 if every addend of the microbatch counts once in every wrong part. */
+/* Returns 1 if every addend of the microbatch counts once in every wrong part of the sum. */
 static int counts_once(const ad_case *c, int64_t microbatch) {
   for (size_t p = 0; p < c->count; p++) {
     const ad_judged *judged = &c->list[p];
@@ -31,15 +31,15 @@ static int is_right(const ad_case *c, int64_t microbatch, ad_right right) {
                                    : 0;
 }
 
-/* Returns 1 if the set of right microbatches is not described by NONE, FIRST or LAST. */
+/* Returns 1 if the set of microbatches that are summed correctly is not described by NONE, FIRST or LAST. */
 static int are_others(const ad_case *c) {
   int64_t count = 0, last = c->dump->microbatches - 1;
   for (int64_t m = 0; m <= last; m++) count += counts_once(c, m);
   return count > 1 || (count == 1 && !counts_once(c, 0) && !counts_once(c, last));
 }
 
-/* Returns the largest count of the part. Smaller counts are compared with it, since all counts may have one small
- * factor. */
+/* Returns the largest count of an addend in the part. Smaller counts are compared with it, since all counts may have
+ * one small factor. */
 static double largest_count(const ad_case *c, const ad_judged *judged) {
   double largest = 0;
   for (size_t i = 0; i < ad_case_members(c, judged)->count; i++)
@@ -161,7 +161,7 @@ int ad_case_try_group(ad_case *c) {
   return 1;
 }
 
-/* Returns 1 if some addends are missing from the part, and every other addend is counted *factor times. */
+/* Returns 1 if some addends are missing from the part, and every addend that is in it is counted *factor times. */
 static int has_some(const ad_case *c, const ad_judged *judged, double *factor) {
   const ad_members *members = ad_case_members(c, judged);
   size_t missing = 0;

@@ -1,8 +1,7 @@
-/* Tests whether a part is a given combination of addends.
- *
- * A sum of n addends in a dtype of unit roundoff u, added in any order and scaled before or after, has an error of at
- * most (n + 1) u times the sum of the addends' absolute values. The array that holds the sum rounds once more for each
- * microbatch. The combination that is computed here in f64 has an error of at most (n + 2) 2^-53 times that sum. */
+/* Tests whether a part of a sum is a given combination of addends. A sum of n addends in a dtype of unit roundoff u,
+ * added in any order and scaled before or after, has an error of at most (n + 1) u times the sum of the addends'
+ * absolute values. The array that holds the sum rounds once more for each microbatch. The combination that is computed
+ * here in f64 has an error of at most (n + 2) 2^-53 times that sum. */
 #include "solve/combination.h"
 
 #include <math.h>
@@ -101,11 +100,11 @@ static void note_worst(const ad_rows *rows, size_t n, double factor, double shar
 /* A test of one combination on several parts together. */
 typedef struct ad_test {
   const ad_parts *parts;
-  const ad_part *const *list; /* parts of the same members and box */
+  const ad_part *const *list; /* parts of the sum with the same members and box */
   size_t count, elements;     /* only the first `elements` elements of each part are compared */
   const double *counts;
   double factor;
-  const ad_rounding *rounding; /* [count]: rounding of each part; NULL: what ad_rounding_of returns */
+  const ad_rounding *rounding; /* [count]: rounding of each part; NULL: that of ad_rounding_of */
   double *worst;               /* [count]: each part's largest ratio of residual to bound so far */
   ad_fitness *out;             /* [count]: how well the combination gives each part */
   ad_rows rows;

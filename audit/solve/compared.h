@@ -16,7 +16,7 @@ typedef struct ad_compared {
   double *weights;
 } ad_compared;
 
-/* Compares the parameter with `reference`: a dump, of which the sums or the file of full gradients are used.
+/* Compares the parameter's sums with `reference`: the sums of another dump, or a file of full gradients.
  * ad_compared_clear clears *out. */
 ad_status ad_reference_compare(const ad_parts *parts, const ad_dump *reference, ad_compared *out) AD_CHECKED;
 void ad_compared_clear(ad_compared *compared);

@@ -149,7 +149,7 @@ static ad_status explain_fitted(const ad_parts *parts, const double *expected, a
   return status;
 }
 
-/* Explains one part. Sets *done to 0 if a fit of several parts together may still explain it. */
+/* Explains one wrong part by counts. Sets *done to 0 if a fit of several parts together may still explain it. */
 static ad_status explain(const ad_parts *parts, ad_known *known, const double *expected, ad_judged *judged, int *done) {
   size_t n = ad_part_members(parts, judged->part)->count;
   *done = 1;
@@ -165,7 +165,7 @@ static ad_status explain(const ad_parts *parts, ad_known *known, const double *e
   return ad_known_add(known, parts, judged);
 }
 
-/* Explains parts that each have too few elements: fits them together, as if they had the same counts. */
+/* Explains parts of the sum that each have too few elements: fits them together, as if they had the same counts. */
 static ad_status explain_together(const ad_parts *parts, const double *expected, ad_judged *const *list, size_t count) {
   const ad_part **together;
   ad_products products;
@@ -224,7 +224,8 @@ typedef struct ad_judging {
   ad_judged **unknown;
 } ad_judging;
 
-/* Collects those of the members' parts that have the same box as part `first`. Returns how many there are. */
+/* Collects those parts of the sum that have the same members and the same box as part number `first`. Returns their
+ * number. */
 static size_t find_together(ad_judging *judging, size_t first) {
   const ad_parts *parts = judging->parts;
   size_t count = 0;
@@ -309,7 +310,8 @@ static ad_status judge_expected(const ad_parts *parts, ad_known *known, ad_judge
   return status;
 }
 
-/* Sets judged->why.left: the relative size of what remains of the part after the expected combination is subtracted. */
+/* Sets judged->why.left: how large, relatively, the difference between the part and the expected combination of
+ * addends is. */
 static ad_status measure_left(const ad_parts *parts, const double *expected, ad_judged *judged) {
   const ad_part *part = judged->part;
   const ad_members *members = ad_part_members(parts, part);
@@ -348,8 +350,9 @@ static ad_status look_for_patterns(const ad_parts *parts, ad_known *known, ad_ju
   return status;
 }
 
-/* Looks for sums over another group of ranks in parts that their members' addends do not explain. Also looks in each
- * part of one element, since one number is a multiple of any other, so that its own members always explain it. */
+/* Tests, for each part that its own members' addends do not explain, whether it is a sum over another group of
+ * ranks. Also tests each part of one element, since one number is a multiple of any other, so that its own members
+ * always explain it. */
 static ad_status look_further(ad_parts *parts, ad_known *known, ad_judged *list) {
   for (size_t i = 0; i < parts->count; i++) {
     if (!list[i].holds && !list[i].why.unfitted && (!list[i].why.explains || list[i].part->count == 1))
@@ -382,8 +385,8 @@ static int differ(const ad_parts *parts, const ad_part *a, const ad_part *b, dou
   return worst > REPLICAS_ROUND * share * largest;
 }
 
-/* Marks replicas that differ although their ranks do the same work: each replica is the sum of its rank's addends, but
- * they cannot all be right. */
+/* Marks replicas (in list[i].apart) that differ although their ranks do the same work: each replica is the sum of
+ * its rank's addends, but they cannot all be right. */
 static ad_status find_apart(const ad_parts *parts, ad_judged *list) {
   double *values;
   AD_TRY(ad_new(2 * AD_ROWS, &values));

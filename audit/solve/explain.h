@@ -41,14 +41,14 @@ typedef struct ad_judged {
   ad_explanation why; /* the counts that explain the part; set if the part is wrong */
 } ad_judged;
 
-/* Sets out[c] to the expected count of addend c of the members: 1 or, if ranks divided by different numbers, the
- * addend's divisor over the mean divisor. */
+/* Sets out[c] to the expected count of addend c of `members`: 1 or, if ranks divided their losses by different
+ * numbers, the addend's divisor over the mean divisor. */
 void ad_expected_counts(const ad_parts *parts, const ad_members *members, double *out);
-/* Judges every part into `list`, which has parts->count entries; ad_judged_clear releases it. `known` has the counts
- * that explained earlier parameters of the dump. */
+/* Judges every part of the sum and writes the results to `list`, which has parts->count entries; ad_judged_clear
+ * releases them. `known` has the counts that explained earlier parameters of the dump. */
 ad_status ad_judge_parts(ad_parts *parts, ad_known *known, ad_judged *list) AD_CHECKED;
 void ad_judged_clear(const ad_parts *parts, ad_judged *list);
-/* Returns 1 if the rank has the same position as the holder on all of `axes`. */
+/* Returns 1 if rank `rank` has the same position as rank `holder` on all of `axes`. */
 static inline int ad_stands_with(const ad_dump *dump, int64_t rank, int64_t holder, uint32_t axes) {
   for (int axis = 0; axis < dump->mesh.count; axis++)
     if (axes >> axis & 1 && dump->position[rank][axis] != dump->position[holder][axis]) return 0;

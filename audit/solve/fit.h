@@ -13,7 +13,8 @@ typedef struct ad_products {
   double *rounded;   /* n: variances of the rounding errors in `with_sum` */
   size_t rows;       /* number of elements */
 } ad_products;
-/* Reads the parts and computes their products. All parts of `list` have the same members. */
+/* Reads the parts of the sum in `list` and their addends, and computes the products. All parts of `list` have the
+ * same members. */
 ad_status ad_products_create(const ad_parts *parts, const ad_part *const *list, size_t count,
                              ad_products *out) AD_CHECKED;
 /* Fills *out from products that were computed elsewhere. `all` is the (n+1) x (n+1) matrix of products of n addends

@@ -1,5 +1,5 @@
-/* Tests whether a part is a sum over another group of ranks than its types say. Addends of other shards of the
- * parameter are added as a collective would add them: first element to first element, and so on. */
+/* Tests whether a part of a sum was formed over another group of ranks than its types say. Addends of other shards
+ * of the parameter are added as a collective would add them: first element to first element, and so on. */
 #include "solve/groups.h"
 
 #include <math.h>
@@ -51,8 +51,8 @@ static ad_status append_members(ad_parts *parts, const ad_part *part, const ad_b
   return AD_OK;
 }
 
-/* Sets *out to the factor, by least squares, from the sum of the part's members to the part; NaN if all addends are
- * zero. */
+/* Sets *out to the factor, by least squares, between the part and the sum of its members' addends; NaN if all
+ * addends are zero. */
 static ad_status best_factor(const ad_parts *parts, const ad_part *part, double *out) {
   const ad_members *members = ad_part_members(parts, part);
   double *memory, along = 0, square = 0;
@@ -129,7 +129,7 @@ static uint32_t sharded_axes(const ad_parts *parts, uint32_t axes) {
   return sharded;
 }
 
-/* Finds the box of the holder's own addend. Returns 0 if the holder has no addend. */
+/* Finds the box of the addend of the part's first holder. Returns 0 if that rank has no addend. */
 static int find_own(const ad_parts *parts, const ad_part *part, ad_box *out) {
   const ad_members *members = ad_part_members(parts, part);
   for (size_t c = 0; c < members->count; c++)

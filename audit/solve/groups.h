@@ -1,4 +1,4 @@
-/* Recognising sums that were made over another group of ranks than the types say. */
+/* Recognises sums that were formed over another group of ranks than the types say. */
 #ifndef DIFF_GROUPS_H
 #define DIFF_GROUPS_H
 #include "solve/explain.h"

@@ -32,9 +32,9 @@ typedef struct ad_trial {
   ad_rounding rounding;
   ad_explanation *why;
   double *fixed, *free, *counts; /* n each */
-  /* The Gram matrix times each of these vectors, and times the expected counts. Only vectors with few nonzero elements
-   * are multiplied; the other products follow from theirs. So a hypothesis about one rank costs only this rank's rows
-   * of the matrix. */
+  /* The Gram matrix times each of the vectors above, and times the expected counts. Only vectors with few nonzero
+   * elements are multiplied; the other products follow from these products. So a hypothesis about one rank costs only
+   * this rank's rows of the matrix. */
   double *with_fixed, *with_free, *with_counts, *with_expected;
 } ad_trial;
 
@@ -158,7 +158,7 @@ static int is_of_microbatch(const ad_trial *trial, size_t c, int64_t m) {
 
 static int is_of_rank(const ad_trial *trial, size_t c, int64_t rank) { return rank_of(trial, c) == rank; }
 
-/* The addends of the ranks at one position of an axis are free; h is axis * AD_DUMP_RANKS + position. */
+/* Returns 1 if addend c belongs to a rank at a given position on a given axis; h is axis * AD_DUMP_RANKS + position. */
 static int is_in_slice(const ad_trial *trial, size_t c, int64_t h) {
   return trial->parts->dump->position[rank_of(trial, c)][h / AD_DUMP_RANKS] == (int32_t)(h % AD_DUMP_RANKS);
 }

@@ -1,4 +1,4 @@
-/* Measures what one parameter adds to the global gradient norm, from the sums that ranks dumped. */
+/* Measures the share of one parameter in the global gradient norm, from the sums that ranks dumped. */
 #include "solve/norm_term.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* What one parameter adds to the global gradient norm. */
+/* The share of one parameter in the global gradient norm. */
 #ifndef DIFF_NORM_TERM_H
 #define DIFF_NORM_TERM_H
 #include "read/part.h"

@@ -1,5 +1,5 @@
 /* Patterns in sums that no counts of their addends explain: another operation than a sum, the right sum at another
- * place, other parameters' addends, values of other rows. A pattern is reported only if it explains every element that
+ * offset, other parameters' addends, values of other rows. A pattern is reported only if it explains every element that
  * it covers, within rounding, and covers so many elements that this is no coincidence. */
 #ifndef DIFF_PATTERNS_H
 #define DIFF_PATTERNS_H
@@ -34,8 +34,9 @@ typedef struct ad_found_patterns {
   size_t count;
 } ad_found_patterns;
 
-/* Values of one part, as f64: `sum` is its sum, `right` what the sum should be, and `size` the expected factor times
- * the addends' absolute sum. at[i] is the element's flat index in the full parameter, ascending. */
+/* Values of one part of a sum, as f64: `sum` is the dumped sum, `right` the right sum, and `size` the expected
+ * factor times the sum of the addends' absolute values. at[i] is the element's flat index in the full parameter,
+ * ascending. */
 typedef struct ad_part_values {
   size_t n;
   double *sum, *right, *size;

@@ -107,8 +107,8 @@ static void add_param(const ad_parts *parts, const ad_parts *other, int64_t rank
   }
 }
 
-/* Collects the values of all `others`. The judged parameter's own values are included only if they are one rank's
- * addends, since these may be at other places. */
+/* Collects the values of all parameters in `others`. The judged parameter's own values are included only if they are
+ * one rank's addends, since these may have been added at other offsets. */
 static ad_status pool_fill(const ad_parts *parts, const ad_others *others, int64_t rank, ad_whose whose,
                            ad_pool *pool) {
   double *addend;
@@ -276,8 +276,8 @@ static int leave_out(const ad_parts *parts, const ad_part *part, const ad_part_v
   return there;
 }
 
-/* With OF_RANK, looks in the sum for this rank's addends of other parameters. With OF_OTHERS, looks in this rank's own
- * replica for the other ranks' addends of other parameters. */
+/* With OF_RANK, searches the sum for this rank's addends of other parameters. With OF_OTHERS, searches this rank's
+ * own replica for the other ranks' addends of other parameters. */
 static ad_status find_addends(const ad_parts *parts, const ad_part *part, const ad_part_values *values,
                               const double *expected, int64_t rank, ad_whose whose, ad_search *memory,
                               ad_found_patterns *found) {

@@ -8,7 +8,7 @@
 /* The rows of a full parameter, and which of them are not zero. */
 typedef struct ad_row_marks {
   size_t count, width;
-  unsigned char *own, *others; /* [count]: 1 if the row is not zero in the holder's addends; in other ranks' addends */
+  unsigned char *own, *others; /* [count]: 1 if the row is nonzero in the holder's addends; in other ranks' addends */
 } ad_row_marks;
 
 static ad_status mark_rows(const ad_parts *parts, const ad_part *part, ad_row_marks *out) {
@@ -48,7 +48,7 @@ static int are_other_rows(const ad_part_values *values, const ad_row_marks *rows
   return elsewhere && full >= values->enough;
 }
 
-/* The sum of one rank's own addends, [count * width], and the numbers of its rows that are not zero. */
+/* The sum of one rank's own addends, [count * width], and the indices of its rows that are not zero. */
 typedef struct ad_rank_rows {
   double *total, *size;
   size_t *row, count;
@@ -87,9 +87,9 @@ static int has_addends(const ad_members *members, int64_t rank) {
   return 0;
 }
 
-/* Subtracts from `left` the sum that results if each rank's k-th nonzero row is added to the holder's k-th nonzero row.
- * This is done for the first *numbered rows, as many as the rank with the fewest has. *moved is increased by the number
- * of rows that have another row number than the holder's. */
+/* Subtracts from `left` the sum that results if each rank's k-th nonzero row is added to the holder's k-th nonzero
+ * row. This is done for the first *numbered rows, as many as the rank with the fewest nonzero rows has. *moved is
+ * increased by the number of rows that are added to a row of another index. */
 static ad_status take_numbered(const ad_parts *parts, const ad_part *part, const double *expected,
                                const ad_row_marks *rows, ad_rank_rows *one, size_t *own, double *left, double *bound,
                                size_t *numbered, size_t *moved) {

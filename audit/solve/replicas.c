@@ -77,9 +77,9 @@ typedef struct ad_unequal {
   uint32_t beside, any;
 } ad_unequal;
 
-/* Adds the axes along which the values of these ranks, which are not all equal, differ: every axis on which the ranks
- * have different positions. (If two unequal ranks have the same position on the axis, a third rank with another
- * position differs from one of the two.) */
+/* Adds to *out the axes along which the values of these ranks, which are not all equal, differ: every axis on which
+ * the ranks have different positions. (If two unequal ranks have the same position on the axis, a third rank with
+ * another position differs from one of the two.) */
 static void add_axes(const ad_dump *dump, ad_values *reported, size_t count, ad_unequal *out) {
   for (int axis = 0; axis < dump->mesh.count; axis++) {
     if (!lie_apart(dump, axis, reported, count)) continue;
@@ -132,7 +132,7 @@ static int is_full_everywhere(const ad_parts *parts) {
   return !parts->param->partial;
 }
 
-/* Returns 1 if some rank with the same members as this rank has a sum. */
+/* Returns 1 if some rank that is summed with this rank (has the same members) has a sum. */
 static int has_members_with_sum(const ad_parts *parts, int64_t rank) {
   for (size_t i = 0; i < parts->count; i++)
     if (ad_part_members(parts, &parts->parts[i])->key == ad_parts_key(parts, rank)) return 1;

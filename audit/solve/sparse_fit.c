@@ -53,8 +53,8 @@ static void read_left(ad_sparse_fit *fit, size_t begin, size_t end) {
   fit->square += kernels->dot(fit->left, fit->left, end - begin);
 }
 
-/* Adds to `squares` and `rounded` what this block of `count` addends contributes. Replaces the addends' values by their
- * squares. */
+/* Adds the contributions of this block of `count` addends to `squares` and `rounded`. Replaces the addends' values
+ * by their squares. */
 static void sum_residuals(ad_sparse_fit *fit, double share, size_t first, size_t count, size_t n) {
   double sums[AT_ONCE] = {0};
   memcpy(sums, fit->squares + first, count * sizeof *sums);
@@ -96,7 +96,7 @@ static void compute_remainder(ad_sparse_fit *fit) {
   fit->is_measured = 1;
 }
 
-/* Makes the current counts the explanation if they give the sum. */
+/* Makes the current counts the explanation of the part if they give it. */
 static ad_status accept_if_holds(ad_sparse_fit *fit) {
   ad_fitness fitness;
   AD_TRY(ad_part_try(fit->parts, fit->part, fit->counts, &fitness));

@@ -367,8 +367,8 @@ static ad_status check_apart(const ad_call *call, const ad_message *messages, si
   return AD_OK;
 }
 
-// Sorts the messages: sends before receives, then by peer, then in the caller's order. `places` is scratch memory: 2 *
-// members + 1 zeros.
+// Sorts the messages into the call: sends before receives, then by peer, then in the caller's order. `places` is
+// scratch memory of 2 * members + 1 numbers, all 0.
 static void sort_messages(ad_call *call, const ad_message *messages, size_t *places) {
   for (size_t i = 0; i < call->message_count; i++)
     places[(messages[i].send ? 0 : call->members) + (size_t)messages[i].peer + 1]++;
@@ -530,7 +530,7 @@ static ad_group_shape world_shape(int64_t size) {
   return shape;
 }
 
-// Fills those fields of a transfer that describe its group and its peer.
+// Fills those fields of a transfer's call that describe its group and its peer.
 static ad_status take_peer(const ad_transfer *transfer, int64_t rank, int64_t size, ad_call *call) {
   if (transfer->ranks) {
     take_list((ad_ranks *)transfer->ranks, call);

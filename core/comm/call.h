@@ -1,5 +1,5 @@
-/* A call: one collective, or one side of a transfer, that this rank requested. It is validated, and all sizes are in
- * bytes. Backends, the signature and the flight recorder use calls; nothing here communicates. */
+/* A call: one collective, or one side of a transfer, that this rank requested. A call was validated, and its sizes
+ * are in bytes. Backends, the signature and the flight recorder use calls; nothing here communicates. */
 #ifndef COMM_CALL_H
 #define COMM_CALL_H
 #include <stdint.h>
@@ -83,7 +83,7 @@ ad_status ad_call_prepare(const ad_collective *collective, int64_t rank, int64_t
 ad_status ad_call_prepare_transfer(const ad_transfer *transfer, int64_t rank, int64_t size, ad_call *out) AD_CHECKED;
 void ad_call_release(ad_call *call);  // frees the memory that *call keeps for further use
 
-/* Fails with AD_INVALID, and names the call's site and operation before what is wrong. */
+/* Fails with AD_INVALID and a message that begins with the call's site and operation. */
 #define AD_REFUSE_CALL(call, format, ...) \
   ad_fail(AD_INVALID, "%s: in `%s`, " format, (call)->site, (call)->operation->name, __VA_ARGS__)
 

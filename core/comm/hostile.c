@@ -149,7 +149,7 @@ static ad_status start_held(hostile_world *w) {
   return AD_OK;
 }
 
-// Posts a call or holds it back, with the caller's buffers or private ones, as random draws decide.
+// Posts a call or holds it back, with the caller's buffers or with private ones; random numbers decide.
 static ad_status hostile_post(void *world, ad_call *call) {
   hostile_world *w = world;
   hostile_call *c;
@@ -224,7 +224,7 @@ static ad_status hostile_health(void *world) {
 static void hostile_close(void *world) {
   hostile_world *w = world;
   ad_status status = start_held(w);  // a rank may leave after posting its calls, so they must be started
-  (void)status;                      // the other ranks get the error, and this rank leaves in any case
+  (void)status;                      // the other ranks get the error; this rank leaves in any case
   w->backend->close(w->inner);
   w->inner = NULL;
   while (w->calls) release_call(w, w->calls);

@@ -58,7 +58,7 @@ typedef struct launcher {
   int signals;             // a signalfd
   int interrupted;         // the signal that requested a stop, or 0
   int64_t interrupted_at;  // when that signal came, by milliseconds()
-  int interrupted_again;   // the second such signal, after which the ranks were killed, or 0
+  int interrupted_again;   // the second signal that requested a stop, after which the ranks were killed, or 0
   int64_t deadline;        // by milliseconds(): when ranks that still run are killed; 0: never
   int ended_rest;          // 1: the launcher killed the ranks that had not ended
   char blamed[256];        // the ranks for which others waited when ranks were killed after a request to stop

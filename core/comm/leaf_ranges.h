@@ -1,4 +1,5 @@
-/* Sums of leaves in a call: what a collective's leaf ranges say about its addends and its results. */
+/* Sums of leaves in a call: computes, from a collective's leaf ranges, which addends members contribute and which
+ * results they get. */
 #ifndef COMM_LEAF_RANGES_H
 #define COMM_LEAF_RANGES_H
 #include "comm/call.h"

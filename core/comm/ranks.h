@@ -17,7 +17,7 @@ typedef struct ad_lists {
   int64_t rank, size;
   ad_ranks *first;
   ad_list_count *counts;  // owned
-  size_t places, used;    // number of entries of the table; of used entries
+  size_t places, used;    // number of entries of the table `counts`; number of used entries
 } ad_lists;
 
 /* Makes a list of ranks. On an error (AD_INVALID, AD_MEMORY) no list is made. */

@@ -144,7 +144,7 @@ static void add_missing(const ad_watchdog *dog, uint64_t channel, uint64_t seque
   if (count) ad_text_add(text, " for rank%s %s", count > 1 ? "s" : "", list);
 }
 
-// Appends what a rank in a long wait waits for.
+// Appends a description of the call or transfer for which a rank in a long wait waits.
 static void add_wait(const ad_watchdog *dog, uint32_t rank, shm_record *record, ad_text *text) {
   uint64_t channel = atomic_load(&record->waits_channel), sequence = atomic_load(&record->waits_sequence);
   if (!channel) {

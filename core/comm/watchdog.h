@@ -5,7 +5,7 @@
 #include "base/text.h"
 #include "comm/shm/control.h"
 
-typedef struct ad_watched ad_watched;  // what the watchdog knows of one rank
+typedef struct ad_watched ad_watched;  // the watchdog's observations of one rank
 
 typedef struct ad_watchdog {
   shm_control *control;

@@ -34,9 +34,9 @@ typedef struct ad_diff_options {
 } ad_diff_options;
 
 /* Judges the dump that `files` contain; a folder means the safetensors files in it. *json is the document of `addend
- * diff --json`. *holds is 1 if every parameter's sum, and the norm, is what the types demand, and each addend's count
+ * diff --json`. *holds is 1 if every parameter's sum and the norm are as the types demand, and the count of each addend
  * could be determined. Returns AD_OK also if *holds is 0. The message of AD_INVALID or AD_IO names every file that is
- * wrong, and what is missing. The caller frees *json with free(). */
+ * wrong and every file that is missing. The caller frees *json with free(). */
 AD_API AD_CHECKED ad_status ad_diff(const char *const *files, size_t count, const ad_diff_options *options, int *holds,
                                     char **json);
 /* Makes a table for people from the JSON document of ad_diff: parameters with the same finding share a line. Caller

@@ -38,7 +38,7 @@ static void describe_blocks(mpi_call *c, size_t *starts) {
   }
 }
 
-/* Returns 1 if all members get several results of one call, each in slices. */
+/* Returns 1 if all members get several results of this call, and each result is made in slices. */
 static int has_sliced_results(const ad_call *call) {
   return ad_call_results(call) > 1 && ad_is_sliced(call->operation);
 }
@@ -70,7 +70,7 @@ ad_status ad_mpi_pack(mpi_call *c) {
   return AD_OK;
 }
 
-/* Copies the slices of results to their places in each result. */
+/* Copies the slices of the packed call's results to their offsets in each result of the caller's call. */
 static void unpack_results(mpi_call *c) {
   const ad_call *call = c->asked;
   const char *from = c->pack;

@@ -20,7 +20,7 @@
 struct mpi_query {
   uint64_t number, wait;       // the query's number; the number of this rank's wait when the query came
   uint32_t asker, unanswered;  // the rank that asked this rank; how many ranks that this rank asked have not answered
-  char text[AD_MESSAGE_MAX];   // what the ranks that answered wait for, in words
+  char text[AD_MESSAGE_MAX];   // for what the ranks that answered wait, in words
 };
 
 // Returns 1 if this rank waits for `rank` now.
@@ -47,7 +47,7 @@ static int is_waiting(const mpi_world *world) {
   return (int)call->op == AD_OP_RECEIVE && ad_shm_waits_for_peer(world->shm, call->backend);
 }
 
-// Appends a sentence on what this rank waits for.
+// Appends a sentence that says for what this rank waits.
 static void add_own_wait(ad_text *text, const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   ad_signature signature;

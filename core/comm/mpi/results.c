@@ -11,7 +11,7 @@ static const mpi_routes *routes_of(const mpi_call *c) { return &c->channel->rout
 static uint32_t giver(const mpi_call *c, uint32_t k, uint32_t i) { return ad_mpi_giver(routes_of(c), c->call, k, i); }
 static int is_near(const mpi_call *c, uint32_t i) { return ad_mpi_same_node(routes_of(c), i, c->channel->index); }
 
-/* Returns the member that is `n` places after member i; the first member follows the last. */
+/* Returns the index of the n-th member after member i; the first member follows the last. */
 static uint32_t after(const mpi_call *c, uint32_t i, uint32_t n) {
   uint32_t left = c->channel->members - i;
   return n < left ? i + n : n - left;
@@ -54,7 +54,8 @@ static void give(mpi_world *world, mpi_call *c, uint32_t i, uint32_t k) {
   }
 }
 
-/* Returns 1 if member k's block or slice goes to all members and this rank passes it on to the members of its node. */
+/* Returns 1 if member k's block or slice goes to all members and this rank is the one that passes it on to the
+ * members of its node. */
 static int passes_on(const mpi_call *c, uint32_t k) {
   const mpi_place *place = &routes_of(c)->places[c->channel->index];
   for (uint32_t n = 0; n < place->mates_count; n++) {

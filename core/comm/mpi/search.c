@@ -35,8 +35,8 @@ static void add_wait(ad_text *text, const mpi_world *world, const mpi_waited *w,
   ad_wait_words(text, world->rank, peer, w->sequence, &reported);
 }
 
-// Returns the receive in which this rank waits for one given rank, or NULL if there is none. Receives from any source
-// are the subject of query.c.
+// Returns the receive in which this rank waits for one particular rank, or NULL if there is none. Receives from any
+// source are the subject of query.c.
 static const shm_transfer *waited_receive(const mpi_world *world) {
   const ad_call *call = world->waiting.call;
   if ((int)call->op != AD_OP_RECEIVE || call->peer == AD_ANY_SOURCE) return NULL;
@@ -87,7 +87,8 @@ static void raise_circle(mpi_world *world, const char *waits) {
   ad_mpi_raise(world, AD_CYCLE, words);
 }
 
-// Returns 1 if this rank has already made the call, or sent or queued a message, that the search's sender waits for.
+// Returns 1 if the search is outdated: this rank has already made the call for which the search's sender waits, or has
+// sent or queued the message.
 static int has_done(mpi_world *world, const mail_search *search) {
   if (!search->is_message) return ad_mpi_has_made(world, &search->shape, search->sequence);
   return world->shm->transfers->sent[search->head.from] > search->sequence || world->shm->transfers->outbox;

@@ -44,7 +44,7 @@ static void look_for_left(mpi_world *world, const mpi_call *c) {
 
 /* ---- showing this rank's wait to other processes of the node ---- */
 
-// Appends the members that have not announced the call, as "ranks 2,3"; "values of others" if all members have
+// Appends the members that have not announced the call, as "ranks 2,3", or "values of others" if all members have
 // announced it.
 static void add_missing(ad_text *text, const mpi_world *world, const mpi_waited *w) {
   char list[128] = "";

@@ -1,23 +1,23 @@
 /* Backend mpi: ranks that an MPI launcher started, on one or more nodes. Ranks of one node share a memory file, and
  * groups on one node use backend shm; the files here are for groups that span nodes. In such a group every member
  * announces its call to every other by mail: a small message, which has the values too if they are few. When all calls
- * match, large values move in slices: member k gets the addends of slice k (or one node's sums of them), adds them up
- * in the order of the tree, and gives the result to all. This header is what a rank keeps about the world, its channels
- * and its calls.
+ * match, large values move in slices: member k gets the addends of slice k (or a node's partial sums of them), adds
+ * them up in the order of the tree, and sends the result to all members. This header declares the data that a rank
+ * keeps about the world, its channels and its calls.
  *
  *   launcher.c  which launcher started this process, and the module that speaks its MPI
  *   join.c      joining: same version everywhere, which ranks share a node, the node's memory file
- *   mail.c      small messages to any rank at any time: calls, receipts, errors, leavings, searches for circles
+ *   mail.c      small messages to any rank at any time: calls, receipts, errors, notices of leaving, searches for circles
  *   channel.c   the calls of a group, announced and matched
  *   spans.c     which bytes of a call's buffers go to which member
- *   routes.c    which rank sums what and sends what to which rank, so that little moves between nodes
- *   traffic.c   messages with values, and receipts for values that are read or written in the file
+ *   routes.c    which rank sums which addends and sends which values where, so that few bytes cross between nodes
+ *   traffic.c   messages with values, and receipts for values that are read or written in the node's file
  *   addends.c   sums: addends and partial sums go to the ranks that sum them
  *   results.c   results and blocks go to the ranks that need them
  *   move.c      the values of a call, from its start to its end
- *   pack.c      turns calls with segments into calls without
+ *   pack.c      replaces calls with segments by calls without segments
  *   transfer.c  messages from one rank to another
- *   progress.c  what moves on whenever a rank is inside a call: mail, values, the calls of the node
+ *   progress.c  advances mail, values and the node's calls whenever a rank is inside a call
  *   search.c    searches for circles of waits
  *   query.c     whether a receive from any source can still get a message
  *   wait.c      waiting, and finding out why a wait does not end
@@ -109,7 +109,7 @@ typedef struct mpi_waiting {
   uint64_t serial;           // counts this rank's waits
   const ad_call *call;       // the awaited call; NULL: none
   uint64_t first_search;     // number of the first search that this rank began in this wait
-  int64_t since, next_look;  // by ad_now(): begin of the wait; when to look again why it does not end (0: too short)
+  int64_t since, next_look;  // by ad_now(): begin of the wait; when to look again why it does not end (0: a short wait)
 } mpi_waiting;
 
 struct mpi_world {

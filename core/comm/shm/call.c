@@ -21,7 +21,7 @@ enum {
 
 /* ---- publishing this rank's call in its slot ---- */
 
-// Returns how many bytes this member sends to others.
+// Returns how many bytes this member sends to other members.
 static size_t sent_bytes(const ad_call *call) {
   if (!ad_is_of_messages(call->operation)) return call->in_bytes;
   size_t bytes = 0;
@@ -170,7 +170,7 @@ static size_t stream_bytes(const ad_call *call, size_t sent) {
   return sent - (ad_call_in_start(call, call->index + 1) - ad_call_in_start(call, call->index)) * call->element;
 }
 
-// Makes the input and the table available to the other members, and writes to *offer where they are.
+// Makes this member's input and table available to the other members, and writes their locations to *offer.
 static ad_status make_offer(shm_world *world, shm_call *c, shm_slot *slot, size_t bytes, shm_offer *offer) {
   const ad_call *call = c->call;
   size_t table_bytes = ad_shm_table_bytes(call);
@@ -197,7 +197,7 @@ ad_status ad_shm_publish(shm_world *world, shm_call *c) {
   shm_offer offer = {.entries = (uint32_t)call->message_count};
   ad_signature_take(call, &offer.signature);
   AD_TRY(make_offer(world, c, slot, bytes, &offer));
-  slot->chunks = ad_shm_chunks(call);  // also if this input is inline, since other members' inputs may not be
+  slot->chunks = ad_shm_chunks(call);  // even if this input is inline, since other members' inputs may not be
   slot->stream = stream_bytes(call, bytes);
   slot->number = call->number;
   slot->axes = call->axes;
@@ -245,7 +245,7 @@ static int tables_match(shm_world *world, const shm_call *c) {
   return 0;
 }
 
-// Chooses how a matched call is carried out.
+// Chooses the mode in which a matched call is carried out (shm_mode).
 static void set_mode(shm_world *world, shm_call *c) {
   c->patience = world->patience;
   if (!c->any_not_inline)

@@ -1,9 +1,10 @@
-/* A call of this rank in flight: published to its group, matched with the others' calls, carried out, consumed. */
+/* A call of this rank in flight: it is published to its group, matched with the other members' calls, carried out,
+ * and consumed. */
 #ifndef COMM_SHM_CALL_H
 #define COMM_SHM_CALL_H
 #include "comm/shm/channel.h"
 
-/* How a call is carried out. */
+/* The ways in which a call is carried out. */
 typedef enum shm_mode {
   SHM_UNMATCHED,  // not decided yet: some members have not published the call
   SHM_ALONE,      // all inputs are in the slots: each member computes its outputs alone
@@ -26,7 +27,7 @@ typedef struct shm_call {
   // memory file; an input that is not inline; a table.
   uint8_t any_staged, any_pulled, any_elsewhere, any_not_inline, any_table;
   uint8_t past;       // 1: outputs are written by stores that bypass the caches
-  uint32_t patience;  // how many more times this rank waits for the other members before it takes their chunks
+  uint32_t patience;  // how many more times this rank waits for other members before it works on their chunks
   void *staging;
   // Only in a call in rounds. rounds: the number of rounds; own_rounds: rounds in which this member stages its input;
   // out_rounds: rounds in which it fetches results. next_in, next_reduce, next_out: the next round in which it stages,

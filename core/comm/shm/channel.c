@@ -1,5 +1,5 @@
 /* The channels of groups: the first member that makes a call on a group makes its channel in the shared memory file,
- * and the other members find it. call.c writes what members publish in a channel. */
+ * and the other members find it there. call.c writes the calls that members publish in a channel. */
 #include "comm/shm/channel.h"
 
 #include <sched.h>

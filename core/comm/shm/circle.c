@@ -69,7 +69,7 @@ static void look_at_call(const shm_world *world, const shm_entry *group, long_wa
       add_rank(&out->needs, (uint32_t)ad_shape_rank(&out->shape, i));
 }
 
-// Records that the rank needs any one of the other members that have not left.
+// Records that rank `rank` needs any one of the other members that have not left.
 static void need_any_other(const shm_world *world, uint32_t rank, const ad_group_shape *shape, uint32_t members,
                            long_wait *out) {
   out->needs_one = 1;

@@ -1,7 +1,7 @@
 /* Backend shm: ranks are processes of one machine that map one memory file without a name ("the file"). This header
  * describes the head of the file: the data that all ranks see about each other and about the world. slot.h describes
- * what the members of a group exchange in the file; world.h what each process keeps for itself. Positions in the file
- * are offsets, since ranks may map the file at different addresses.
+ * the data that the members of a group exchange in the file; world.h the data that each process keeps for itself.
+ * Positions in the file are offsets, since ranks may map the file at different addresses.
  *
  *   file.c     makes and maps the file
  *   join.c     joins the world, and opens it as a communicator
@@ -10,17 +10,17 @@
  *   map.c      maps pages of memory that peers made
  *   channel.c  a channel for each group, with a ring of slots for every member
  *   call.c     publishes, matches and consumes a call in its channel
- *   parts.c    who reduces which part
- *   copy.c     what is copied from whom to whom
+ *   parts.c    which member reduces which part of a value
+ *   copy.c     which bytes are copied from which member to which member
  *   list.c     the channels of groups that are lists of ranks; a released list's channel is used again
  *   release.c  lists that this rank has released
  *   transfer.c messages from one rank to another; see envelope.h
- *   parcel.c   the sender's memory for such messages
- *   work.c     calls with all buffers in the file: the work is cut into chunks that any member takes
+ *   parcel.c   the sender's memory for messages of transfers
+ *   work.c     calls with all buffers in the file: the work is divided into chunks that any member may do
  *   own.c      calls with buffers elsewhere: each member does its part, reading its peers' memory or through staging
  *   pull.c     reading a peer's memory: whether that is possible, and the reading
  *   wake.c     wakes ranks that sleep
- *   deaths.c   whether the ranks' processes still run, where no launcher of addend's watches them
+ *   deaths.c   whether the ranks' processes still run, if addend's launcher does not watch them
  *   wait.c     spinning, yielding, sleeping, and finding out whether an awaited rank has left
  *   left.c     ranks that left
  *   transfer_wait.c  waiting for the other side of a transfer

@@ -52,7 +52,7 @@ static void raise_dead(shm_world *world, uint32_t rank, int has_joined) {
 void ad_shm_look_for_dead(shm_world *world) {
   for (uint32_t rank = 0; rank < world->ranks; rank++) {
     if (!has_ended(world->processes[rank])) continue;
-    // The state is read after the end of the process was seen, so that it is the last state that the process set.
+    // The state is read after the process is known to have ended, so it is the last state that the process set.
     uint32_t state = atomic_load(&world->records[rank].state);
     if (state == SHM_JOINED || state == SHM_ABSENT) raise_dead(world, rank, state == SHM_JOINED);
   }

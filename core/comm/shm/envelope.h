@@ -1,4 +1,4 @@
-/* What the two sides of a transfer exchange in the file.
+/* The data that the two sides of a transfer exchange in the shared memory file.
  *
  * The path of one message. Every rank has a queue of envelopes in the file. Any rank puts envelopes in; only the owner
  * takes them out. A send fills an envelope with the group's identity, the tag, the number of bytes, the dtype, the

@@ -127,7 +127,7 @@ static ad_status begin_world(shm_world *world, const int32_t *pids) {
   return AD_OK;
 }
 
-/* Closes what begin_world opened; begin_world may have failed half way. */
+/* Undoes begin_world, which may have failed half way. */
 static void end_world(shm_world *world) {
   ad_shm_deaths_end(world);
   ad_watchdog_close(world->dog);

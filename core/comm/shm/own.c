@@ -278,8 +278,8 @@ static int fetch_pieces(shm_world *world, shm_call *c) {
     ad_shm_run(call, k, at, &whole);
     char *to = (char *)call->out + whole * element;
     const char *sum = ad_shm_at(world, ad_shm_slot(c, k)->result + half(round));
-    // In place, the output was just read to be staged, so its lines are in a cache and writing does not bypass the
-    // caches.
+    // In an in-place call, the output was just read to be staged, so its cache lines are in a cache, and it is written
+    // through the caches.
     if (call->in == call->out)
       ad_copy(to, sum, n * element);
     else

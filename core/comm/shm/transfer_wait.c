@@ -1,4 +1,5 @@
-/* Waiting for the other side of a transfer: shows the wait to the other ranks, and finds out whether it can end. */
+/* Waits for the other side of a transfer: shows this rank's wait to the other ranks, and finds out whether the wait
+ * can end. */
 #include <string.h>
 #include "comm/shm/envelope.h"
 #include "comm/shm/error.h"

@@ -97,7 +97,7 @@ static void show(shm_world *world, const shm_call *blocking) {
   atomic_fetch_or(&record->epoch, 1);
 }
 
-// Begins a long wait: this rank sleeps from now on, and shows the other ranks which call it waits for.
+// Begins a long wait: from now on this rank sleeps, and other ranks see for which call it waits.
 static void enter_long(shm_world *world, waiting *w, const shm_call *blocking) {
   w->is_long = 1;
   w->sleep = sleep_first < world->sleep_longest ? sleep_first : world->sleep_longest;

@@ -1,6 +1,7 @@
-/* Calls whose buffers are all in the shared memory file. The work is divided into parts, one for each member, and
- * each part into chunks that fit the caches. A member that is inside a call takes chunks of its own part, then of the
- * other members' parts. So no member has to wait for one that computes or is not scheduled. */
+/* Carries out calls whose buffers are all in the shared memory file. The work is divided into parts, one for each
+ * member, and each part into chunks that fit the caches. A member that is inside a call works on chunks of its own
+ * part, then on chunks of other members' parts. So no member has to wait for a member that computes or is not
+ * scheduled. */
 #include "comm/shm/work.h"
 
 #include "comm/leaf_ranges.h"
@@ -119,7 +120,7 @@ uint32_t ad_shm_chunks(const ad_call *call) {
 
 /* ---- working on chunks until none is left ---- */
 
-// Takes chunks of member k's part and carries them out, until no chunk is left.
+// Works on chunks of member k's part, until none of them is left.
 static void work_on(shm_world *world, shm_call *c, uint32_t k) {
   shm_slot *slot = ad_shm_slot(c, k);
   uint32_t chunks = slot->chunks, number, finished = 0;

@@ -1,5 +1,5 @@
-/* Carries out calls. Each function ad_shm_work_... does what can be done now, and returns 1 when the call is complete
- * for this member. */
+/* Carries out calls. Each function ad_shm_work_... does the work that can be done now, and returns 1 when the call
+ * is complete for this member. */
 #ifndef COMM_SHM_WORK_H
 #define COMM_SHM_WORK_H
 #include "comm/shm/world.h"
