@@ -1,4 +1,4 @@
-/* The command `addend diff`: its options and what it prints. */
+/* The command `addend diff`: its options and its output. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,10 +1,10 @@
-/* Everything that is wrong with the files of one call, collected so that one error message can name all of it. */
+/* All errors in the files of one call, collected so that one error message can name all of them. */
 #ifndef DIFF_COMPLAINTS_H
 #define DIFF_COMPLAINTS_H
 #include "base/error.h"
 #include "base/text.h"
 
-/* An error message lists this many messages; further ones are only counted. */
+/* The final error message lists this many of the collected messages; further ones are only counted. */
 enum { AD_COMPLAINTS_SHOWN = 8 };
 /* All messages so far. `worst` is the status to return: AD_IO is replaced by any other status, since a file that is
  * wrong matters more than one that cannot be read. */

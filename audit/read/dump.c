@@ -1,4 +1,4 @@
-/* Opens a dump: reads every file, then checks that all belong to one step on one mesh. */
+/* Opens a dump: reads every file, then checks that all files belong to one step on one mesh. */
 #include "read/dump.h"
 
 #include <stdlib.h>
@@ -303,7 +303,7 @@ static ad_status read_positions(ad_dump *dump, ad_complaints *complaints) {
 
 /* ---- opening and closing a dump ---- */
 
-/* Checks in stages, and stops after a stage that found errors, since later stages would only report their
+/* Checks the files in stages, and stops after a stage that found errors, since later stages would only report their
  * consequences. */
 static ad_status assemble(ad_dump *dump, int has_reference, ad_complaints *complaints) {
   if (complaints->count) return AD_OK;

@@ -14,7 +14,8 @@ typedef struct ad_identical {
 
 ad_status ad_identical_create(const ad_dump *dump, ad_identical *out) AD_CHECKED;
 void ad_identical_destroy(ad_identical *identical);
-/* Finds one parameter's equal addends. What `identical` had about the previous parameter is removed. */
+/* Finds one parameter's equal addends, and replaces the contents of `identical`, which may be those of the previous
+ * parameter. */
 ad_status ad_identical_find(const ad_parts *parts, ad_identical *identical) AD_CHECKED;
 /* Prints which ranks hold the same addend, for at most two sets of equal addends. */
 void ad_identical_print(const ad_identical *identical, char *out, size_t size);

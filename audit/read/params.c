@@ -1,5 +1,5 @@
-/* Gathers what a dump's files say of each parameter, and checks that they agree: a rank that disagrees about a shape or
- * a type would otherwise be compared with the wrong elements. */
+/* Gathers the facts that the metadata of a dump's files states about each parameter, and checks that the files
+ * agree: a rank that disagrees about a shape or a type would otherwise be compared with the wrong elements. */
 #include "read/params.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* The parameters of a dump: gathers and checks what the files say of each. */
+/* The parameters of a dump: gathers and checks the facts that the files' metadata states about each parameter. */
 #ifndef DIFF_PARAMS_H
 #define DIFF_PARAMS_H
 #include "read/complaints.h"

@@ -78,7 +78,8 @@ static double inside_of(const ad_parts *parts, const ad_members *members) {
   return terms * size;
 }
 
-/* Returns the box that the addends of all members have, or NULL if boxes differ or there are no addends. */
+/* Returns the box of the addends, if all addends of these members have the same box; else, or if there are no
+ * addends, NULL. */
 static const ad_box *common_box(const ad_parts *parts, const ad_members *members) {
   for (size_t i = 1; i < members->count; i++)
     if (!ad_box_equal(&parts->param->shape, &members->columns[i].piece.box, &members->columns[0].piece.box))
@@ -304,7 +305,7 @@ static ad_status find_parts(ad_parts *parts) {
   return status;
 }
 
-/* Checks that every addend has all elements of the sums to which it belongs. */
+/* Checks that the box of every addend contains the boxes of the sums to which the addend belongs. */
 static ad_status check_cover(const ad_parts *parts) {
   for (size_t i = 0; i < parts->count; i++) {
     const ad_part *part = &parts->parts[i];

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include "addend/status.h"
 
-/* Items of work, numbered 0 .. count-1, and what to do for each. */
+/* Items of work, numbered 0 .. count-1, and the function that does each item. */
 typedef struct ad_work {
   size_t count;
   /* Does item `index`; may run on any thread. Items are begun in order, so an item may wait for an earlier one. */

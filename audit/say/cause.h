@@ -1,5 +1,6 @@
-/* What probably went wrong with a gradient. Several causes may give the same numbers (two axes of one size give one
- * factor). Then all of them are listed and none is named as the cause: a cause that is named must never be wrong. */
+/* The probable causes of a wrong gradient. Several causes may give the same numbers (two axes of one size give one
+ * factor). Then all of them are listed as possible causes, and none is named as the cause: a cause that is named must
+ * never be wrong. */
 #ifndef DIFF_CAUSE_H
 #define DIFF_CAUSE_H
 #include <jansson.h>

@@ -84,8 +84,8 @@ static void report_unlike(ad_diff_run *run) {
   }
 }
 
-/* Adds messages about parameters that are right only if axes that were assumed to be I are R: their type should be
- * stated. */
+/* Adds messages about parameters whose sums are right only if axes that were assumed to have type I have type R: the
+ * messages advise to state the type. */
 static void report_retyped(ad_diff_run *run) {
   const char *axes;
   json_t *names;
@@ -129,8 +129,9 @@ static void answer(ad_diff_run *run, ad_answer own) {
 
 /* ---- judging the parameters, one after the other ---- */
 
-/* Bytes. Releasing the pages of many files takes long, and reading a page again brings 64 KiB of its file into memory.
- * So pages are released only after REMEMBERED bytes in all, and REMEMBERED_OF_FILE bytes a file, were read. */
+/* Numbers of bytes. Releasing the memory pages of many files takes long, and reading a page again brings 64 KiB of
+ * its file into memory. So pages are released only after REMEMBERED bytes in all, and REMEMBERED_OF_FILE bytes a file,
+ * were read. */
 enum { REMEMBERED = 64 << 20, REMEMBERED_OF_FILE = 512 << 10 };
 
 /* Releases the pages of files that were read: each parameter is judged only once, so its values are not needed

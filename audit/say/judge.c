@@ -23,8 +23,8 @@ static void report(ad_finding *out, json_t *message) {
   json_array_append_new(out->messages, message);
 }
 
-/* Appends a message if the counts of a part were not found and the part has too few elements, at most as many as
- * addends, to fit them. */
+/* Appends a message if the counts of a part of the sum were not found because the part has too few elements, at most
+ * as many as addends, to fit them. */
 static void report_few(const ad_parts *parts, const ad_verdict *verdict, ad_finding *out) {
   const ad_judged *shown = verdict->shown;
   int is_open = verdict->kind == AD_CAUSE_UNEXPLAINED || verdict->kind == AD_CAUSE_NOT_DISTINGUISHABLE;
@@ -78,8 +78,8 @@ static void doubt_zeros(const ad_parts *parts, const ad_compared *compared, ad_v
              sampled);
 }
 
-/* Finds the verdict, changes it, if necessary, because of equal addends and parameter values, and makes the finding's
- * document from it. */
+/* Finds the verdict on the parameter, changes it if equal addends or the parameter's values make this necessary, and
+ * makes the finding's document from it. */
 static ad_status report_parts(const ad_judge *judge, const ad_parts *parts, const ad_judged *list,
                               const ad_identical *identical, const ad_compared *compared, ad_finding *out) {
   ad_verdict verdict;

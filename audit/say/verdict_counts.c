@@ -81,7 +81,7 @@ static int is_power_of_two(double factor) {
   return factor > 0 && fabs(power) >= LEAST && fabs(power - round(power)) < 1e-4;
 }
 
-/* Reports a sum with one factor on all addends. */
+/* Reports that all addends of the sum have the count `factor`, relative to the expected count. */
 static void report_factor(ad_case *c, double factor) {
   if (factor > 0 && (try_averaged(c, factor) || try_doubled(c, factor))) return;
   ad_case_report(c, factor == 0 ? AD_CAUSE_MISSING : AD_CAUSE_FACTOR, 0, factor);
@@ -141,8 +141,8 @@ static int split_microbatches(const ad_case *c, double *earlier, double *last) {
   return count > 1 && !isnan(*last) && !isnan(*earlier);
 }
 
-/* Tries the verdict that only the last microbatch was summed, or that earlier microbatches were divided once too
- * often. */
+/* Tries the verdict that only the last microbatch was summed over ranks, or that earlier microbatches were divided
+ * once too often. */
 static int try_microbatches(ad_case *c) {
   char names[AD_VERDICT_TEXT / 4], fact[80];
   double earlier, last;

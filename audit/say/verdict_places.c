@@ -68,7 +68,7 @@ static int is_local(const ad_case *c, const ad_judged *judged, uint32_t axes, ad
   return 1;
 }
 
-/* Returns 1 if is_local is true of every wrong part, with one factor. */
+/* Returns 1 if is_local returns 1 for every wrong part of the sum, with the same factor. */
 static int all_local(const ad_case *c, uint32_t axes, ad_right right, double *factor) {
   *factor = NAN;
   for (size_t i = 0; i < c->count; i++)

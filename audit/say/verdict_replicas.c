@@ -20,8 +20,8 @@ static uint32_t axes_between(const ad_case *c, int64_t a, int64_t b) {
   return axes;
 }
 
-/* For each pair of a holder of `a` and a holder of `b`: adds to *any the axes on which their positions differ and, if
- * this is only one axis, adds it to *beside. */
+/* For each pair of ranks that hold part `a` and part `b`: adds to *any the axes on which the positions of the two
+ * ranks differ and, if this is only one axis, adds it to *beside. */
 static void take_axes(const ad_case *c, const ad_part *a, const ad_part *b, uint32_t *beside, uint32_t *any) {
   uint32_t all = ad_large_axes(&c->dump->mesh, UINT32_MAX);
   for (size_t i = 0; i < a->holder_count; i++)

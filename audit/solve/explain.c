@@ -310,8 +310,8 @@ static ad_status judge_expected(const ad_parts *parts, ad_known *known, ad_judge
   return status;
 }
 
-/* Sets judged->why.left: how large, relatively, the difference between the part and the expected combination of
- * addends is. */
+/* Sets judged->why.left: the root mean square of the part minus the expected combination of addends, relative to the
+ * larger of the root mean squares of these two. */
 static ad_status measure_left(const ad_parts *parts, const double *expected, ad_judged *judged) {
   const ad_part *part = judged->part;
   const ad_members *members = ad_part_members(parts, part);

@@ -49,7 +49,7 @@ typedef struct gram_square {
   double sums[SIDE][SIDE][LANES];
 } gram_square;
 
-/* Adds up those lanes that one register holds, which begin with `lane`. */
+/* Computes the sums of products in those lanes that one register holds: the lanes from number `lane` on. */
 static void sum_lanes(gram_square *square, size_t rows, size_t lane) {
   part sums[SIDE][SIDE] = {0};
   for (size_t row = lane; row < rows; row += LANES)

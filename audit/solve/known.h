@@ -23,7 +23,7 @@ typedef struct ad_known_counts {
 
 struct ad_known {
   const ad_dump *dump;
-  ad_known_counts list[AD_KNOWN_COUNTS]; /* the counts that explained a part last come first */
+  ad_known_counts list[AD_KNOWN_COUNTS]; /* kept counts; those that explained a part most recently come first */
   size_t count;
   int64_t *rank_at;    /* for each position in the mesh, row-major: the rank at this position */
   int alone;           /* 1: while one parameter is judged, other parameters' values must not be read */

@@ -42,7 +42,8 @@ static size_t list_reported(const ad_parts *parts, ad_values *reported) {
   return count;
 }
 
-/* Orders by box, then rank. Unused dimensions of a box are 0, so that boxes can be compared as bytes. */
+/* Compares two entries, to sort them by box, then by rank. Unused dimensions of a box are 0, so that boxes can be
+ * compared as bytes. */
 static int by_box(const void *a, const void *b) {
   const ad_values *one = a, *other = b;
   int order = memcmp(&one->box, &other->box, sizeof one->box);

@@ -1,3 +1,4 @@
+/* Exact sums of doubles: adds doubles and other sums, carries, and rounds a sum once, when it is read. */
 #include "base/exact.h"
 
 #include <math.h>

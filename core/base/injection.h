@@ -41,12 +41,12 @@ typedef enum ad_injection_point {
   AD_INJECT_IN_PLACE,   /* int *: whether a gradient may be written directly into its bucket */
   /* ad_dtype *: the dtype to which a gradient is about to be converted before it is put into its bucket */
   AD_INJECT_BROUGHT,
-  AD_INJECT_ADDED,     /* ad_added_passing *: a gradient was added to those of earlier microbatches */
-  AD_INJECT_ORDER,     /* ad_order_passing *: the bucket to be launched next is chosen */
-  AD_INJECT_LEAF,      /* ad_bucket_passing *: a leaf is about to be added to this rank's sums of leaves */
-  AD_INJECT_NODE,      /* ad_node_passing *: a rank has a new sum of leaves: a leaf's, a collective's or its own */
+  AD_INJECT_ADDED, /* ad_added_passing *: a gradient was added to those of earlier microbatches */
+  AD_INJECT_ORDER, /* ad_order_passing *: the bucket to be launched next is chosen */
+  AD_INJECT_LEAF,  /* ad_bucket_passing *: a leaf is about to be added to this rank's sums of leaves */
+  AD_INJECT_NODE,  /* ad_node_passing *: a rank has a new sum of leaves: a leaf, a collective's result or its own sum */
   AD_INJECT_LAUNCH,    /* ad_bucket_passing *: a bucket is about to be sent */
-  AD_INJECT_REDUCED,   /* ad_bucket_passing *: a step of a bucket's path is complete */
+  AD_INJECT_REDUCED,   /* ad_bucket_passing *: a path step (one collective) of a bucket is complete */
   AD_INJECT_GRADIENTS, /* ad_run *: all gradients of a step are reduced, and not used yet */
   AD_INJECT_SQUARES,   /* ad_exact *: this rank's sum of squares of one gradient, in runs with leaves */
   AD_INJECT_NORM,      /* double *: the norm that decides whether the step is taken */

@@ -1,5 +1,5 @@
-/* The C locale. Numbers of recipes are read and written in it, so that they have a decimal point in any locale of the
- * calling program. */
+/* The C locale, in which numbers of recipes are read and written, so that they have a decimal point in any locale of
+ * the calling program. */
 #ifndef BASE_LOCALE_H
 #define BASE_LOCALE_H
 #include <locale.h>

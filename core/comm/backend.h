@@ -13,7 +13,8 @@
 #include "comm/call.h"
 #include "mesh/group.h"
 
-/* A handle by which other ranks attach to memory that one rank made. Only the backend that wrote it can read it. */
+/* A handle by which other ranks attach to memory that one rank made. Only the backend that wrote the handle can read
+ * it. */
 typedef struct ad_shared_token {
   uint64_t memory, holders;
 } ad_shared_token;
@@ -25,7 +26,7 @@ typedef struct ad_shared_token {
  * rank alone are AD_MEMORY, AD_SYSTEM and AD_INVALID: the world continues, and other ranks learn of such an error only
  * if this rank calls `fail`. */
 typedef struct ad_backend {
-  const char *name; /* "shm", ...: what ad_comm_backend returns */
+  const char *name; /* the backend's name, such as "shm", which ad_comm_backend returns */
 
   /* ---- memory; none of these functions communicates ---- */
 

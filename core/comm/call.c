@@ -272,8 +272,8 @@ size_t ad_call_block(const ad_call *call, uint32_t member) {
   return ad_call_in_start(call, member + 1) - ad_call_in_start(call, member);
 }
 
-// Returns the segment that contains element `at` of a block, which must be inside the block. starts[s] is where the
-// block's part of segment s starts.
+// Returns the index of the segment that contains element `at` of a block; `at` must be inside the block. starts[s] is
+// the offset, in the block, of the block's part of segment s.
 static size_t find_segment(const size_t *starts, size_t count, size_t at) {
   size_t first = 0, end = count;
   while (first + 1 < end) {

@@ -88,8 +88,8 @@ void ad_call_release(ad_call *call);  // frees the memory that *call keeps for f
   ad_fail(AD_INVALID, "%s: in `%s`, " format, (call)->site, (call)->operation->name, __VA_ARGS__)
 
 const char *ad_reduction_name(ad_reduction reduction);  // "sum", "bit_and", ...; "unknown" for other values
-/* Returns the element at which block `i` starts in an input (or output) that consists of blocks; i == members gives the
- * end of the last block. */
+/* ad_call_in_start returns the offset, in elements, of block `i` in an input that consists of blocks;
+ * ad_call_out_start does so for an output. With i == members they return the end of the last block. */
 static inline size_t ad_call_in_start(const ad_call *call, uint32_t i) {
   return call->in_starts ? call->in_starts[i] : i * call->count;
 }
@@ -99,12 +99,12 @@ static inline size_t ad_call_out_start(const ad_call *call, uint32_t i) {
 /* Returns the size of the member's block, in elements. If the full value consists of segments, a member's block holds
  * one part of each segment, in their order. */
 size_t ad_call_block(const ad_call *call, uint32_t member);
-/* Returns how many elements of segment `s` (of the full value, if there are no segments) the member has. *at is set to
- * where this part starts in the member's block, *whole to where it starts in the full value. */
+/* Returns how many elements of segment `s` (of the full value, if there are no segments) the member's block has. *at
+ * is set to the offset of these elements in the member's block, *whole to their offset in the full value. */
 size_t ad_call_part(const ad_call *call, uint32_t member, size_t s, size_t *at, size_t *whole);
 static inline size_t ad_call_parts(const ad_call *call) { return call->segment_count ? call->segment_count : 1; }
-/* Returns how many elements of a member's block, from element `at` on, are contiguous in the full value too; 0 at the
- * end of the block and beyond. *whole is set to where this run starts in the full value. */
+/* Returns how many elements of a member's block, from element `at` on, are contiguous in the full value too; 0 if
+ * `at` is the end of the block or beyond it. *whole is set to the offset of these elements in the full value. */
 size_t ad_call_run(const ad_call *call, uint32_t member, size_t at, size_t *whole);
 /* ad_call_addends returns how many values the member contributes, and ad_call_results how many results each member
  * gets. Both are 1, except in calls with leaf ranges. */

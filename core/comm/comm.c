@@ -35,10 +35,10 @@ struct ad_comm {
   void *world;
   int64_t rank, size;
   ad_mesh *mesh;         // mesh of all ranks, on the axis dp
-  ad_status broken;      // the world's error, if this rank has seen one: the comm can then only be closed
+  ad_status broken;      // the world's error, if this rank has seen one; this comm can then only be closed
   char *broken_message;  // owned
   uint64_t last_number;  // number of the latest call
-  uint64_t bytes;        // size of the buffers of all calls so far
+  uint64_t bytes;        // total size of the buffers of all calls so far
   uint64_t in_flight;    // bit i: calls[i] is in flight
   void *scratch;
   size_t scratch_bytes;
@@ -223,7 +223,8 @@ typedef struct shared_offer {
   ad_shared_token token;
 } shared_offer;
 
-// Attaches to the memory that the group's first member offers, and checks that this rank asked for the same size.
+// Attaches to the memory that the group's first member offers, and checks that this rank asked for as many bytes as
+// that member.
 static ad_status take_offer(ad_comm *comm, const ad_group *group, size_t bytes, const shared_offer *offer,
                             const char *site, void **out) {
   int64_t first = ad_group_rank(group, 0);

@@ -33,7 +33,7 @@ enum {
   GRACE_MILLISECONDS = 2000,  // time from the first error until ranks that still run are killed
   // Time from a request to stop until ranks are killed; ranks use it to finish a step and write files.
   SIGNAL_GRACE_MILLISECONDS = 10000,
-  ANSWER_MILLISECONDS = 30000,  // after a request to stop, ranks are killed if none has moved for so long
+  ANSWER_MILLISECONDS = 30000,  // after a request to stop, ranks are killed if no rank has made progress for so long
   // signals within this time are one request, since terminal, shell and `timeout` each send one
   ONE_SIGNAL_MILLISECONDS = 250,
   STATUS_NOT_RUN = 127  // exit status of a child whose program could not be run
@@ -85,7 +85,8 @@ static void name_process(uint32_t rank) {
   prctl(PR_SET_NAME, whole);
 }
 
-// Makes the kernel kill this child when its parent ends. The check is for a parent that ended before the prctl.
+// Makes the kernel kill this child when its parent ends. The check after the prctl is for a parent that ended before
+// the prctl.
 static void die_with(pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) raise(SIGKILL);
@@ -206,8 +207,8 @@ static void raise_exit(launcher *l, uint32_t rank, int exit_status) {
   ad_shm_raise(l->control, rank, AD_RANK_DIED, AD_RANK_DIED, words);
 }
 
-// Returns the signal that ended a rank, or 0. If the child is a shell and its rank died of a signal, the shell's exit
-// status is 128 + signal, and the rank's state is still SHM_JOINED.
+// Returns the signal that ended the rank's process, or 0. If the child is a shell and the rank's process died of a
+// signal, the shell's exit status is 128 + signal, and the rank's state is still SHM_JOINED.
 static int ending_signal(const shm_record *record, int wait_status) {
   if (WIFSIGNALED(wait_status)) return WTERMSIG(wait_status);
   int status = WEXITSTATUS(wait_status);
@@ -305,8 +306,8 @@ static void look_at_error(launcher *l) {
   if (atomic_load(&l->control->failed)) start_grace(l, GRACE_MILLISECONDS);
 }
 
-// Returns 1 if there was a request to stop and no rank has moved for ANSWER_MILLISECONDS since then, so that ranks will
-// not end by themselves.
+// Returns 1 if there was a request to stop and no rank has made progress for ANSWER_MILLISECONDS since then, so that
+// the ranks will not end by themselves.
 static int is_unanswered(const launcher *l) {
   int64_t moved_at = l->dog->moved_at / 1000000;
   return l->interrupted &&

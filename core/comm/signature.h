@@ -8,7 +8,7 @@
 
 enum {
   AD_SITE_MAX = 52,      // bytes of a call site, with the final 0
-  AD_SHOWN_MEMBERS = 16  // most members of a group that a message lists
+  AD_SHOWN_MEMBERS = 16  // the most members of a group that a message lists
 };
 
 /* Two calls match if and only if their signatures are equal. A list of counts enters as a 64-bit hash, so that a

@@ -76,7 +76,7 @@ static process process_of(int pid) {
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
   FILE *file = pid > 0 ? fopen(path, "r") : NULL;
   if (!file) return found;
-  if (fgets(line, sizeof line, file)) end = strrchr(line, ')');  // the last one: the process's name may contain ')'
+  if (fgets(line, sizeof line, file)) end = strrchr(line, ')');  // the last ')': the process's name may contain others
   fclose(file);
   if (end)
     sscanf(end, ") %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64, &found.state, &user, &system);
@@ -312,7 +312,7 @@ static void report_when_due(ad_watchdog *dog, int64_t now) {
 
 /* ---- looking at all ranks at intervals ---- */
 
-// Returns a number that changes whenever the rank begins or ends a call, reads or writes.
+// Returns a number that changes whenever the rank begins or ends a call, or reads or writes a file.
 static uint64_t movement_of(shm_record *record) {
   return atomic_load(&record->calls) + atomic_load(&record->epoch) + process_bytes(atomic_load(&record->pid));
 }

@@ -27,9 +27,9 @@ typedef struct ad_diff_options {
    * value of a parameter is read before progress() was called for the previous parameter, so a caller may fill the
    * files with a parameter's values just before they are read, and remove the values afterwards. */
   int finite;
-  /* The most threads (at most 64, the caller's included) that judge parameters at a time. Only the caller's thread
-   * calls progress(). With 0 or 1, or if `finite` is 1, no thread is started. The findings do not depend on the
-   * number. */
+  /* The most threads (at most 64, including the caller's thread) that judge parameters at a time. Only the caller's
+   * thread calls progress(). With 0 or 1, or if `finite` is 1, no thread is started. The findings do not depend on the
+   * number of threads. */
   int threads;
 } ad_diff_options;
 

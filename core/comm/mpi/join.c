@@ -75,7 +75,7 @@ ad_status ad_mpi_open(ad_comm **out) {
     return status;
   }
   if (world->nodes > 1) {
-    world->shm->sleep_longest = 200000;  // nanoseconds: ranks of other nodes cannot wake this one
+    world->shm->sleep_longest = 200000;  // nanoseconds; short, since ranks of other nodes cannot wake this rank
     ad_mpi_transfers_begin(world);
   }
   return ad_comm_create(&ad_backend_mpi, world, world->rank, world->ranks, out);

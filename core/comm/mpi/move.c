@@ -1,6 +1,6 @@
-/* Moves the values of calls that span nodes. The value of a sum is cut into slices, one for each member. A member
- * collects the addends of its slice (addends.c), sums them, and distributes the result (results.c). In all other
- * operations each member sends every other member that member's block. */
+/* Moves the values of calls of groups that span nodes. The value of a sum is divided into slices, one for each
+ * member. A member collects the addends of its slice (addends.c), sums them, and distributes the result (results.c). In
+ * all other operations each member sends every other member the block for that member. */
 #include "comm/mpi/move.h"
 
 #include <string.h>

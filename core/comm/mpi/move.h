@@ -37,10 +37,10 @@ int ad_mpi_has_distributed(mpi_world *world, mpi_call *c);
 
 /* ---- in pack.c: calls with segments, and sums of leaves ---- */
 
-/* A call with segments, or with several results for all members, is carried out by means of a second, packed call, whose
- * blocks and slices are contiguous in memory of the backend. ad_mpi_pack, called before ad_mpi_reserve, makes the packed
- * call and copies the inputs into it; ad_mpi_unpack copies the outputs back when the packed call is complete. Both leave
- * other calls as they are. */
+/* A call with segments, or with several results for all members, is carried out by means of a second, packed call,
+ * whose blocks and slices are contiguous in memory of the backend. ad_mpi_pack, called before ad_mpi_reserve, makes the
+ * packed call and copies the inputs into it; ad_mpi_unpack copies the outputs back when the packed call is complete.
+ * The two functions do nothing for any other call. */
 ad_status ad_mpi_pack(mpi_call *c) AD_CHECKED;
 void ad_mpi_unpack(mpi_call *c);
 

@@ -9,7 +9,7 @@
 #define COMM_MPI_ROUTES_H
 #include "comm/call.h"
 
-/* Which node a member is on, and which members are near it. */
+/* A member's node, its part of the summing tree, and the other members of its node. */
 typedef struct mpi_place {
   uint32_t node;
   uint32_t first, count;        // the members of the largest part of the tree that has this member and is on one node
@@ -18,7 +18,7 @@ typedef struct mpi_place {
 
 typedef struct mpi_routes {
   uint32_t members;
-  mpi_place *places;  // owned, and so is the next array
+  mpi_place *places;  // owned, as is `mates`
   uint32_t *mates;
 } mpi_routes;
 

@@ -7,7 +7,7 @@
  *
  *   launcher.c  which launcher started this process, and the module that speaks its MPI
  *   join.c      joining: same version everywhere, which ranks share a node, the node's memory file
- *   mail.c      small messages to any rank at any time: calls, receipts, errors, notices of leaving, searches for circles
+ *   mail.c      small messages to any rank at any time: calls, receipts, errors, ranks that leave, searches for circles
  *   channel.c   the calls of a group, announced and matched
  *   spans.c     which bytes of a call's buffers go to which member
  *   routes.c    which rank sums which addends and sends which values where, so that few bytes cross between nodes
@@ -35,7 +35,7 @@
 
 enum { MPI_CALLS = 64 };
 
-/* This rank's data about a group that contains it. */
+/* This rank's data about a group that contains this rank. */
 typedef struct mpi_channel {
   struct mpi_channel *next;
   ad_group_shape shape;
@@ -97,7 +97,7 @@ typedef struct mpi_call {
   size_t request_count, request_places;
 } mpi_call;
 
-/* A mail that is being sent; its memory stays until MPI has sent it. */
+/* A mail that is being sent; the struct is kept until MPI has sent the mail. */
 typedef struct mpi_outgoing {
   struct mpi_outgoing *next;
   void *request;

@@ -1,4 +1,4 @@
-/* Channels: where the members of a group publish their calls to each other. */
+/* Channels: memory in the shared memory file through which the members of a group publish their calls to each other. */
 #ifndef COMM_SHM_CHANNEL_H
 #define COMM_SHM_CHANNEL_H
 #include "comm/shm/slot.h"

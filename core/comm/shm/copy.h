@@ -1,4 +1,4 @@
-/* For the operations that only copy: which bytes are copied, from which member, to which member. */
+/* For operations that only copy: finds which bytes are copied from which member to which member. */
 #ifndef COMM_SHM_COPY_H
 #define COMM_SHM_COPY_H
 #include "kernels/kernels.h"

@@ -1,4 +1,4 @@
-/* Whether a rank has left the world, and the error if another rank still needs it. */
+/* Finds out whether a rank has left the world, and sets the world's error if another rank still needs that rank. */
 #include "base/text.h"
 #include "comm/shm/channel.h"
 #include "comm/shm/error.h"

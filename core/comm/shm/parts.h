@@ -5,8 +5,8 @@
 
 /* Returns how many elements member k reduces: the size of its part. */
 size_t ad_shm_part(const ad_call *call, uint32_t k);
-/* Returns how many elements, from element `at` of member k's part on, are contiguous in the full value; *whole is
- * where they start in the full value. ad_call_run does the same for blocks. */
+/* Returns how many elements of member k's part, from element `at` on, are contiguous in the full value; *whole is
+ * set to their offset in the full value. ad_call_run does the same for blocks. */
 size_t ad_shm_run(const ad_call *call, uint32_t k, size_t at, size_t *whole);
 
 #endif

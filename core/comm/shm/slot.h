@@ -6,7 +6,7 @@
 #include "mesh/group.h"
 
 enum {
-  SHM_RING = 64,      // how many calls of one group a member may be ahead of another member
+  SHM_RING = 64,      // the largest number of calls of one group that a member may be ahead of another member
   SHM_PAYLOAD = 8192  // bytes of a call that fit into the slot itself
 };
 
@@ -58,7 +58,7 @@ typedef struct shm_message {
   uint32_t peer;
   uint8_t sends, dtype;
   uint64_t bytes;
-  uint64_t at;  // offset of the buffer; if pulled, its address; if staged, where the message starts in the stream
+  uint64_t at;  // offset of the buffer; if pulled, its address; if staged, the message's offset in the stream
 } shm_message;
 
 /* Describes the call in a slot, for error messages; `shape` is the shape of the slot's group. */

@@ -9,7 +9,7 @@ enum { SHM_BUCKETS = 64 };
 /* One side of a transfer. */
 typedef struct shm_transfer {
   shm_call under;             // the fields that all calls have; must come first; mode is SHM_TRANSFER
-  struct shm_transfer *next;  // the next transfer in the list that has this one
+  struct shm_transfer *next;  // the next transfer in the same list
   shm_envelope envelope;      // a send's own envelope; in a matched receive: the envelope of its message
   shm_parcel *parcel;         // a send's parcel; NULL: the envelope has all bytes
   int64_t since, retry;       // for a send, by ad_now(): when its envelope was enqueued; when copying is tried again

@@ -35,8 +35,8 @@ struct shm_world {
   char *base;
   int fd;
   uint32_t rank, ranks;
-  uint32_t vain_tests;       // calls of shm_test that found nothing complete
-  int64_t next_look;         // by ad_now(): when shm_test looks again for ranks that are gone
+  uint32_t vain_tests;       // number of calls of shm_test that found their call incomplete
+  int64_t next_look;         // by ad_now(): when shm_test next looks for ranks that died or left
   uint32_t spins, patience;  // how often a wait spins before the first yield; the first value of shm_call's `patience`
   int64_t sleep_longest;     // nanoseconds
   shm_channel **channels;    // hash table
