@@ -96,7 +96,7 @@ static void compute_remainder(ad_sparse_fit *fit) {
   fit->is_measured = 1;
 }
 
-/* Makes the current counts the explanation of the part if they give it. */
+/* Makes the current counts the explanation of the part if they give the part's sum. */
 static ad_status accept_if_holds(ad_sparse_fit *fit) {
   ad_fitness fitness;
   AD_TRY(ad_part_try(fit->parts, fit->part, fit->counts, &fitness));

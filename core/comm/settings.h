@@ -1,4 +1,4 @@
-/* Checks whether the environment's settings let this process join a world. */
+/* Checks the settings in the environment, before this process joins a world. */
 #ifndef COMM_SETTINGS_H
 #define COMM_SETTINGS_H
 #include "addend/status.h"

@@ -1,3 +1,4 @@
+/* Shortens the time slices of ranks that wait, so that other programs delay them less. */
 #include "comm/slice.h"
 
 #include <sched.h>

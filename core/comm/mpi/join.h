@@ -14,8 +14,8 @@ ad_status ad_mpi_open(ad_comm **out) AD_CHECKED;
 ad_status ad_mpi_load(const ad_mpi_transport **out) AD_CHECKED;
 /* Returns 1 if an MPI launcher started this process as a rank. */
 int ad_mpi_launched(void);
-/* Returns AD_INVALID if the launcher started several ranks but MPI sees only one (`joined`), since it is another MPI
- * implementation than the launcher's. */
+/* Returns AD_INVALID if the launcher started several ranks but MPI found only one (`joined`): the loaded MPI is then
+ * another implementation than the launcher's. */
 ad_status ad_mpi_check_ranks(const ad_mpi_transport *transport, int64_t joined) AD_CHECKED;
 
 #endif

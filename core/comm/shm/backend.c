@@ -32,7 +32,7 @@ static void take_out(shm_world *world, shm_call **link) {
   if (world->last == &c->next) world->last = link;
 }
 
-// Gives back a call's staging buffer, and its element of world->calls.
+// Releases a call's staging buffer, and its element of world->calls.
 static void return_call(shm_world *world, shm_call *c) {
   ad_shm_give_staging(world, c->staging);
   world->free_calls |= 1ull << (c - world->calls);

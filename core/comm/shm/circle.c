@@ -165,9 +165,9 @@ static uint32_t next_of(const shm_world *world, const circle *found, uint32_t ra
   return next;
 }
 
-// Goes from this rank to a stuck rank that it needs, from there to a stuck rank that that rank needs, and so on.
-// Returns 1 if this leads back to this rank: the circle is then in *found. Returns 0 if the circle consists of other
-// ranks, which will find it too.
+// Goes from this rank to a stuck rank that it needs, then to a stuck rank which that rank needs, and so on. Returns 1
+// if this leads back to this rank: the circle is then in *found. Returns 0 if the circle consists of other ranks, which
+// will find it too.
 static int walk(const shm_world *world, circle *found) {
   uint32_t rank = world->rank;
   do {

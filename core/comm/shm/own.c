@@ -121,7 +121,7 @@ static int stage_stream(shm_world *world, shm_call *c) {
   return 1;
 }
 
-// Copies those bytes of a segment that passed through staging in this round to this member's output.
+// Copies, to this member's output, those bytes of a segment that pass through staging in this round.
 static void copy_staged(const shm_world *world, const shm_call *c, const shm_segment *segment, uint32_t round) {
   uint64_t start = (uint64_t)round * SHM_STAGE, end = start + SHM_STAGE;
   uint64_t from = segment->stream > start ? segment->stream : start;
@@ -184,7 +184,7 @@ static size_t run_at(const shm_call *c, uint32_t k, size_t at, size_t end, size_
   return n < end - at ? n : end - at;
 }
 
-// Copies this member's addends for the piece of part k that is reduced in this round into its staging buffer.
+// Copies, into this member's staging buffer, its addends for the piece of part k that is reduced in this round.
 static void stage_piece(const shm_call *c, uint32_t k, uint32_t round) {
   size_t at, element = c->call->element, end = piece_at(c, k, round, &at) + at, whole, n;
   char *to = (char *)c->staging + half(round) + k * piece(c) * element;
