@@ -8,10 +8,10 @@
 #define DIFF_CAUSES_H
 
 /* X(code, name, words, verdict, checked, counted), one row on one line:
- *   name     the kind's name in JSON, and of its page of `addend explain`
+ *   name     the kind's name in JSON, and the name of its page of `addend explain`
  *   words    the kind's description in the map of the HTML page
  *   verdict  the verdict on a parameter of this kind: RIGHT, CANNOT_TELL or WRONG
- *   checked  the kind that `addend check` reports for a cause of this kind, which it takes from a dump
+ *   checked  the kind under which `addend check` reports a cause of this kind
  *   counted  0 if no counts of the addends give such a sum */
 // clang-format off
 #define AD_CAUSE_LIST(X) \

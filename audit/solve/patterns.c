@@ -40,8 +40,8 @@ typedef struct combining {
   double *addend, *total, *size, *joined, *wide;
 } combining;
 
-/* Sums all addends with the class and position of column `first`, into the arrays of one position's sum and absolute
- * sum of `work`, and marks the addends' columns in `done`. */
+/* Sums all addends with the class and position of column `first` into work->total, and their absolute values into
+ * work->size; marks their columns in `done`. */
 static void total_of(const ad_parts *parts, const ad_part *part, const double *expected, const grouping *how,
                      size_t first, unsigned char *done, combining *work) {
   const ad_members *members = ad_part_members(parts, part);

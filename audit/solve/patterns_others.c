@@ -1,6 +1,6 @@
-/* Finds other parameters' values in a sum. If they are the values of all ranks, buckets were unpacked in another order
- * than they were packed in. If they are the values of one rank, this rank has its parameters in another order than the
- * other ranks. */
+/* Finds values of other parameters in a parameter's sum. If they come from all ranks, buckets were unpacked in
+ * another order than they were packed in. If they come from one rank, this rank has its parameters in another order
+ * than the other ranks. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -62,7 +62,8 @@ typedef struct mpi_member {
   uint8_t receives_result;                         // 1: its block or slice is requested already, or not needed
 } mpi_member;
 
-/* A sum over this rank's part of the tree, formed for a member of another node: the addends of that member's slice. */
+/* A partial sum that this rank forms for a member of another node: over the addends of this rank's part of the tree,
+ * of that member's slice. */
 typedef struct mpi_partial {
   uint32_t slice;
   char *sum, *received;  // `received` has memory for the addends of every member of the part, one after another
