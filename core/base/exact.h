@@ -1,5 +1,5 @@
-/* Exact sums of doubles: an accumulator that rounds nothing. Its value is rounded once, when it is read, and so does not
- * depend on the order of additions, nor on how they are divided among ranks. */
+/* Exact sums of doubles: an accumulator that rounds nothing. Its value is rounded once, when it is read, and so does
+ * not depend on the order of additions, nor on the division of the additions among ranks. */
 #ifndef BASE_EXACT_H
 #define BASE_EXACT_H
 #include <stdint.h>

@@ -13,7 +13,8 @@
 enum { TURNS = 5, QUICK_TURNS = 3, WIDTH = 512, CASES_MAX = 1 + 3 * BENCH_COUNTS_MAX };
 
 /* ring: zigzag chunks, keys and values go around the ring; ring_plain: a ring too, but each rank has one contiguous
- * part of the sequence; gather: zigzag chunks, all-gather of keys and values first. On one rank all three are the same. */
+ * part of the sequence; gather: zigzag chunks, all-gather of keys and values first. On one rank all three are the same.
+ * */
 static const char *const variants[] = {"ring", "ring_plain", "gather"};
 
 typedef struct attention_case {
