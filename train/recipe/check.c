@@ -316,15 +316,25 @@ static void check_evaluated(ad_reading *r, const ad_program *program) {
 static void check_leaf_sums(ad_reading *r, const ad_program *program) {
   for (size_t i = 0; r->recipe->train.leaves && i < ad_program_module(program, 0)->param_count; i++) {
     char name[AD_PROGRAM_NAME_SIZE];
-    ad_precision_policy policy;
+    ad_precision_policy policy, whole = r->recipe->precision.policy;
     ad_program_param_name(program, 0, i, name, sizeof name);
     if (ad_recipe_precision_policy(r->recipe, name, &policy)) return;  // reported by ad_recipe_specify
+    if (ad_recipe_complete(r->recipe, &whole)) return;
     if (policy.reduce == policy.accumulate) continue;
     WRONG(r, "train.leaves",
           "needs gradients that are sent in the dtype in which sums form, so that nothing is rounded on the way, but "
-          "for `%s` precision.reduce is %s and precision.accumulate is %s; set precision.reduce to %s",
-          name, ad_dtype_name(policy.reduce), ad_dtype_name(policy.accumulate), ad_dtype_name(policy.accumulate));
+          "for `%s` precision.reduce is %s and precision.accumulate is %s; set `reduce` to %s %s",
+          name, ad_dtype_name(policy.reduce), ad_dtype_name(policy.accumulate), ad_dtype_name(policy.accumulate),
+          whole.reduce == whole.accumulate ? "in its entry of precision.overrides" : "in `precision`");
     return;
+  }
+}
+
+/* Notes whether ZeRO shards any parameter over dp_shard. The reducer's deal of leaves depends on it, too (ad_leaf_deal). */
+static void find_scattered(ad_recipe *recipe, const ad_program *program) {
+  for (size_t i = 0; i < ad_program_module(program, 0)->param_count; i++) {
+    const ad_param_spec *spec = &ad_program_module(program, 0)->params[i];
+    recipe->train.scatters |= spec->shape.ndim && spec->sharded & AD_AXES(AD_DP_SHARD);
   }
 }
 
@@ -338,6 +348,7 @@ static ad_status check_made(ad_reading *r, const ad_comm *comm) {
   check_patterns(r, program);
   check_evaluated(r, program);
   check_leaf_sums(r, program);
+  find_scattered(r->recipe, program);
   status = ad_recipe_specify(r->recipe, program, 0);
   if (status) status = take_failure(r, "precision.overrides", status);
   ad_program_destroy(program);

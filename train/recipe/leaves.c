@@ -53,7 +53,7 @@ static ad_status deal_out(const ad_recipe *recipe, const ad_mesh *mesh, ad_leaf_
                          .shards = ad_mesh_axis_size(mesh, AD_DP_SHARD),
                          .rounds = rounds,
                          .sync = *sync,
-                         .scatters = recipe->shard.zero > 0};
+                         .scatters = recipe->shard.zero > 0 && recipe->train.scatters};
   return AD_OK;
 }
 

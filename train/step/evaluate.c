@@ -2,6 +2,7 @@
 #include <math.h>
 #include "base/error.h"
 #include "base/memory.h"
+#include "mesh/mesh.h"
 #include "program/program.h"
 #include "step/run.h"
 
@@ -48,16 +49,27 @@ static ad_status find_loss(ad_run *run, int64_t batches, double *out) {
 
 /* ---- the loss's standard error ---- */
 
-static ad_status sum_over_ranks(ad_run *run, double *values, size_t count) {
+static ad_status sum_over(ad_run *run, ad_group group, double *values, size_t count) {
   ad_collective reduce = {.size = sizeof reduce,
                           .op = AD_ALL_REDUCE,
-                          .group = run->everyone,
+                          .group = group,
                           .in = values,
                           .out = values,
                           .count = count,
                           .dtype = AD_F64,
                           .site = AD_HERE};
   return ad_comm_run(run->comm, &reduce);
+}
+
+/* Sums values of samples over all ranks. With leaves, the ranks of each data-parallel position are summed first, because
+ * one position has all of a sample's addends and the others add 0: so the sum has the same bits on any number of
+ * positions. */
+static ad_status sum_over_ranks(ad_run *run, double *values, size_t count) {
+  if (!run->leaves) return sum_over(run, run->everyone, values, count);
+  const ad_mesh *mesh = ad_program_full_mesh(run->program, 0);
+  int64_t rank = ad_comm_rank(run->comm);
+  AD_TRY(sum_over(run, ad_mesh_group(mesh, AD_AXES_ALL & ~AD_AXES_DP, rank), values, count));
+  return sum_over(run, ad_mesh_group(mesh, AD_AXES_DP, rank), values, count);
 }
 
 static double total(const double *values, size_t count) {

@@ -71,6 +71,9 @@ typedef struct ad_recipe {
     /* Not a key. With leaves: the number of rounds of a microbatch, in each of which a rank computes at most one
      * leaf */
     int64_t rounds_each;
+    /* Not a key. With leaves: 1 if the program has a parameter that ZeRO shards over dp_shard, so that gradients are
+     * reduce-scattered; else 0. Set after the program was created to check the recipe. */
+    int scatters;
   } train;
   /* Keys of `train` and of `optimizer`. Each number is exact: 0 is 0, not the default. `size` is not set. */
   ad_optimizer_options optimizer;

@@ -29,6 +29,7 @@ enum { SQUARE, LINEAR, SIZE };
 typedef struct sums_options {
   int64_t moves; /* 1: the phase moves bytes over dp */
   int64_t rare;  /* 1: only every other microbatch uses v */
+  int64_t full;  /* 1: no ZeRO stage shards a parameter */
 } sums_options;
 
 typedef struct sums {
@@ -80,6 +81,7 @@ static ad_status create_sums(const void *options, ad_program *to, void **own) {
   ad_layout_set(&counted, AD_AXES_DP, AD_P);
   ad_param_spec params[PARAMS] = {sums_param("never", 0, 7, 1, full), sums_param("w", 0, IN, MID, full),
                                   sums_param("u", 1, MID, MID, full), sums_param("v", 1, MID, 1, full)};
+  for (int i = 0; model->options->full && i < PARAMS; i++) params[i].sharded = 0;
   ad_module_spec module = {
       .size = sizeof module, .name = "model", .mesh = full.mesh, .params = params, .param_count = PARAMS};
   AD_TRY(ad_program_add_module(to, &module));
@@ -113,12 +115,13 @@ static ad_status read_sums(void *own, int64_t step, ad_data_split validation, in
 }
 
 static const ad_key sums_keys[] = {AD_INTEGER_KEY("model.moves", sums_options, moves, 0, 1, "0", "moves over dp"),
-                                   AD_INTEGER_KEY("model.rare", sums_options, rare, 0, 1, "0", "uses v rarely")};
+                                   AD_INTEGER_KEY("model.rare", sums_options, rare, 0, 1, "0", "uses v rarely"),
+                                   AD_INTEGER_KEY("model.full", sums_options, full, 0, 1, "0", "shards no parameter")};
 static const ad_program_kind sums_kind = {.size = sizeof sums_kind,
                                           .name = "sums",
                                           .help = "sums of products, for tests",
                                           .keys = sums_keys,
-                                          .key_count = 2,
+                                          .key_count = 3,
                                           .options_size = sizeof(sums_options),
                                           .create = create_sums,
                                           .read = read_sums};
@@ -350,6 +353,11 @@ static void some_leaves_may_have_no_gradient_of_a_parameter(void **state) {
                         rare);
 }
 
+static void parameters_may_be_full_on_every_rank(void **state) {
+  SOME_COMPUTE_THE_SAME(12, sums_text, worlds, "train.global_batch=21", "train.leaves=16", "shard.bucket_mib=0.00004",
+                        "model.full=1");
+}
+
 static void leaves_may_be_empty(void **state) {
   SOME_COMPUTE_THE_SAME(8, gpt_text, worlds, "train.global_batch=5", "train.leaves=16");
   SOME_COMPUTE_THE_SAME(12, sums_text, worlds, "train.global_batch=5", "train.leaves=16");
@@ -378,10 +386,11 @@ static void gpt_has_the_same_bits_beside_tp_and_cp(void **state) {
       {"mesh=dp_shard=3 tp=2", zero3, small},
       {"mesh=dp_replicate=2 dp_shard=2 tp=2", zero3, "train.microbatches=2", "train.sync=[all, all]"},
       {"mesh=dp_replicate=3 dp_shard=2 tp=2", zero3}};
-  static const world cp[] = {{"mesh=dp_shard=1 cp=2"},
-                             {"mesh=dp_shard=2 cp=2"},
-                             {"mesh=dp_replicate=2 dp_shard=2 cp=2", zero1},
-                             {"mesh=dp_shard=5 cp=2", zero3}};
+  // three ranks have addends of each sample's validation loss
+  static const world cp[] = {{"mesh=dp_shard=1 cp=3"},
+                             {"mesh=dp_shard=2 cp=3"},
+                             {"mesh=dp_replicate=2 dp_shard=2 cp=3", zero1},
+                             {"mesh=dp_shard=4 cp=3", zero3}};
   SOME_COMPUTE_THE_SAME(5, gpt_text, tp, "train.global_batch=13", "train.leaves=8");
   SOME_COMPUTE_THE_SAME(3, gpt_text, cp, "train.global_batch=13", "train.leaves=8");
 }
@@ -495,6 +504,7 @@ int main(void) {
       cmocka_unit_test(gpt_has_the_same_bits_on_any_number_of_ranks),
       cmocka_unit_test(a_custom_program_has_the_same_bits),
       cmocka_unit_test(some_leaves_may_have_no_gradient_of_a_parameter),
+      cmocka_unit_test(parameters_may_be_full_on_every_rank),
       cmocka_unit_test(leaves_may_be_empty),
       cmocka_unit_test(the_number_of_leaves_may_be_odd),
       cmocka_unit_test(gpt_has_the_same_bits_beside_tp_and_cp),
