@@ -5,16 +5,6 @@
 #include "base/text.h"
 #include "kernels/kernels.h"
 
-ad_node_stack ad_stack_for(int64_t first, int64_t count, int64_t leaves, ad_dtype dtype, size_t numel) {
-  ad_node_stack stack = {.leaves = leaves, .dtype = dtype, .numel = numel, .levels = 1};
-  ad_node nodes[AD_NODES_MAX];
-  for (int64_t pushed = 0; pushed < count; pushed++) {
-    size_t needed = ad_nodes_of(first, pushed, leaves, nodes) + 1;
-    if (needed > stack.levels) stack.levels = needed;
-  }
-  return stack;
-}
-
 static size_t value_bytes(const ad_node_stack *stack) { return stack->numel * ad_dtype_size(stack->dtype); }
 
 /* Levels lie one after another without gaps, because collectives that sum leaves read and write several values in this

@@ -28,9 +28,6 @@ typedef struct ad_node_stack {
   ad_node node[AD_NODES_MAX];
 } ad_node_stack;
 
-/* Makes an empty stack, without memory, with as many levels as it needs if the leaves [first, first + count) arrive one
- * by one. */
-ad_node_stack ad_stack_for(int64_t first, int64_t count, int64_t leaves, ad_dtype dtype, size_t numel);
 /* Bytes of memory that the stack needs; level 0 alone has exactly the bytes of one value. */
 size_t ad_stack_bytes(const ad_node_stack *stack);
 /* Returns the memory of level number `at`, 0 being the lowest; NULL on backend dry. */

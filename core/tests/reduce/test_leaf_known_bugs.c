@@ -162,7 +162,7 @@ static void a_leaf_added_to_zeros_has_no_negative_zero(void **state) {
   float values[2 * 4] = {-0.0f, -0.0f};
   float *leaf = values + 4;
   const float given[4] = {-0.0f, 1.5f, -2.0f, 0.0f};
-  ad_bucket bucket = {.stack = ad_stack_for(0, 4, 4, AD_F32, 4)};
+  ad_bucket bucket = {.stack = {.leaves = 4, .dtype = AD_F32, .numel = 4, .levels = 3}};
   ad_bucket_passing passing = {.bucket = &bucket};
   ad_known_bug_scene scene = {0};
   memcpy(leaf, given, sizeof given);

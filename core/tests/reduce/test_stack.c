@@ -25,6 +25,18 @@ static double sum_of_node(ad_node node, int64_t leaves, ad_dtype dtype, size_t e
   return node_sum(dtype, leaf, leaves, k, node.first >> k);
 }
 
+/* Makes an empty stack, without memory, with as many levels as it needs if the leaves [first, first + count) arrive one
+ * by one. */
+static ad_node_stack stack_for(int64_t first, int64_t count, int64_t leaves, ad_dtype dtype, size_t numel) {
+  ad_node_stack stack = {.leaves = leaves, .dtype = dtype, .numel = numel, .levels = 1};
+  ad_node nodes[AD_NODES_MAX];
+  for (int64_t pushed = 0; pushed < count; pushed++) {
+    size_t needed = ad_nodes_of(first, pushed, leaves, nodes) + 1;
+    if (needed > stack.levels) stack.levels = needed;
+  }
+  return stack;
+}
+
 static void give_memory(ad_node_stack *stack) {
   size_t bytes = ad_stack_bytes(stack);
   stack->memory = malloc(bytes + 1);
@@ -87,7 +99,7 @@ static void the_stack_has_the_sums_of_the_nodes_of_what_was_pushed(void **state)
     for (int64_t first = 0; first < leaves; first++)
       for (int64_t count = 1; first + count <= leaves; count++) {
         ad_dtype dtype = (first + count) % 2 ? AD_F32 : AD_F64;
-        ad_node_stack stack = ad_stack_for(first, count, leaves, dtype, FEW);
+        ad_node_stack stack = stack_for(first, count, leaves, dtype, FEW);
         give_memory(&stack);
         assert_int_equal(push_all(&stack, first, count), stack.levels);
         free_memory(&stack);
@@ -96,7 +108,7 @@ static void the_stack_has_the_sums_of_the_nodes_of_what_was_pushed(void **state)
 
 static void a_second_step_has_the_sums_of_the_first(void **state) {
   (void)state;
-  ad_node_stack stack = ad_stack_for(4, 7, MOST, AD_F32, FEW);
+  ad_node_stack stack = stack_for(4, 7, MOST, AD_F32, FEW);
   give_memory(&stack);
   for (int step = 0; step < 2; step++) {
     stack.count = 0;
@@ -108,7 +120,7 @@ static void a_second_step_has_the_sums_of_the_first(void **state) {
 static void all_elements_of_long_values_are_summed(void **state) {
   (void)state;
   for (ad_dtype dtype = AD_F64; dtype <= AD_F32; dtype++) {
-    ad_node_stack stack = ad_stack_for(0, 8, 8, dtype, MANY);
+    ad_node_stack stack = stack_for(0, 8, 8, dtype, MANY);
     give_memory(&stack);
     push_all(&stack, 0, 8);
     free_memory(&stack);
@@ -117,8 +129,8 @@ static void all_elements_of_long_values_are_summed(void **state) {
 
 static void memory_is_what_the_levels_need(void **state) {
   (void)state;
-  ad_node_stack one = ad_stack_for(3, 1, 16, AD_F32, 5), sixteen = ad_stack_for(0, 16, 16, AD_F32, 16),
-                odd = ad_stack_for(0, 4, 16, AD_F64, 9), none = ad_stack_for(2, 0, 16, AD_F64, 4);
+  ad_node_stack one = stack_for(3, 1, 16, AD_F32, 5), sixteen = stack_for(0, 16, 16, AD_F32, 16),
+                odd = stack_for(0, 4, 16, AD_F64, 9), none = stack_for(2, 0, 16, AD_F64, 4);
   assert_int_equal(ad_stack_bytes(&one), 20);         /* one value */
   assert_int_equal(ad_stack_bytes(&sixteen), 5 * 64); /* 1 + log2(16) values */
   assert_int_equal(ad_stack_bytes(&odd), 3 * 72);     /* 1 + log2(4) values */
@@ -128,7 +140,7 @@ static void memory_is_what_the_levels_need(void **state) {
 /* Larger nodes are pushed as well, such as the results of collectives. */
 static void nodes_of_many_leaves_are_pushed(void **state) {
   (void)state;
-  ad_node_stack stack = ad_stack_for(0, 12, 12, AD_F32, 0);
+  ad_node_stack stack = stack_for(0, 12, 12, AD_F32, 0);
   assert_int_equal(push(&stack, (ad_node){0, 8}), AD_OK);
   assert_int_equal(push(&stack, (ad_node){8, 2}), AD_OK);
   assert_int_equal(stack.count, 2);
@@ -147,7 +159,7 @@ static void refused(ad_node_stack *stack, int64_t first, int64_t count) {
 
 static void a_leaf_is_in_the_sum_once_and_in_order(void **state) {
   (void)state;
-  ad_node_stack stack = ad_stack_for(4, 6, 12, AD_F32, 0);
+  ad_node_stack stack = stack_for(4, 6, 12, AD_F32, 0);
   assert_int_equal(push(&stack, (ad_node){4, 2}), AD_OK);
   refused(&stack, 4, 1); /* a leaf of this step, or of the step before */
   assert_says("[4, 5)", "[4, 6)", "12");
@@ -161,7 +173,7 @@ static void a_leaf_is_in_the_sum_once_and_in_order(void **state) {
 
 static void there_is_no_memory_for_leaves_of_other_ranks(void **state) {
   (void)state;
-  ad_node_stack stack = ad_stack_for(4, 1, 12, AD_F32, 0);
+  ad_node_stack stack = stack_for(4, 1, 12, AD_F32, 0);
   assert_int_equal(push(&stack, (ad_node){4, 1}), AD_OK);
   refused(&stack, 5, 1);
   assert_says("5", "1");
@@ -169,7 +181,7 @@ static void there_is_no_memory_for_leaves_of_other_ranks(void **state) {
 
 static void a_sum_that_is_not_complete_is_refused(void **state) {
   (void)state;
-  ad_node_stack stack = ad_stack_for(0, 8, 8, AD_F32, 0);
+  ad_node_stack stack = stack_for(0, 8, 8, AD_F32, 0);
   assert_int_equal(ad_stack_expect(&stack, 0, 4), AD_TYPE);
   assert_says("[0, 4)", "0");
   assert_int_equal(push(&stack, (ad_node){0, 2}), AD_OK);
@@ -195,7 +207,7 @@ static void place(ad_node_stack *stack, int64_t first, int64_t count, int adds) 
 
 static void what_collectives_bring_is_added_to_its_sibling(void **state) {
   (void)state;
-  ad_node_stack stack = ad_stack_for(0, 12, 12, AD_F32, 0);
+  ad_node_stack stack = stack_for(0, 12, 12, AD_F32, 0);
   place(&stack, 0, 2, 0);
   ad_node_stack above = stack; /* the value can also arrive above the top, and be added when the stack is settled */
   assert_int_equal(ad_stack_place(&above, (ad_node){2, 2}, 0), AD_OK);
@@ -223,7 +235,7 @@ static void what_collectives_bring_is_added_to_its_sibling(void **state) {
 /* The stack of one of two replicas, which have leaves [8, 10) and [10, 12) of the second segment. The sum of leaves [0,
  * 8), of the first segment, is already a sum over both replicas, and is set apart. */
 static ad_node_stack second_segment(int64_t first) {
-  ad_node_stack stack = ad_stack_for(0, 12, 12, AD_F32, 0);
+  ad_node_stack stack = stack_for(0, 12, 12, AD_F32, 0);
   assert_int_equal(push(&stack, (ad_node){0, 8}), AD_OK);
   stack.apart = 1;
   assert_int_equal(push(&stack, (ad_node){first, 1}), AD_OK);
@@ -243,7 +255,7 @@ static void sums_over_more_ranks_stay_apart_until_ranks_have_added_theirs(void *
     assert_int_equal(ad_stack_expect(&stack, 0, 12), AD_OK);
   }
   /* one replica has all leaves of the segment, the other none */
-  ad_node_stack all = ad_stack_for(0, 12, 12, AD_F32, 0);
+  ad_node_stack all = stack_for(0, 12, 12, AD_F32, 0);
   assert_int_equal(push(&all, (ad_node){0, 8}), AD_OK);
   all.apart = 1;
   assert_int_equal(ad_stack_adds(&all, (ad_node){8, 4}), 0);
@@ -289,7 +301,7 @@ static void write_node(const ad_node_stack *stack, size_t level, ad_node node) {
 static void several_sums_do_not_form_where_a_collective_reads(void **state) {
   (void)state;
   for (size_t own = 0; own < 3; own++) {
-    ad_node_stack stack = ad_stack_for(0, 14, 14, AD_F64, FEW);
+    ad_node_stack stack = stack_for(0, 14, 14, AD_F64, FEW);
     stack.levels = own + 3;
     give_memory(&stack);
     write_node(&stack, 0, (ad_node){0, 4});
