@@ -387,8 +387,7 @@ static ad_status create_meshes(ad_program *program, const ad_program_setting *se
     ad_mesh **mesh = &program->pools[program->pool_count];
     ad_status status = ad_mesh_create_pool(setting->meshes[program->pool_count], first, mesh);
     if (!status) status = add_meshes(program, program->pool_count);
-    if (status && count > 1) return ad_fail_in(status, "in the mesh of the module `%s`", names[program->pool_count]);
-    AD_TRY(status);
+    if (status) return ad_fail_in(status, "in the mesh of `%s`", names[program->pool_count]);
     if (setting->disjoint) first += ad_mesh_size(*mesh);
   }
   program->setting.meshes = NULL; /* the meshes belong to the caller */
