@@ -95,10 +95,11 @@ static ad_status convert_region(ad_array *array, const ad_part *mine, const ad_s
 static ad_status check_tensor(const loading *l, const char *name, const ad_safetensor *tensor, const ad_part *piece,
                               const ad_array *array) {
   if (!tensor || (size_t)ad_shape_numel(&tensor->shape) != ad_part_numel(piece))
-    return ad_fail(AD_IO,
-                   "%s: the checkpoint has not all elements of `%s`, because the file that index.json names for some "
-                   "of these does not have them; use another checkpoint",
-                   l->folder, name);
+    return ad_fail(
+        AD_IO,
+        "%s: a file of the checkpoint does not have the %zu elements of `%s` that index.json says it has, so "
+        "the file or index.json was changed; use another checkpoint",
+        l->folder, ad_part_numel(piece), name);
   if (tensor->dtype == array->dtype || (ad_dtype_is_float(tensor->dtype) && ad_dtype_is_float(array->dtype)))
     return AD_OK;
   return ad_fail(AD_INVALID,

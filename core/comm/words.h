@@ -55,7 +55,7 @@ void ad_transfer_left_words(ad_text *text, uint32_t rank, int exit_status, uint3
                             const ad_reported_call *call);
 /* Says that rank `rank` waits for rank `peer` in the call. */
 void ad_wait_words(ad_text *text, uint32_t rank, uint32_t peer, uint64_t sequence, const ad_reported_call *call);
-/* Says that ranks wait in a circle. `waits` has the sentences on their waits, joined by "; ". */
+/* Says that ranks wait for each other in a circle (a deadlock). `waits` has the sentences on their waits, joined by "; ". */
 void ad_circle_words(ad_text *text, const char *waits);
 /* Says "rank 1 left the world (exit status 3)". An exit status of 0 may mean that it is unknown, so it is not
  * mentioned. */

@@ -164,7 +164,8 @@ ad_status ad_safetensors_finish(ad_safetensors_writer *writer, int64_t *bytes, u
   ad_file_sum sum;
   if (writer->next != writer->count)
     return ad_fail(AD_INVALID,
-                   "only %zu of the safetensors file's %zu tensors are written; add the other tensors before the end",
+                   "only %zu of the safetensors file's %zu tensors were added; add the other tensors before "
+                   "ad_safetensors_finish",
                    writer->next, writer->count);
   AD_TRY(ad_output_sync(writer->output, &sum));
   if (bytes) *bytes = sum.bytes;

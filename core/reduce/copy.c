@@ -101,7 +101,8 @@ void ad_bucket_take(ad_bucket *bucket, const ad_reduced_param *param, const ad_a
   pass p = {.sum = bucket->partial.dtype, .to = target->dtype, .scale = target->scale, .past = bucket->past_caches};
   p.from = grad ? grad->dtype : p.sum;
   p.via = grad ? gradient_dtype(&param->policy, grad->dtype) : p.sum;
-  // If nothing is added and p.via is p.to, one cast is enough instead of two (to p.via, then to p.to).
+  // Scaling and adding happen in dtype p.via. If there is neither, and p.via is p.to, the first of the two casts (from
+  // p.from to p.via, from p.via to p.to) can be left out.
   if (!base && p.via == p.to && !p.scale) p.via = p.from;
   if (!base && !from)
     memset(to, 0, param->numel * ad_dtype_size(target->dtype));

@@ -382,8 +382,7 @@ static ad_status count_levels(const ad_reducer *reducer, const ad_bucket *bucket
 
 ad_status ad_leaves_make_stacks(const ad_reducer *reducer, ad_bucket *bucket) {
   int64_t leaves = reducer->leaves.deal.leaves;
-  bucket->stack =
-      (ad_node_stack){.leaves = leaves, .dtype = bucket->sent.dtype, .numel = bucket->members.numel};
+  bucket->stack = (ad_node_stack){.leaves = leaves, .dtype = bucket->sent.dtype, .numel = bucket->members.numel};
   AD_TRY(in_bucket(bucket, count_levels(reducer, bucket, 0, &bucket->stack)));
   if (!bucket->key.early) return AD_OK;
   bucket->early_sums =

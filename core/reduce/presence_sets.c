@@ -57,7 +57,7 @@ void ad_presence_sets_release(ad_reducer *reducer) {
 
 /* ---- comparing a number among the ranks of a group ---- */
 
-/* Replaces each of the first `count` words of all ranks by its maximum. */
+/* Replaces each of the first `count` words of all ranks by its maximum over these ranks. */
 static ad_status post_maximum(ad_reducer *reducer, ad_presence_set *set, size_t count) {
   ad_collective call = {
       .size = sizeof call, .op = AD_ALL_REDUCE, .group = set->group, .in = set->words, .out = set->words};

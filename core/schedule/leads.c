@@ -50,9 +50,9 @@ static ad_status check_shape(const ad_table *table, const int32_t *rank_of, int3
         "the table already has actions, but schedule 'leads' can only fill an empty table; create a new table");
   if (table->edge_count && table->stages > stages)
     return ad_fail(AD_INVALID,
-                   "stage %d is connected to another stage, but only %d stage%s are requested; connect only stages "
-                   "that are in the table",
-                   table->stages - 1, stages, ad_plural(stages));
+                   "the table connects stage %d, but 'leads' was called for %d stage%s, counted from 0; call it for at "
+                   "least %d stages, or connect no later stage",
+                   table->stages - 1, stages, ad_plural(stages), table->stages);
   for (int32_t s = 0; s < stages; s++)
     if (rank_of[s] < 0 || rank_of[s] >= table->ranks)
       return ad_fail(

@@ -69,8 +69,8 @@ static ad_status check_stage(const ad_action *action, const char *name) {
   if (action->stage >= 0 && action->stage < (has ? AD_TABLE_STAGES_MAX : 1)) return AD_OK;
   return has ? ad_fail(AD_INVALID, "the `stage` of %s must be from 0 to %d, but is %d", name, AD_TABLE_STAGES_MAX - 1,
                        action->stage)
-             : ad_fail(AD_INVALID, "the `stage` of %s must be 0, because %s is not an action of one stage, but is %d",
-                       name, name, action->stage);
+             : ad_fail(AD_INVALID, "the `stage` of %s must be 0, not %d, because %s is not an action of one stage",
+                       name, action->stage, name);
 }
 
 static ad_status check_hop(const ad_action *action, const char *name) {

@@ -71,7 +71,7 @@ done
 g++ -x c++ -std=c++17 "${strict[@]}" -Wno-missing-field-initializers -shared -fPIC "${cflags[@]}" "$source/tests/install/experts.c" -o experts.so
 "$addend" check experts.yaml --program ./experts.so >printed || fail "experts in C++17: $(tail -n 3 printed)"
 ! "$addend" check experts.yaml --program ./experts.so --set views.sparse="etp=2 ep=2" 2>printed || fail "etp that is not tp"
-says printed etp "be 1" tp
+says printed etp tp etp=1
 
 refused() { # arguments: facts of the message with | between them, file
   ! "$addend" check classifier.yaml --program "$2" >printed 2>&1 || fail "$2 should be refused"

@@ -20,7 +20,9 @@ typedef struct ad_latitude {
   /* factor of the draws' shared error (ad_spread.shared) by which one parameter's gradient may differ */
   double shared;
   double shared_all; /* `shared` for all gradients together */
-  double most_all;   /* the limit for all gradients together, as a multiple of the draws' standard deviation */
+  /* the largest accepted error of all gradients together, in standard deviations of that error among the draws,
+   * which are results of the same step, rounded otherwise (check/draws.h) */
+  double most_all;
 } ad_latitude;
 
 /* Arrays have one entry for each parameter, numbered as in ad_run_param_at. A norm is taken over the elements of the

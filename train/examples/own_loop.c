@@ -95,7 +95,8 @@ static ad_status write_recipe(const ad_recipe *recipe, const char *path) {
   int fails = !file || fputs(text, file) < 0;
   if (file) fails |= fclose(file);
   free(text);
-  return fails ? ad_fail(AD_IO, "the file %s cannot be written; name another folder", path) : AD_OK;
+  return fails ? ad_fail(AD_IO, "the file %s cannot be written; name a folder that exists and can be written", path)
+               : AD_OK;
 }
 
 int main(int argc, char **argv) {

@@ -43,7 +43,7 @@ int main(int argc, char **argv) {
   ad_sampler *sampler = NULL;
   double bits = 0;
   int64_t count = 0;
-  if (argc != 3) return fprintf(stderr, "usage: example_perplexity RUN TEXT\n"), 2;
+  if (argc != 3) return fprintf(stderr, "usage: example_perplexity RUN TEXT_FILE\n"), 2;
   FILE *text = fopen(argv[2], "r");
   ad_status status =
       text ? ad_sampler_open(argv[1], &options, &sampler)

@@ -40,7 +40,7 @@ void ad_exchanges_release(ad_exchanges *exchanges);
 
 /* Returns 1 if some exchange has several values. If it returns 0, each bridge can be shown by itself. */
 int ad_exchanges_join_values(const ad_exchanges *exchanges);
-/* Returns 1 if this pool has the first module (perhaps the only one) of some party. */
+/* Returns 1 if at least one party (ad_party) begins in this pool: its first module, perhaps its only one, is there. */
 int ad_party_begins_in(const ad_exchanges *exchanges, json_int_t pool);
 
 /* Writes a party's name ("ci", "blocks 1 of 2") and returns buffer. */

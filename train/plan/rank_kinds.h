@@ -4,7 +4,7 @@
 #define PLAN_RANK_KINDS_H
 #include "addend/layout.h"
 
-/* A value of which ranks have parts, and what decides a rank's bytes of it. */
+/* A value that is distributed over the ranks, with what decides how many of its bytes each rank holds. */
 typedef struct ad_held {
   ad_shape shape;
   ad_layout layout;

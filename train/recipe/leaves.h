@@ -4,8 +4,7 @@
 #define RECIPE_LEAVES_H
 #include "addend/recipe.h"
 
-/* Returns the number of parts into which the program sees the global batch divided: of leaves or, without leaves, of
- * microbatches. */
+/* Returns how many leaves the global batch has for the program or, without leaves, how many microbatches. */
 int64_t ad_recipe_parts(const ad_recipe *recipe);
 /* Returns the number of rounds of a step. In a round each data-parallel position computes one microbatch or, with
  * leaves, at most one leaf. */

@@ -100,7 +100,8 @@ typedef struct choice_numbers {
   const ad_array *bias;
   ad_routing *routing;
   ad_decisions decisions;
-  const ad_tensor *batch; /* only with `decisions`: the batch; the tokens are its rows from row `first` on */
+  const ad_tensor
+      *batch; /* with `decisions`: the batch, of which rows `first`, `first` + 1, ... are scored; else NULL */
   size_t first;
 } choice_numbers;
 

@@ -87,7 +87,7 @@ class Reference(unittest.TestCase):
         self.refuses("make_model", make_model=Moved)
         self.refuses("batches", batches=(other_batch, right_jobs.cut))
         self.refuses("seed=20", "21", seed=21)
-        self.refuses("after 1", "after 2", optimizer=sgd, steps=2)
+        self.refuses("after 1", "steps=2", optimizer=sgd, steps=2)
 
     def test_a_file_that_is_damaged(self):
         data = self.path.read_bytes()
