@@ -1,6 +1,7 @@
 /* An optimizer on arrays: its states, checks and step. records.c has the record that describes each kind of
  * optimizer. */
 #include <math.h>
+#include <string.h>
 #include "addend/optim.h"
 #include "base/dtypes.h"
 #include "base/error.h"
@@ -19,11 +20,15 @@ typedef struct slot {
        * used */
       like;
   ad_array states[AD_OPTIMIZER_STATES_MAX]; /* layout.mesh is NULL for a state that is not kept */
-  int decays;
+  size_t group;
+  int decays, frozen;
+  int64_t began; /* number of steps after which the states were zero; usually 0 */
 } slot;
 
 struct ad_optimizer {
-  ad_optimizer_options options;
+  ad_optimizer_options *groups;
+  size_t group_count;
+  double *rates; /* for each group, its learning rate in the step that is being taken */
   slot *slots;
   size_t count;
   int64_t steps;
@@ -37,7 +42,14 @@ static void *field_of(const ad_option_record *option, const ad_optimizer_options
 
 static double value_of(const ad_option_record *option, const ad_optimizer_options *options) {
   const void *field = field_of(option, options);
-  return option->is_flag ? *(const int *)field : *(const double *)field;
+  return option->is_int ? *(const int *)field : *(const double *)field;
+}
+
+static void set_value(const ad_option_record *option, ad_optimizer_options *options, double value) {
+  if (option->is_int)
+    *(int *)field_of(option, options) = (int)value;
+  else
+    *(double *)field_of(option, options) = value;
 }
 
 const ad_option_record *ad_optimizer_option_at(const ad_optimizer_record *record, size_t offset) {
@@ -55,24 +67,19 @@ void ad_optimizer_options_exactly(ad_optimizer_options *options) {
   const ad_optimizer_record *record = ad_optimizer_record_of(options->kind);
   ad_optimizer_options exact = {.size = options->size, .kind = options->kind};
   for (const ad_option_record *option = record->options; option->name; option++) {
-    if (option->is_flag) {
-      *(int *)field_of(option, &exact) = *(int *)field_of(option, options);
-      continue;
-    }
     double value = value_of(option, options);
-    *(double *)field_of(option, &exact) = option->may_be_zero && value == 0 ? AD_BETA_ZERO : value;
+    set_value(option, &exact, value == 0 ? option->zero : value);
   }
   *options = exact;
 }
 
 static void set_defaults(const ad_optimizer_record *record, ad_optimizer_options *options) {
   for (const ad_option_record *option = record->options; option->name; option++) {
-    double *value = field_of(option, options);
-    if (option->is_flag) continue;
-    if (*value == 0)
-      *value = option->fallback;
-    else if (*value == AD_BETA_ZERO && option->may_be_zero)
-      *value = 0;
+    double value = value_of(option, options);
+    if (value == 0)
+      set_value(option, options, option->fallback);
+    else if (value == option->zero)
+      set_value(option, options, 0);
   }
 }
 
@@ -89,8 +96,8 @@ static ad_status check_belong(const ad_optimizer_record *record, const ad_optimi
   return AD_OK;
 }
 
-static ad_status take_options(const ad_optimizer_options *given, ad_optimizer_options *out) {
-  AD_TRY(ad_options_take(out, sizeof *out, given, "ad_optimizer_options"));
+/* Checks the options of a group, and fills in their defaults. */
+static ad_status take_options(ad_optimizer_options *out) {
   const ad_optimizer_record *record = ad_optimizer_record_of(out->kind);
   if (!record)
     return ad_fail(
@@ -138,34 +145,71 @@ static ad_status make_states(slot *s) {
   return AD_OK;
 }
 
-static ad_status make_slots(ad_optimizer *optimizer, const ad_array *const *params, const ad_param_spec *specs) {
-  const ad_optimizer_record *record = ad_optimizer_record_of(optimizer->options.kind);
-  for (size_t i = 0; i < optimizer->count; i++) {
-    optimizer->slots[i] = (slot){
-        .record = record, .options = &optimizer->options, .like = *params[i], .decays = specs ? specs[i].decays : 1};
-    AD_TRY(make_states(&optimizer->slots[i]));
-  }
-  return AD_OK;
+static ad_status check_group(const ad_optimizer_setup *setup, size_t index) {
+  size_t group = setup->group_of ? setup->group_of[index] : 0;
+  if (group < setup->group_count) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "parameter %zu (from 0) is in group %zu (from 0), but there are %zu groups; give group_of a number "
+                 "below that",
+                 index, group, setup->group_count);
 }
 
-ad_status ad_optimizer_create(const ad_array *const *params, const ad_param_spec *specs, size_t count,
-                              const ad_optimizer_options *options, ad_optimizer **out) {
+/* Makes the slot of a parameter. `spec` may be NULL. */
+static ad_status make_slot(ad_optimizer *optimizer, const ad_optimizer_setup *setup, const ad_array *param,
+                           const ad_param_spec *spec, size_t index) {
+  slot *s = &optimizer->slots[index];
+  s->frozen = spec && spec->frozen;
+  if (s->frozen) return AD_OK;
+  AD_TRY(check_group(setup, index));
+  s->group = setup->group_of ? setup->group_of[index] : 0;
+  s->options = &optimizer->groups[s->group];
+  s->record = ad_optimizer_record_of(s->options->kind);
+  s->decays = !spec || spec->decays || s->options->decays_all;
+  s->like = *param;
+  AD_TRY(check_param(s->record, param, index));
+  return make_states(s);
+}
+
+/* Copies the options of all groups, with defaults filled in. */
+static ad_status take_groups(ad_optimizer *optimizer, ad_optimizer_setup *setup) {
+  static const ad_optimizer_options defaults = {.size = sizeof defaults};
+  if (!setup->groups) {
+    setup->groups = &defaults;
+    setup->group_count = 1;
+  }
+  if (!setup->group_count) return ad_fail(AD_INVALID, "an optimizer needs at least one group, but `group_count` is 0");
+  void *own = NULL;
+  AD_TRY(ad_options_take_all(&own, sizeof *setup->groups, setup->groups, setup->group_count, "ad_optimizer_options"));
+  optimizer->groups = own;
+  optimizer->group_count = setup->group_count;
+  for (size_t g = 0; g < optimizer->group_count; g++) AD_TRY(take_options(&optimizer->groups[g]));
+  return ad_new(optimizer->group_count, &optimizer->rates);
+}
+
+static ad_status fill_optimizer(ad_optimizer *optimizer, const ad_array *const *params, const ad_param_spec *specs,
+                                const ad_optimizer_setup *given) {
+  ad_optimizer_setup setup;
+  AD_TRY(ad_options_take(&setup, sizeof setup, given, "ad_optimizer_setup"));
+  AD_TRY(take_groups(optimizer, &setup));
+  AD_TRY(ad_new(optimizer->count, &optimizer->slots));
+  void *own = NULL;
+  if (specs) AD_TRY(ad_options_take_all(&own, sizeof *specs, specs, optimizer->count, "ad_param_spec"));
+  ad_status status = AD_OK;
+  for (size_t i = 0; i < optimizer->count && !status; i++)
+    status = make_slot(optimizer, &setup, params[i], own ? (const ad_param_spec *)own + i : NULL, i);
+  ad_release(own);
+  return status;
+}
+
+ad_status ad_optimizer_create_groups(const ad_array *const *params, const ad_param_spec *specs, size_t count,
+                                     const ad_optimizer_setup *setup, ad_optimizer **out) {
   AD_NEED(out);
   if (count) AD_NEED(params);
   for (size_t i = 0; i < count; i++) AD_NEED(params[i]);
-  ad_optimizer_options complete;
-  AD_TRY(take_options(options, &complete));
-  const ad_optimizer_record *record = ad_optimizer_record_of(complete.kind);
-  for (size_t i = 0; i < count; i++) AD_TRY(check_param(record, params[i], i));
   ad_optimizer *optimizer;
   AD_TRY(ad_new(1, &optimizer));
-  optimizer->options = complete;
   optimizer->count = count;
-  void *own = NULL;
-  ad_status status = ad_new(count, &optimizer->slots);
-  if (!status && specs) status = ad_options_take_all(&own, sizeof *specs, specs, count, "ad_param_spec");
-  if (!status) status = make_slots(optimizer, params, own);
-  ad_release(own);
+  ad_status status = fill_optimizer(optimizer, params, specs, setup);
   if (status) {
     ad_optimizer_destroy(optimizer);
     return status;
@@ -174,11 +218,19 @@ ad_status ad_optimizer_create(const ad_array *const *params, const ad_param_spec
   return AD_OK;
 }
 
+ad_status ad_optimizer_create(const ad_array *const *params, const ad_param_spec *specs, size_t count,
+                              const ad_optimizer_options *options, ad_optimizer **out) {
+  ad_optimizer_setup setup = {.size = sizeof setup, .groups = options, .group_count = 1};
+  return ad_optimizer_create_groups(params, specs, count, &setup, out);
+}
+
 void ad_optimizer_destroy(ad_optimizer *optimizer) {
   if (!optimizer) return;
   for (size_t i = 0; optimizer->slots && i < optimizer->count; i++)
     for (size_t k = 0; k < AD_OPTIMIZER_STATES_MAX; k++) ad_release(optimizer->slots[i].states[k].data);
   ad_release(optimizer->slots);
+  ad_release(optimizer->rates);
+  ad_release(optimizer->groups);
   ad_release(optimizer);
 }
 
@@ -208,7 +260,7 @@ size_t ad_optimizer_bytes(const ad_optimizer *optimizer) {
 /* ---- checks of a step ---- */
 
 static const char *name_of(const ad_optimizer *optimizer) {
-  return ad_optimizer_record_of(optimizer->options.kind)->name;
+  return ad_optimizer_record_of(optimizer->groups[0].kind)->name;
 }
 
 /* Checks law 6 (like adds to like) between a parameter's state and `array`, which is the parameter or its gradient.
@@ -271,12 +323,13 @@ static ad_status check_gradient_of(const slot *s, const ad_array *grad, size_t i
       s->record->name, index, ad_dtype_name(grad->dtype), ad_dtypes_print(ad_dtype_is_float, NULL, "or", floats));
 }
 
-static ad_status check_factors(const ad_optimizer *optimizer, double lr, double factor, const char *site) {
-  if (!isfinite(lr))
-    return ad_fail(
-        AD_INVALID,
-        "%s: in `%s`, the learning rate `lr` must be finite, but is %g; pass a finite number. Nothing was updated",
-        site, name_of(optimizer), lr);
+static ad_status check_factors(const ad_optimizer *optimizer, double factor, const char *site) {
+  for (size_t g = 0; g < optimizer->group_count; g++)
+    if (!isfinite(optimizer->rates[g]))
+      return ad_fail(
+          AD_INVALID,
+          "%s: in `%s`, the learning rate `lr` must be finite, but is %g; pass a finite number. Nothing was updated",
+          site, name_of(optimizer), optimizer->rates[g]);
   if (!isfinite(factor))
     return ad_fail(AD_INVALID,
                    "%s: in `%s`, the `factor` of the gradients must be finite, but is %g; pass a finite number. "
@@ -288,6 +341,7 @@ static ad_status check_factors(const ad_optimizer *optimizer, double lr, double 
 static ad_status check_step(const ad_optimizer *optimizer, ad_array *const *params, const ad_array *const *grads,
                             const char *site) {
   for (size_t i = 0; i < optimizer->count; i++) {
+    if (optimizer->slots[i].frozen) continue;
     AD_TRY(check_param_of(&optimizer->slots[i], params[i], i, site));
     AD_TRY(check_gradient_of(&optimizer->slots[i], grads[i], i, site));
   }
@@ -330,29 +384,54 @@ void ad_update_param(const ad_updating *u) {
   }
 }
 
-ad_status ad_optimizer_step_at(ad_optimizer *optimizer, ad_array *const *params, const ad_array *const *grads,
-                               double lr, double factor, const char *site) {
+static void update_slot(ad_optimizer *optimizer, size_t index, ad_array *param, const ad_array *grad, double factor) {
+  slot *s = &optimizer->slots[index];
+  ad_updating updating = {.record = s->record,
+                          .param = param,
+                          .states = s->states,
+                          .grad = grad,
+                          .optimizer = optimizer,
+                          .index = index,
+                          .group = s->group,
+                          .rates = optimizer->rates,
+                          .group_count = optimizer->group_count};
+  updating.numbers = (ad_update){.options = s->options,
+                                 .lr = optimizer->rates[s->group],
+                                 .factor = factor,
+                                 .decay = s->decays ? s->options->weight_decay : 0,
+                                 .step = optimizer->steps - s->began};
+  if (s->record->prepare) s->record->prepare(&updating.numbers);
+  ad_inject(AD_INJECT_UPDATE, &updating);
+  if (param->data) ad_update_param(&updating);
+  ad_inject(AD_INJECT_UPDATED, param);
+}
+
+/* Takes a step with the rates in optimizer->rates. */
+static ad_status take_step(ad_optimizer *optimizer, ad_array *const *params, const ad_array *const *grads,
+                           double factor, const char *site) {
   if (!site) site = AD_NO_SITE;
-  AD_NEED(optimizer);
-  if (optimizer->count) AD_NEED(params, grads);
-  for (size_t i = 0; i < optimizer->count; i++) AD_NEED(params[i]);
-  AD_TRY(check_factors(optimizer, lr, factor, site));
+  if (optimizer->count) AD_NEED_OF("ad_optimizer_step", params, grads);
+  for (size_t i = 0; i < optimizer->count; i++) AD_NEED_OF("ad_optimizer_step", params[i]);
+  AD_TRY(check_factors(optimizer, factor, site));
   AD_TRY(check_step(optimizer, params, grads, site));
   optimizer->steps++;
-  for (size_t i = 0; i < optimizer->count; i++) {
-    slot *s = &optimizer->slots[i];
-    ad_updating updating = {.record = s->record, .param = params[i], .states = s->states, .grad = grads[i]};
-    updating.numbers = (ad_update){.options = s->options,
-                                   .lr = lr,
-                                   .factor = factor,
-                                   .decay = s->decays ? s->options->weight_decay : 0,
-                                   .step = optimizer->steps};
-    if (s->record->prepare) s->record->prepare(&updating.numbers);
-    ad_inject(AD_INJECT_UPDATE, &updating);
-    if (params[i]->data) ad_update_param(&updating);
-    ad_inject(AD_INJECT_UPDATED, params[i]);
-  }
+  for (size_t i = 0; i < optimizer->count; i++)
+    if (!optimizer->slots[i].frozen) update_slot(optimizer, i, params[i], grads[i], factor);
   return AD_OK;
+}
+
+ad_status ad_optimizer_step_at(ad_optimizer *optimizer, ad_array *const *params, const ad_array *const *grads,
+                               double lr, double factor, const char *site) {
+  AD_NEED(optimizer);
+  for (size_t g = 0; g < optimizer->group_count; g++) optimizer->rates[g] = lr;
+  return take_step(optimizer, params, grads, factor, site);
+}
+
+ad_status ad_optimizer_step_rates_at(ad_optimizer *optimizer, ad_array *const *params, const ad_array *const *grads,
+                                     const double *rates, double factor, const char *site) {
+  AD_NEED(optimizer, rates);
+  memcpy(optimizer->rates, rates, optimizer->group_count * sizeof *rates);
+  return take_step(optimizer, params, grads, factor, site);
 }
 
 int64_t ad_optimizer_steps(const ad_optimizer *optimizer) { return optimizer->steps; }
@@ -364,5 +443,15 @@ ad_status ad_optimizer_set_steps(ad_optimizer *optimizer, int64_t steps) {
                    "%s: the number of steps taken must be at least 0, but is %lld; pass 0 or more. Nothing was changed",
                    name_of(optimizer), (long long)steps);
   optimizer->steps = steps;
+  return AD_OK;
+}
+
+ad_status ad_optimizer_begin_states(ad_optimizer *optimizer, size_t param, int64_t step) {
+  AD_NEED(optimizer);
+  if (!ad_has(param, optimizer->count, __func__, "parameter")) return AD_INVALID;
+  if (step < 0 || step > optimizer->steps)
+    return ad_fail(AD_INVALID, "states begin after 0 to %lld steps, which is how many were taken, but not after %lld",
+                   (long long)optimizer->steps, (long long)step);
+  optimizer->slots[param].began = step;
   return AD_OK;
 }

@@ -7,16 +7,16 @@
 #include "base/internal.h"
 #include "kernels/kernels.h"
 
-enum { AD_OPTIMIZER_OPTIONS_MAX = 8, AD_STATE_NAME_MAX = 31 };
+enum { AD_OPTIMIZER_OPTIONS_MAX = 16, AD_STATE_NAME_MAX = 31 };
 
 /* An option that an optimizer reads. */
 typedef struct ad_option_record {
-  const char *name;    /* name of the option's field in ad_optimizer_options; NULL ends the list */
-  size_t offset;       /* offset of this field in ad_optimizer_options */
-  uint8_t is_flag;     /* 1: the field is an int; 0: it is a double */
-  uint8_t may_be_zero; /* 1: AD_BETA_ZERO means 0 */
-  double fallback;     /* the default, which applies if the field is 0 */
-  size_t needs;        /* offset of another option that must not be 0 if this option is set; 0: none */
+  const char *name; /* name of the option's field in ad_optimizer_options; NULL ends the list */
+  size_t offset;    /* offset of this field in ad_optimizer_options */
+  uint8_t is_int;   /* 1: the field is an int (a flag, a number or an enum); 0: it is a double */
+  double fallback;  /* the default, which applies if the field is 0 */
+  double zero;      /* a value that means 0, where 0 means a default (AD_BETA_ZERO); 0: there is none */
+  size_t needs;     /* offset of another option that must not be 0 if this option is set; 0: none */
 } ad_option_record;
 
 /* A state that an optimizer keeps of a parameter. It has the parameter's shape, dtype and layout. */
@@ -31,7 +31,7 @@ typedef struct ad_update {
   const ad_optimizer_options *options; /* the optimizer's options, with defaults filled in */
   double lr, factor;                   /* `factor` multiplies the gradient */
   double decay;                        /* weight_decay, or 0 if the parameter does not decay */
-  int64_t step;                        /* the step, counted from 1 */
+  int64_t step;                        /* the step, counted from 1 since the states began */
   double derived[2];                   /* numbers that `prepare` computes from those above */
 } ad_update;
 
@@ -65,10 +65,14 @@ AD_INTERNAL const ad_option_record *ad_optimizer_option_at(const ad_optimizer_re
 AD_INTERNAL int ad_optimizer_option_is_missing(const ad_optimizer_record *record, size_t offset,
                                                const ad_optimizer_options *options);
 /* Changes options with a value for every field (from a recipe) into options that ad_optimizer_create takes: fields that
- * the optimizer does not read become 0, and a 0 in a field that may be 0 becomes AD_BETA_ZERO, so that it is not
- * replaced by the default. */
+ * the optimizer does not read become 0, and a 0 becomes the value that means 0 (ad_option_record.zero), so that it is
+ * not replaced by the default. */
 AD_INTERNAL void ad_optimizer_options_exactly(ad_optimizer_options *options);
 AD_INTERNAL size_t ad_optimizer_bytes(const ad_optimizer *optimizer); /* bytes of all states on this rank */
+
+/* Tells the optimizer that the states of a parameter were zero after `step` steps, and not at the first step, as if the
+ * parameter had joined then: bias corrections count from there. AD_INVALID if there is no such parameter or step. */
+AD_INTERNAL AD_CHECKED ad_status ad_optimizer_begin_states(ad_optimizer *optimizer, size_t param, int64_t step);
 
 /* Argument of the injection point AD_INJECT_UPDATE: one step of one parameter on this rank. */
 typedef struct ad_updating {
@@ -77,6 +81,11 @@ typedef struct ad_updating {
   ad_array *param;
   ad_array *states;     /* [AD_OPTIMIZER_STATES_MAX]; data is NULL for a state that is not kept */
   const ad_array *grad; /* NULL: the gradient is zero */
+  ad_optimizer *optimizer;
+  size_t index;        /* number of the parameter in the optimizer */
+  size_t group;        /* number of its group */
+  const double *rates; /* the learning rate of each group in this step */
+  size_t group_count;
 } ad_updating;
 void ad_update_param(const ad_updating *updating); /* updates the parameter and its states */
 

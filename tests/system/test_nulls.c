@@ -604,7 +604,7 @@ static void modules(void **state) {
   refused_call(ad_module_create(comm, &wrong, NULL, &module), "state 0");
   assert_null(module);
   refused(ad_module_refresh(NULL, AD_VALUES_WRITTEN), "module", "NULL");
-  refused(ad_module_update(NULL, 1, 1), "module", "NULL");
+  refused(ad_module_update(NULL, &(const double){1}, 1), "module", "NULL");
   ad_module_destroy(NULL);
 }
 

@@ -242,7 +242,7 @@ static ad_status feed_module(ad_reference *reference, size_t m, size_t first, co
   const ad_run *fed = reference->fed;
   double clip;
   AD_TRY(ad_clip_factor(report->norms[ad_run_norm_group_of(fed, m)], reference->recipe.train.clip, &clip));
-  return ad_module_update_from(ad_run_module(fed, m), reference->fed_list + first, report->lr,
+  return ad_module_update_from(ad_run_module(fed, m), reference->fed_list + first, &report->lr,
                                clip * ldexp(1, -report->loss_scale), AD_HERE);
 }
 

@@ -152,8 +152,8 @@ static ad_status list_arrays(ad_module *module) {
 
 static ad_status create_optimizer(ad_module *module) {
   if (module->is_mirror) return AD_OK;
-  return ad_optimizer_create((const ad_array *const *)module->masters, module->params, module->param_count,
-                             &module->options.optimizer, &module->optimizer);
+  return ad_optimizer_create_groups((const ad_array *const *)module->masters, module->params, module->param_count,
+                                    &module->options.optimizer, &module->optimizer);
 }
 
 /* Completes the options. A size of 0 in a struct inside the options means defaults. */
@@ -281,13 +281,14 @@ ad_status ad_module_refresh(ad_module *module, ad_written written) {
   return ad_store_refresh(module->store, written);
 }
 
-ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradients, double lr, double factor,
+ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradients, const double *rates, double factor,
                                 const char *site) {
-  if (module->optimizer) AD_TRY(ad_optimizer_step_at(module->optimizer, module->masters, gradients, lr, factor, site));
+  if (module->optimizer)
+    AD_TRY(ad_optimizer_step_rates_at(module->optimizer, module->masters, gradients, rates, factor, site));
   return ad_store_refresh(module->store, AD_MASTERS_WRITTEN);
 }
 
-ad_status ad_module_update_at(ad_module *module, double lr, double factor, const char *site) {
-  AD_NEED(module);
-  return ad_module_update_from(module, module->gradients, lr, factor, site);
+ad_status ad_module_update_at(ad_module *module, const double *rates, double factor, const char *site) {
+  AD_NEED(module, rates);
+  return ad_module_update_from(module, module->gradients, rates, factor, site);
 }

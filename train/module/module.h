@@ -13,7 +13,7 @@ typedef struct ad_module_options {
   int prefetch;     /* how many units are gathered before their use */
   uint64_t seed;    /* seed of the initial values */
   ad_reducer_options reducer;
-  ad_optimizer_options optimizer;
+  ad_optimizer_setup optimizer; /* its lists are needed only while the module is created */
 } ad_module_options;
 
 typedef struct ad_module_state_slot {
@@ -40,11 +40,11 @@ struct ad_module {
 };
 
 /* Like ad_module_update, with the given gradients, one for each parameter, instead of the reducer's. */
-ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradients, double lr, double factor,
+ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradients, const double *rates, double factor,
                                 const char *site) AD_CHECKED;
 
 /* Creates the module with all its parts and initial values. Borrows comm and meshes. Errors are those of
- * ad_store_create, ad_reducer_create and ad_optimizer_create. Collective over the mesh's ranks. */
+ * ad_store_create, ad_reducer_create and ad_optimizer_create_groups. Collective over the mesh's ranks. */
 AD_CHECKED ad_status ad_module_create(ad_comm *comm, const ad_module_spec *spec, const ad_module_options *options,
                                       ad_module **out);
 void ad_module_destroy(ad_module *module); /* NULL allowed */
@@ -82,9 +82,9 @@ AD_CHECKED ad_status ad_module_needs_loss_scale(const ad_module_spec *spec, int 
 /* Call it after masters or values were written. Writes the values from the masters, or the masters from the values, and
  * the full copies. Collective. */
 AD_CHECKED ad_status ad_module_refresh(ad_module *module, ad_written written);
-/* Updates the parameters by the optimizer with the reduced gradients times `factor`, then refreshes values and full
- * copies. A mirror is only refreshed. Collective. */
-#define ad_module_update(module, lr, factor) ad_module_update_at((module), (lr), (factor), AD_HERE)
-AD_CHECKED ad_status ad_module_update_at(ad_module *module, double lr, double factor, const char *site);
+/* Updates the parameters by the optimizer with the reduced gradients times `factor` and with a learning rate for each
+ * group of parameters, then refreshes values and full copies. A mirror is only refreshed. Collective. */
+#define ad_module_update(module, rates, factor) ad_module_update_at((module), (rates), (factor), AD_HERE)
+AD_CHECKED ad_status ad_module_update_at(ad_module *module, const double *rates, double factor, const char *site);
 
 #endif

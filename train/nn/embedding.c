@@ -8,7 +8,8 @@ ad_embedding_layer ad_embedding_declare(ad_declarations *to, const char *path, c
                          .layout = to->replicated,
                          .sharded = AD_AXES(AD_DP_SHARD),
                          .lasting = shape->tied,
-                         .deviation = shape->deviation};
+                         .deviation = shape->deviation,
+                         .matrices = {.form = AD_MATRIX_NONE}};
   ad_tp_type(&table.layout, AD_S(0));
   return (ad_embedding_layer){ad_declare_param(to, path, "weight", table), parallel};
 }

@@ -29,7 +29,7 @@ static ad_optimizer_options optimizer_options(const ad_recipe *recipe) {
   return options;
 }
 
-static ad_module_options module_options(ad_run *run) {
+static ad_module_options module_options(ad_run *run, const ad_optimizer_options *optimizer) {
   const ad_recipe *recipe = run->recipe;
   return (ad_module_options){.size = sizeof(ad_module_options),
                              .compute = ad_run_compute_dtype(run),
@@ -42,7 +42,7 @@ static ad_module_options module_options(ad_run *run) {
                                          .window = (size_t)recipe->shard.window,
                                          .trace = ad_trace_bucket,
                                          .trace_context = &run->trace},
-                             .optimizer = optimizer_options(recipe)};
+                             .optimizer = {.size = sizeof(ad_optimizer_setup), .groups = optimizer, .group_count = 1}};
 }
 
 /* For a run with leaves: fills `of`, and the list *sync with how far the gradients of each round are reduced, and sets
@@ -90,7 +90,8 @@ static ad_status create_modules(ad_run *run, const ad_module_options *options) {
 
 ad_status ad_run_modules_create(ad_run *run) {
   size_t count = ad_program_module_count(run->program);
-  ad_module_options options = module_options(run);
+  const ad_optimizer_options optimizer = optimizer_options(run->recipe);
+  ad_module_options options = module_options(run, &optimizer);
   ad_leaf_options leaves;
   ad_sync *sync;
   AD_TRY(ad_new(count, &run->modules.here));

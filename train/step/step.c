@@ -190,7 +190,7 @@ static ad_status update_module(ad_run *run, size_t i, const ad_step_report *repo
   if (report->skipped) return ad_module_refresh(ad_run_module(run, i), AD_MASTERS_WRITTEN);
   double clip;
   AD_TRY(ad_clip_factor(report->norms[ad_run_norm_group_of(run, i)], run->recipe->train.clip, &clip));
-  return ad_module_update(ad_run_module(run, i), report->lr, clip * ldexp(1, -report->loss_scale));
+  return ad_module_update(ad_run_module(run, i), &report->lr, clip * ldexp(1, -report->loss_scale));
 }
 
 static ad_status update(ad_run *run, const ad_step_report *report) {

@@ -33,6 +33,35 @@ AD_API AD_CHECKED ad_status ad_schedule_at(const ad_schedule *schedule, int64_t 
  *     param -= lr * buffer, or with nesterov lr * (g + momentum * buffer)
  * `decay` is the option weight_decay, or 0 for parameters that do not decay. */
 typedef enum ad_optimizer_kind { AD_ADAMW, AD_SGD, AD_OPTIMIZER_COUNT } ad_optimizer_kind;
+/* How Muon changes the learning rate of a matrix with `in` and `out` features, in PyTorch's words. */
+typedef enum ad_muon_rate {
+  AD_MUON_ORIGINAL,           /* lr * sqrt(max(1, out / in)) */
+  AD_MUON_MATCH_RMS_ADAMW,    /* lr * 0.2 * sqrt(max(in, out)) */
+  AD_MUON_SPECTRAL_UNCLAMPED, /* lr * sqrt(out / in) */
+} ad_muon_rate;
+/* Which ranks orthogonalise a matrix that several ranks store. The bits of the result do not depend on it. */
+typedef enum ad_muon_way {
+  AD_WAY_CHEAPEST, /* the least estimated time */
+  AD_WAY_GATHERED, /* every rank gathers every matrix */
+  AD_WAY_DEALT,    /* the ranks that share a matrix deal whole matrices among themselves; replicas do the same work */
+  AD_WAY_DEALT_TO_REPLICAS /* replicas share the work as well */
+} ad_muon_way;
+/* Options of Muon. Zero fields are the defaults of torch.optim.Muon, except dtype. */
+typedef struct ad_muon_options {
+  double momentum; /* in [0, 1); default 0.95; AD_BETA_ZERO means 0 */
+  int nesterov;    /* default 1; AD_NO: the direction is the average of gradients itself */
+  double a, b,
+      c;     /* of the iteration aX + b(XX')X + c(XX')(XX')X; defaults 3.4445, -4.7750, 2.0315; AD_NEARLY_ZERO: 0 */
+  int steps; /* of the iteration, 1 to 99; default 5 */
+  double epsilon; /* the least Frobenius norm by which a direction is divided; default 1e-7 */
+  ad_muon_rate rate;
+  ad_dtype dtype; /* of the iteration: 0: the parameter's; else AD_BF16, as PyTorch, AD_F32 or AD_F64 */
+  ad_muon_way way;
+  int blockwise; /* 1: each rank orthogonalises the block that it stores, which is another optimizer */
+} ad_muon_options;
+#define AD_NEARLY_ZERO 0x1p-1000 /* acts as 0, and is not the default */
+#define AD_NO (-1)               /* for a flag with the default 1: 0 */
+
 enum { AD_OPTIMIZER_STATES_MAX = 2 }; /* the most states that an optimizer keeps of a parameter */
 /* Zero fields mean the defaults. AD_INVALID for an option of another optimizer than `kind`. Write AD_BETA_ZERO for a
  * beta of 0, with which a moment depends on the last gradient alone. */
@@ -44,11 +73,28 @@ typedef struct ad_optimizer_options {
   double beta1, beta2, epsilon; /* of AdamW: betas in [0, 1), defaults 0.9 and 0.95; epsilon above 0, default 1e-8 */
   double momentum;              /* of SGD: in [0, 1), default 0 */
   int nesterov;                 /* of SGD, with a momentum above 0: 1 or, the default, 0 */
+  int decays_all;               /* for every optimizer: 1: weight decay also applies where the spec's `decays` is 0 */
+  ad_muon_options muon;         /* of Muon */
 } ad_optimizer_options;
 typedef struct ad_optimizer ad_optimizer;
+
+/* Groups of parameters: each group has options of its own, and in every step a learning rate of its own. */
+typedef struct ad_optimizer_setup {
+  size_t size;                        /* sizeof(ad_optimizer_setup) */
+  const ad_optimizer_options *groups; /* NULL: one group with the defaults */
+  size_t group_count;
+  /* for each parameter the number of its group, from 0; NULL: all parameters are in group 0. The number of a frozen
+   * parameter is not used. */
+  const size_t *group_of;
+} ad_optimizer_setup;
+/* Like ad_optimizer_create, with groups. The setup and its lists are not needed after this call. Also AD_INVALID if a
+ * parameter's group does not exist. */
+AD_API AD_CHECKED ad_status ad_optimizer_create_groups(const ad_array *const *params, const ad_param_spec *specs,
+                                                       size_t count, const ad_optimizer_setup *setup,
+                                                       ad_optimizer **out);
 /* Creates the states of each parameter, all zero, in the parameter's dtype and layout, and without data if the
- * parameter has none on this rank. Weight decay applies to parameter i if specs[i].decays is not 0, and to all
- * parameters if `specs` is NULL. `specs` is not needed after this call. Borrows the meshes. AD_INVALID and AD_TYPE name
+ * parameter has none on this rank. A frozen parameter has no states. Weight decay applies to parameter i if
+ * specs[i].decays or the option decays_all is not 0, and to all parameters if `specs` is NULL. `specs` is not needed after this call. Borrows the meshes. AD_INVALID and AD_TYPE name
  * the option or the parameter that is wrong; AD_MEMORY. */
 AD_API AD_CHECKED ad_status ad_optimizer_create(const ad_array *const *params, const ad_param_spec *specs, size_t count,
                                                 const ad_optimizer_options *options, ad_optimizer **out);
@@ -56,12 +102,17 @@ AD_API void ad_optimizer_destroy(ad_optimizer *optimizer);
 /* Updates all parameters in one pass by the formula of the optimizer, in which the gradient of parameter i is factor *
  * grads[i]. `factor` is usually that of gradient clipping (ad_clip_factor). Layouts, scales and shapes must agree (law
  * 6, like adds to like). A gradient of another floating dtype is first converted to the parameter's dtype. A NULL
- * gradient counts as zero. AD_TYPE and AD_INVALID name the first parameter that is wrong; AD_INVALID also if the rate
+ * gradient counts as zero. Frozen parameters and their gradients are not looked at. AD_TYPE and AD_INVALID name the first parameter that is wrong; AD_INVALID also if the rate
  * or the factor is not finite. On failure nothing is updated. */
 #define ad_optimizer_step(...) ad_optimizer_step_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_optimizer_step_at(ad_optimizer *optimizer, ad_array *const *params,
                                                  const ad_array *const *grads, double lr, double factor,
                                                  const char *site);
+/* Like ad_optimizer_step, with a learning rate for each group: rates[0], ..., one for each group of the setup. */
+#define ad_optimizer_step_rates(...) ad_optimizer_step_rates_at(__VA_ARGS__, AD_HERE)
+AD_API AD_CHECKED ad_status ad_optimizer_step_rates_at(ad_optimizer *optimizer, ad_array *const *params,
+                                                       const ad_array *const *grads, const double *rates, double factor,
+                                                       const char *site);
 AD_API int64_t ad_optimizer_steps(const ad_optimizer *optimizer);
 /* Sets the number of steps taken, on which AdamW's bias correction depends: call it after the optimizer's states were
  * loaded. AD_INVALID, with nothing changed, if the number is below 0. */

@@ -23,6 +23,26 @@ typedef struct ad_precision_policy {
   ad_dtype accumulate; /* dtype in which sums are accumulated */
 } ad_precision_policy;
 
+/* What matrices a parameter consists of, for optimizers that work on whole matrices. The last two dimensions are one
+ * matrix or several beside each other; a dimension before them counts such matrices (experts). */
+enum { AD_FUSED_MAX = 8 };
+typedef enum ad_matrix_form {
+  AD_MATRIX_PLAIN, /* the last two dimensions are one matrix; a parameter of fewer than 2 dimensions has none */
+  AD_MATRIX_FUSED, /* the last two dimensions are several matrices beside each other, as `along` and `piece` say */
+  AD_MATRIX_NONE   /* no matrix of a hidden layer: a table whose rows are looked up (an embedding) */
+} ad_matrix_form;
+/* All zero: one matrix [in, out]. */
+typedef struct ad_param_matrices {
+  ad_matrix_form form;
+  int out_first; /* 1: a matrix is [out, in], as PyTorch stores it; 0: [in, out], as addend's layers do */
+  /* Of fused matrices. Along the first (0) or the second (1) of the last two dimensions stand `repeats` times one after
+   * another piece[0], piece[1], ..., piece[count - 1] rows or columns; matrix i consists of all pieces with number i.
+   * Examples: query, key and value one after another, repeats 1; Megatron's groups of heads, repeats = number of
+   * groups. The pieces must add up to the full dimension, whatever part of it a rank stores. */
+  int along, count;
+  int64_t repeats, piece[AD_FUSED_MAX];
+} ad_param_matrices;
+
 enum { AD_PARAM_NAME_SIZE = 96 }; /* bytes of the longest parameter name that a layer makes, with the final 0 */
 
 /* Everything that is known of a parameter before it has memory. A layer sets name, shape, layout, `sharded`, unit,
@@ -52,6 +72,8 @@ typedef struct ad_param_spec {
   /* Initial values: normally distributed with this mean and standard deviation; each depends only on (seed, name,
    * global index of the element). */
   double mean, deviation;
+  ad_param_matrices matrices;
+  int frozen; /* 1: the parameter does not learn; it has no gradient, no reduction, no optimizer state and no update */
 } ad_param_spec;
 
 /* A state: values that no gradient updates (a router's balancing bias, adversarial sources). The layer that declared a

@@ -496,8 +496,145 @@ static void a_step_by_a_number_that_is_not_finite_updates_nothing(void **state) 
   ad_mesh_destroy(w.mesh);
 }
 
+/* ---- groups ---- */
+
+/* Three parameters of one element. Parameter 0 and parameter 2 share a group of AdamW; parameter 1 is updated by SGD. */
+typedef struct grouped {
+  world w;
+  double values[3], grads[3];
+  ad_array params[3], gradients[3];
+  ad_array *write[3];
+  const ad_array *read[3], *given[3];
+} grouped;
+
+static grouped *open_grouped(void) {
+  static grouped g;
+  g = (grouped){.w = open_world("dp_shard=1", AD_R), .values = {1, 2, 3}, .grads = {0.5, -2, 0.25}};
+  for (int i = 0; i < 3; i++) {
+    g.params[i] = array_of(&g.w, AD_F64, &g.values[i], 1);
+    g.gradients[i] = array_of(&g.w, AD_F64, &g.grads[i], 1);
+    g.read[i] = g.write[i] = &g.params[i];
+    g.given[i] = &g.gradients[i];
+  }
+  return &g;
+}
+
+static const ad_optimizer_options two_groups[] = {{.size = sizeof *two_groups, .kind = AD_SGD, .momentum = 0.5},
+                                                  {.size = sizeof *two_groups, .weight_decay = 0.5}};
+static const size_t group_of[] = {1, 0, 1};
+
+static ad_optimizer *create_grouped(const grouped *g, const ad_param_spec *specs) {
+  ad_optimizer_setup setup = {.size = sizeof setup, .groups = two_groups, .group_count = 2, .group_of = group_of};
+  ad_optimizer *optimizer;
+  assert_int_equal(ad_optimizer_create_groups(g->read, specs, 3, &setup, &optimizer), AD_OK);
+  return optimizer;
+}
+
+static void each_group_has_its_own_optimizer_and_rate(void **state) {
+  grouped *g = open_grouped();
+  ad_optimizer *optimizer = create_grouped(g, NULL);
+  reference first = {.param = 1}, third = {.param = 3};
+  double sgd = 2, momentum = 0;
+  for (int t = 1; t <= 3; t++) {
+    const double rates[] = {0.125, 0.01 * t};
+    assert_int_equal(ad_optimizer_step_rates(optimizer, g->write, g->given, rates, 1), AD_OK);
+    reference_step(&first, 0.5, t, rates[1], 0.5);
+    reference_step(&third, 0.25, t, rates[1], 0.5);
+    momentum = 0.5 * momentum - 2;
+    sgd -= rates[0] * momentum;
+  }
+  assert_true(fabs(g->values[0] - first.param) < 1e-14 && fabs(g->values[2] - third.param) < 1e-14);
+  assert_true(g->values[1] == sgd);
+  assert_null(ad_optimizer_state(optimizer, 1, 1));
+  assert_non_null(ad_optimizer_state(optimizer, 2, 1));
+  assert_int_equal(ad_optimizer_bytes(optimizer), 5 * sizeof(double));
+  ad_optimizer_destroy(optimizer);
+  ad_mesh_destroy(g->w.mesh);
+}
+
+static void a_frozen_parameter_has_no_state_and_stays(void **state) {
+  grouped *g = open_grouped();
+  ad_param_spec specs[3] = {
+      [0] = {.size = sizeof *specs}, [1] = {.size = sizeof *specs}, [2] = {.size = sizeof *specs}};
+  specs[0].frozen = 1;
+  specs[2].decays = 0;
+  ad_optimizer *optimizer = create_grouped(g, specs);
+  g->given[0] = NULL;
+  assert_int_equal(ad_optimizer_step(optimizer, g->write, g->given, 0.125, 1), AD_OK);
+  reference third = {.param = 3};
+  reference_step(&third, 0.25, 1, 0.125, 0);
+  assert_true(g->values[0] == 1 && g->values[1] == 2.25 && fabs(g->values[2] - third.param) < 1e-14);
+  assert_null(ad_optimizer_state(optimizer, 0, 0));
+  assert_int_equal(ad_optimizer_bytes(optimizer), 3 * sizeof(double));
+  ad_optimizer_destroy(optimizer);
+  ad_mesh_destroy(g->w.mesh);
+}
+
+static void decays_all_means_all(void **state) {
+  world w = open_world("dp_shard=1", AD_R);
+  for (int all = 0; all < 2; all++) {
+    double value = 1;
+    ad_array param = array_of(&w, AD_F64, &value, 1);
+    const ad_array *read = &param;
+    ad_param_spec spec = {.size = sizeof spec, .decays = 0};
+    ad_optimizer_options options = {.size = sizeof options, .weight_decay = 0.5, .decays_all = all};
+    ad_optimizer *optimizer;
+    assert_int_equal(ad_optimizer_create(&read, &spec, 1, &options, &optimizer), AD_OK);
+    step_of(optimizer, &param, NULL, 0.5, 1);
+    assert_true(value == (all ? 0.75 : 1));
+    ad_optimizer_destroy(optimizer);
+  }
+  ad_mesh_destroy(w.mesh);
+}
+
+/* A parameter whose states begin anew after 7 steps takes the steps that a new optimizer would take. */
+static void states_that_begin_later_are_corrected_from_there(void **state) {
+  world w = open_world("dp_shard=1", AD_R);
+  double values[2] = {1, 1}, grad = 0.5;
+  ad_array gradient = array_of(&w, AD_F64, &grad, 1);
+  for (int late = 0; late < 2; late++) {
+    ad_array param = array_of(&w, AD_F64, &values[late], 1);
+    ad_optimizer *optimizer = optimizer_of(&param, 0);
+    assert_int_equal(ad_optimizer_begin_states(optimizer, 0, 7), AD_INVALID);
+    if (late) {
+      assert_int_equal(ad_optimizer_set_steps(optimizer, 7), AD_OK);
+      assert_int_equal(ad_optimizer_begin_states(optimizer, 0, 7), AD_OK);
+      assert_int_equal(ad_optimizer_begin_states(optimizer, 1, 7), AD_INVALID);
+    }
+    for (int t = 0; t < 3; t++) step_of(optimizer, &param, &gradient, 0.01, 1);
+    assert_int_equal(ad_optimizer_steps(optimizer), late ? 10 : 3);
+    ad_optimizer_destroy(optimizer);
+  }
+  assert_true(values[0] == values[1] && values[0] != 1);
+  ad_mesh_destroy(w.mesh);
+}
+
+static void groups_that_do_not_fit_are_refused(void **state) {
+  grouped *g = open_grouped();
+  const size_t beyond[] = {1, 2, 0};
+  ad_optimizer_setup wrong = {.size = sizeof wrong, .groups = two_groups, .group_count = 2, .group_of = beyond};
+  ad_optimizer *none = NULL;
+  assert_int_equal(ad_optimizer_create_groups(g->read, NULL, 3, &wrong, &none), AD_INVALID);
+  assert_says("parameter 1", "group 2");
+  wrong = (ad_optimizer_setup){.size = sizeof wrong, .groups = two_groups};
+  assert_int_equal(ad_optimizer_create_groups(g->read, NULL, 3, &wrong, &none), AD_INVALID);
+  assert_says("group_count");
+  assert_null(none);
+  ad_optimizer *optimizer = create_grouped(g, NULL);
+  const double rates[] = {0.1, NAN};
+  assert_int_equal(ad_optimizer_step_rates(optimizer, g->write, g->given, rates, 1), AD_INVALID);
+  assert_true(g->values[0] == 1 && g->values[1] == 2 && ad_optimizer_steps(optimizer) == 0);
+  ad_optimizer_destroy(optimizer);
+  ad_mesh_destroy(g->w.mesh);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(each_group_has_its_own_optimizer_and_rate),
+      cmocka_unit_test(a_frozen_parameter_has_no_state_and_stays),
+      cmocka_unit_test(decays_all_means_all),
+      cmocka_unit_test(states_that_begin_later_are_corrected_from_there),
+      cmocka_unit_test(groups_that_do_not_fit_are_refused),
       cmocka_unit_test(the_update_follows_the_formula),
       cmocka_unit_test(a_beta_of_zero_is_zero),
       cmocka_unit_test(f32_follows_f64_within_its_rounding),

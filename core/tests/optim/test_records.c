@@ -41,7 +41,7 @@ static const ad_optimizer_record sign = {
     .name = "Sign",
     .options = {{.name = "momentum", .offset = AT(momentum), .fallback = 0.5},
                 {.name = "epsilon", .offset = AT(epsilon)},
-                {.name = "nesterov", .offset = AT(nesterov), .is_flag = 1, .needs = AT(epsilon)},
+                {.name = "nesterov", .offset = AT(nesterov), .is_int = 1, .needs = AT(epsilon)},
                 {.name = "weight_decay", .offset = AT(weight_decay)}},
     .states = {{.name = "memory"}, {.name = "count", .needs = AT(epsilon)}},
     .check = check_sign,
@@ -196,7 +196,7 @@ static void every_record_is_whole(void **state) {
     for (const ad_option_record *option = record->options; option->name; option++, options++) {
       assert_true(option->offset > AT(kind) && option->offset < sizeof(ad_optimizer_options));
       assert_ptr_equal(ad_optimizer_option_at(record, option->offset), option);
-      if (option->may_be_zero) assert_true(!option->is_flag && option->fallback != 0);
+      if (option->zero != 0) assert_true(option->fallback != 0);
       check_needs(record, option->needs);
     }
     assert_true(options <= AD_OPTIMIZER_OPTIONS_MAX && ad_optimizer_option_at(record, AT(weight_decay)));

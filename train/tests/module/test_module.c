@@ -185,7 +185,7 @@ static void an_update_moves_masters_values_and_copies(void **state) {
   memcpy(before, ad_module_part(f.module, 0, AD_PART_VALUE)->data, sizeof before);
   leave_gradients(&f);
   gradients_are_of(&f, before);
-  must(ad_module_update(f.module, 0.125, 1));
+  must(ad_module_update(f.module, &(const double){0.125}, 1));
   const float *after = ad_module_part(f.module, 0, AD_PART_VALUE)->data;
   // Adam's first step is the learning rate times the sign of the gradient.
   for (int i = 0; i < ROWS * COLUMNS; i++)
@@ -214,7 +214,7 @@ static void values_arrive_in_a_mirror_and_its_gradients_leave(void **state) {
   must(ad_module_refresh(f.module, AD_VALUES_WRITTEN));
   leave_gradients(&f);
   gradients_are_of(&f, arrived);
-  must(ad_module_update(f.module, 0.125, 1));
+  must(ad_module_update(f.module, &(const double){0.125}, 1));
   assert_memory_equal(ad_module_part(f.module, 0, AD_PART_VALUE)->data, arrived, sizeof arrived);
   assert_memory_equal(ad_module_parameters(f.module)->values[0]->data, arrived, sizeof arrived);
   close_module(&f);
@@ -291,7 +291,7 @@ static int on_a_view(ad_comm *comm, void *context) {
     CHECK(ad_layout_equal(&gradient->layout, &master->layout));
     for (size_t e = 0; e < ad_array_numel(gradient); e++) CHECK(((float *)gradient->data)[e] == (float)sums[i]);
   }
-  CHECK_OK(ad_module_update(module, 0.1, 1));
+  CHECK_OK(ad_module_update(module, &(const double){0.1}, 1));
   ad_module_destroy(module);
   ad_mesh_destroy(mesh);
   ad_mesh_destroy(view);
@@ -373,7 +373,7 @@ static void a_module_without_parameters_takes_its_steps(void **state) {
   f.spec.param_count = f.spec.state_count = 0;
   must(ad_module_create(f.comm, &f.spec, NULL, &f.module));
   must(ad_module_refresh(f.module, AD_MASTERS_WRITTEN));
-  must(ad_module_update(f.module, 1, 1));
+  must(ad_module_update(f.module, &(const double){1}, 1));
   int has = 1;
   must(ad_module_needs_loss_scale(&f.spec, &has));
   assert_false(has);
