@@ -40,7 +40,40 @@ typedef struct ad_update {
 typedef struct ad_update_kernels {
   void (*f32)(const ad_update *update, float *param, void *const *states, const float *grad, size_t n);
   void (*f64)(const ad_update *update, double *param, void *const *states, const double *grad, size_t n);
+  /* In place of these two, of an optimizer that works on whole matrices: `direct` updates the states and, if
+   * `direction` is not NULL, writes the direction; `apply` updates the parameter by what became of the direction. */
+  void (*direct_f32)(const ad_update *update, void *const *states, const float *grad, float *direction, size_t n);
+  void (*direct_f64)(const ad_update *update, void *const *states, const double *grad, double *direction, size_t n);
+  void (*apply_f32)(const ad_update *update, float *param, const float *direction, size_t n);
+  void (*apply_f64)(const ad_update *update, double *param, const double *direction, size_t n);
 } ad_update_kernels;
+
+/* A whole matrix in memory, row-major. */
+typedef struct ad_whole_matrix {
+  void *data;
+  ad_dtype dtype;
+  int64_t rows, cols, stride; /* `stride` elements from the start of one row to that of the next */
+} ad_whole_matrix;
+
+/* The middle of an update on whole matrices. An optimizer that has one first computes a direction from a matrix's
+ * gradient and states, element by element (ad_update_kernels.direct), where the matrix is stored. The directions of a
+ * matrix's shards are brought together on one rank, and `transform` replaces the whole matrix by its result. The shards
+ * of the result go back, and the parameter is updated by them, element by element (`apply`). So states, gradients and
+ * parameters are sharded as those of any optimizer, and the bits do not depend on how they are sharded: whichever rank
+ * has the whole matrix makes the same products of it. No comparison of an update needs a tolerance. */
+typedef struct ad_whole_record {
+  /* Replaces the matrix by its result. update->derived[0] is rate_factor's factor. `scratch` has scratch_bytes bytes
+   * and is 64-byte aligned. The matrix's own alignment must not change the result. */
+  ad_status (*transform)(const ad_update *update, const ad_whole_matrix *matrix, const ad_optimizer_product *product,
+                         void *scratch);
+  size_t (*scratch_bytes)(const ad_optimizer_options *options, ad_dtype dtype, int64_t rows, int64_t cols);
+  /* multiplications and additions of `transform` */
+  double (*operations)(const ad_optimizer_options *options, int64_t rows, int64_t cols);
+  /* the factor of the learning rate for a matrix with `in` and `out` features */
+  double (*rate_factor)(const ad_optimizer_options *options, int64_t in, int64_t out);
+  ad_muon_way (*way)(const ad_optimizer_options *options);
+  int (*is_blockwise)(const ad_optimizer_options *options);
+} ad_whole_record;
 
 typedef struct ad_optimizer_record {
   const char *name; /* name of the optimizer in messages */
@@ -53,6 +86,7 @@ typedef struct ad_optimizer_record {
   /* The loops, indexed by ad_variant. All variants give the same bits. Each element is updated from its own parameter,
    * states and gradient alone, so an update of shards gives the same bits as an update of the full parameter. */
   const ad_update_kernels *kernels[AD_AVX512FP16 + 1];
+  const ad_whole_record *whole; /* NULL: the optimizer works on elements alone */
 } ad_optimizer_record;
 
 /* Returns the optimizer's record, or NULL if there is no such optimizer. */

@@ -78,6 +78,25 @@ typedef struct ad_optimizer_options {
 } ad_optimizer_options;
 typedef struct ad_optimizer ad_optimizer;
 
+/* What computes the products of optimizers that work on whole matrices. `multiply` sets c [m, n] to factor * a [m, k]
+ * b [k, n], plus the contents of c if `adds` is not 0. Matrices are row-major with the given strides; if `a_transposed`
+ * is not 0, element (i, j) of a is a[j * a_stride + i], and so for b. All three matrices have the dtype: AD_F64, AD_F32
+ * or AD_BF16, whose products are summed in f32 or wider. The bits of a product must depend on the dtype, the sizes, the
+ * transpositions and the elements alone. c overlaps neither a nor b. */
+typedef struct ad_optimizer_product {
+  ad_status (*multiply)(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, const void *a,
+                        int64_t a_stride, int a_transposed, const void *b, int64_t b_stride, int b_transposed, int adds,
+                        void *c, int64_t c_stride);
+  void *context;
+} ad_optimizer_product;
+
+/* Where storage divides a matrix into blocks: the rows and columns, above 0 and ascending, at which a block begins. With
+ * it, one process repeats what a distributed run does with the option `blockwise`. */
+typedef struct ad_matrix_cuts {
+  const int64_t *rows, *cols;
+  size_t row_count, col_count;
+} ad_matrix_cuts;
+
 /* Groups of parameters: each group has options of its own, and in every step a learning rate of its own. */
 typedef struct ad_optimizer_setup {
   size_t size;                        /* sizeof(ad_optimizer_setup) */
@@ -86,6 +105,11 @@ typedef struct ad_optimizer_setup {
   /* for each parameter the number of its group, from 0; NULL: all parameters are in group 0. The number of a frozen
    * parameter is not used. */
   const size_t *group_of;
+  /* The rest is for optimizers that work on whole matrices. `comm` brings matrices together; it is needed if there is
+   * such an optimizer, and borrowed. */
+  ad_comm *comm;
+  ad_optimizer_product product; /* `multiply` is NULL: plain loops, right and slow */
+  const ad_matrix_cuts *cuts;   /* for each parameter; copied; NULL: a matrix is one block here */
 } ad_optimizer_setup;
 /* Like ad_optimizer_create, with groups. The setup and its lists are not needed after this call. Also AD_INVALID if a
  * parameter's group does not exist. */
