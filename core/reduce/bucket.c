@@ -1,5 +1,6 @@
 /* Lays gradients out in buckets: chooses which gradients share a bucket, the order of buckets, and their memory. All
- * choices depend only on the list of parameters, so every rank makes the same buckets. */
+ * choices depend only on the list of parameters, so every rank makes the same buckets. Frozen parameters are in no
+ * bucket. */
 #include <string.h>
 #include "array/array.h"
 #include "base/error.h"
@@ -68,7 +69,8 @@ static void sort_by_readiness(ad_reducer *reducer) {
 }
 
 ad_status ad_buckets_build(ad_reducer *reducer) {
-  for (size_t i = reducer->param_count; i-- > 0;) AD_TRY(put_in_bucket(reducer, i));
+  for (size_t i = reducer->param_count; i-- > 0;)
+    if (!reducer->params[i].frozen) AD_TRY(put_in_bucket(reducer, i));
   sort_by_readiness(reducer);
   return AD_OK;
 }

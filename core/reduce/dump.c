@@ -28,7 +28,7 @@ ad_status ad_reducer_dump(ad_reducer *reducer, const char *folder, uint64_t afte
         AD_INVALID,
         "a step of a reducer with `leaves` cannot be dumped, since files have one addend for each microbatch; "
         "dump a reducer without `leaves`; nothing was changed");
-  if (ad_comm_is_dry(reducer->comm) || !reducer->param_count) return AD_OK;
+  if (ad_comm_is_dry(reducer->comm) || !reducer->bucket_count) return AD_OK;  // no rank has a gradient
   ad_dump_destroy(reducer);
   AD_TRY(ad_new(1, &reducer->dump));
   *reducer->dump = (ad_dump){.after = reducer->steps + after, .step = step, .norm = NAN};
@@ -104,8 +104,8 @@ static ad_status copy(const void *values, size_t bytes, void **out) {
  * addend is later computed as the values after the backward minus this copy. */
 static ad_status keep_sum(const ad_reducer *reducer, size_t i) {
   const ad_reduced_param *param = &reducer->params[i];
-  const ad_array *target = ad_bucket_target(&reducer->buckets[param->bucket]);
   if (!param->filled || !ad_reducer_writes_in_place(reducer, i)) return AD_OK;
+  const ad_array *target = ad_bucket_target(&reducer->buckets[param->bucket]);
   return copy(ad_param_in(param, target), param->numel * ad_dtype_size(target->dtype),
               &reducer->dump->params[i].before);
 }

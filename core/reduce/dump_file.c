@@ -208,6 +208,7 @@ static ad_status list_all(dump_file *file) {
   for (size_t i = 0; i < file->reducer->param_count; i++) {
     const ad_reduced_param *param = &file->reducer->params[i];
     const ad_dumped_param *addend = &file->reducer->dump->params[i];
+    if (param->frozen) continue;
     if (file->microbatch == SUMS)
       AD_TRY(list(file, i, param->result.data, param->result.dtype, &param->storage));
     else if (addend->values)

@@ -62,6 +62,7 @@ static ad_status check_param(const ad_reducer *reducer, const ad_reduced_param *
         "parameter `%s` is on mesh \"%s\", but `%s` is on mesh \"%s\"; with leaves all parameters of a reducer "
         "must be on one mesh",
         param->name, ad_mesh_text(mesh), reducer->params[0].name, ad_mesh_text(reducer->params[0].layout.mesh));
+  if (param->frozen) return AD_OK;
   ad_axes other = ad_mesh_named(mesh) & AD_AXES_DP & ~ad_layout_axes_of(&param->layout, AD_R);
   if (other)
     return ad_fail(

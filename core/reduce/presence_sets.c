@@ -1,6 +1,6 @@
 /* Checks that ranks agree on the contents of their buckets: once on the list of parameters, and in every step on the
- * set of parameters that had a gradient. If ranks agree, a check costs one tiny collective. If they differ, more
- * collectives find the difference for the message. */
+ * set of parameters that had a gradient, unless all are frozen. If ranks agree, a check costs one tiny collective. If
+ * they differ, more collectives find the difference for the message. */
 #include <stdio.h>
 #include "array/array.h"
 #include "base/error.h"
@@ -22,25 +22,29 @@ static size_t leaf_words(const ad_reducer *reducer) {
   return ad_reducer_has_leaves(reducer) ? 2 * reducer->param_count : 0;
 }
 
-static int is_known(const ad_reducer *reducer, const ad_mesh *mesh) {
+static ad_presence_set *find_set(const ad_reducer *reducer, const ad_mesh *mesh) {
   for (size_t i = 0; i < reducer->presence_set_count; i++) {
-    if (ad_mesh_equal(reducer->presence_sets[i].group.mesh, mesh)) return 1;
+    if (ad_mesh_equal(reducer->presence_sets[i].group.mesh, mesh)) return &reducer->presence_sets[i];
   }
-  return 0;
+  return NULL;
+}
+
+static ad_status add_set(ad_reducer *reducer, const ad_mesh *mesh) {
+  AD_TRY(ad_grow(&reducer->presence_sets, reducer->presence_set_count, reducer->presence_set_count + 1));
+  ad_presence_set *set = &reducer->presence_sets[reducer->presence_set_count++];
+  set->group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(reducer->comm));
+  if (ad_comm_is_dry(reducer->comm)) return AD_OK;
+  void *words;
+  AD_TRY(ad_comm_alloc(reducer->comm, (WORDS + leaf_words(reducer)) * sizeof *set->words, &words));
+  set->words = words;
+  return AD_OK;
 }
 
 ad_status ad_presence_sets_build(ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->param_count; i++) {
     const ad_mesh *mesh = reducer->params[i].layout.mesh;
-    if (is_known(reducer, mesh)) continue;
-    AD_TRY(ad_grow(&reducer->presence_sets, reducer->presence_set_count, reducer->presence_set_count + 1));
-    ad_presence_set *set = &reducer->presence_sets[reducer->presence_set_count++];
-    set->group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(reducer->comm));
-    if (ad_comm_is_dry(reducer->comm)) continue;
-    void *words;
-    size_t bytes = (WORDS + leaf_words(reducer)) * sizeof *set->words;
-    AD_TRY(ad_comm_alloc(reducer->comm, bytes, &words));
-    set->words = words;
+    if (!find_set(reducer, mesh)) AD_TRY(add_set(reducer, mesh));
+    if (!reducer->params[i].frozen) find_set(reducer, mesh)->trains = 1;
   }
   return AD_OK;
 }
@@ -134,7 +138,8 @@ static const ad_reduced_param *entry_param(const ad_reducer *reducer, const ad_p
 static void describe_param(const ad_reduced_param *param, ad_text *text) {
   char shape[96], layout[160], storage[160];
   const ad_precision_policy *policy = &param->policy;
-  ad_text_add(text, "`%s` %s layout \"%s\" storage \"%s\" param %s grad %s%s reduce %s accumulate %s", param->name,
+  ad_text_add(text, "`%s` %s%s layout \"%s\" storage \"%s\" param %s grad %s%s reduce %s accumulate %s", param->name,
+              param->frozen ? "frozen " : "",
               ad_shape_print(&param->shape, shape, sizeof shape),
               ad_layout_print(&param->layout, layout, sizeof layout),
               ad_layout_print(&param->storage, storage, sizeof storage), ad_dtype_name(policy->param),
@@ -316,7 +321,7 @@ static ad_status take_leaves(ad_reducer *reducer, const ad_presence_set *set) {
 ad_status ad_presence_sets_post(ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->presence_set_count; i++) {
     ad_presence_set *set = &reducer->presence_sets[i];
-    if (!set->words || set->posted) continue;
+    if (!set->words || !set->trains || set->posted) continue;
     if (ad_reducer_has_leaves(reducer))
       AD_TRY(post_leaves(reducer, set));
     else
@@ -387,7 +392,7 @@ ad_status ad_presence_sets_wait(ad_reducer *reducer) {
   ad_status first = AD_OK;
   for (size_t i = 0; i < reducer->presence_set_count; i++) {
     ad_presence_set *set = &reducer->presence_sets[i];
-    if (!set->words) continue;
+    if (!set->words || !set->trains) continue;
     set->posted = 0;
     AD_TRY(ad_comm_wait(reducer->comm, &set->request));
     if (ad_reducer_has_leaves(reducer))

@@ -103,9 +103,10 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
   param->gradient = ad_layout_dual(&spec->layout);
   param->policy = spec->policy;
   param->lasting = spec->lasting;
+  param->frozen = spec->frozen;
   ad_status status = ad_precision_policy_complete(&param->policy);
   if (status) return ad_fail_in(status, "parameter `%s`", spec->name);
-  ad_inject(AD_INJECT_POLICY, &param->policy);
+  if (!param->frozen) ad_inject(AD_INJECT_POLICY, &param->policy);
   int64_t rank = ad_comm_rank(reducer->comm);
   if (!ad_mesh_has_rank(spec->layout.mesh, rank)) {
     return ad_fail(
@@ -140,9 +141,10 @@ static ad_status build_reducer(ad_reducer *reducer, const ad_param_spec *params,
   for (size_t i = 0; i < count; i++) {
     AD_TRY(check_spec(&params[i]));
     reducer->param_count++;
-    reducer->results[i] = &reducer->params[i].result;
     AD_TRY(take_param(reducer, &params[i], &reducer->params[i]));
-    reducer->names[i] = reducer->params[i].name;
+    if (params[i].frozen) continue;
+    reducer->results[reducer->result_count] = &reducer->params[i].result;
+    reducer->names[reducer->result_count++] = reducer->params[i].name;
   }
   AD_TRY(ad_buckets_build(reducer));
   if (ad_reducer_has_leaves(reducer)) AD_TRY(ad_leaves_deal(reducer));
@@ -359,6 +361,14 @@ ad_status ad_reducer_begin_leaf_at(ad_reducer *reducer, ad_sync sync, int64_t le
   return done(reducer, by, begin_microbatch(reducer, sync));
 }
 
+static ad_status check_trains(const ad_reduced_param *param, ad_caller by) {
+  if (!param->frozen) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s: ad_reducer_%s was called for `%s`, which is frozen and has no gradient; leave the parameter out, "
+                 "or create the reducer with `frozen` 0 in its spec; nothing was changed",
+                 by.site, by.call, param->name);
+}
+
 static ad_status check_param(const ad_reducer *reducer, size_t param, ad_caller by) {
   AD_TRY(need_state(reducer, AD_IN_MICROBATCH, by, "outside a microbatch"));
   if (param >= reducer->param_count) {
@@ -367,6 +377,7 @@ static ad_status check_param(const ad_reducer *reducer, size_t param, ad_caller 
         "%s: ad_reducer_%s was called for parameter %zu, but the reducer has %zu parameters, numbered from 0", by.site,
         by.call, param, reducer->param_count);
   }
+  AD_TRY(check_trains(&reducer->params[param], by));
   if (!reducer->params[param].arrived) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s: ad_reducer_%s was called for `%s`, whose gradient was already added in this microbatch; if the "
@@ -595,8 +606,11 @@ static ad_status check_step(const ad_reducer *reducer, const ad_array *const *gr
                    "parameter has no gradient",
                    by.site, reducer->param_count);
   }
-  for (size_t i = 0; i < reducer->param_count; i++)
-    if (grads[i]) AD_TRY(check_given(reducer, i, grads[i], by.site));
+  for (size_t i = 0; i < reducer->param_count; i++) {
+    if (!grads[i]) continue;
+    AD_TRY(check_trains(&reducer->params[i], by));
+    AD_TRY(check_given(reducer, i, grads[i], by.site));
+  }
   return AD_OK;
 }
 
@@ -619,7 +633,8 @@ ad_array ad_reducer_describe(const ad_reducer *reducer, size_t param) {
 }
 
 const ad_array *ad_reducer_gradient(const ad_reducer *reducer, size_t param) {
-  return ad_has(param, reducer->param_count, __func__, "parameter") ? &reducer->params[param].result : NULL;
+  if (!ad_has(param, reducer->param_count, __func__, "parameter") || reducer->params[param].frozen) return NULL;
+  return &reducer->params[param].result;
 }
 
 int ad_reducer_is_absent(const ad_reducer *reducer, size_t param) {
@@ -633,11 +648,11 @@ ad_status ad_reducer_norm_at(ad_reducer *reducer, const ad_group *group, double 
   AD_TRY(check_reducer(reducer, by));
   AD_NEED(group, out);
   if (ad_reducer_has_leaves(reducer)) {
-    AD_TRY(ad_exact_square_sums(reducer->comm, group, reducer->results, reducer->names, reducer->param_count, by.site,
+    AD_TRY(ad_exact_square_sums(reducer->comm, group, reducer->results, reducer->names, reducer->result_count, by.site,
                                 &exact, NULL, 1));
     sum = ad_exact_value(&exact);
   } else {
-    AD_TRY(ad_square_sums(reducer->comm, group, reducer->results, reducer->names, reducer->param_count, by.site, &sum,
+    AD_TRY(ad_square_sums(reducer->comm, group, reducer->results, reducer->names, reducer->result_count, by.site, &sum,
                           NULL, 1));
   }
   *out = sqrt(sum);

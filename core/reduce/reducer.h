@@ -13,6 +13,7 @@ typedef struct ad_reduced_param {
   ad_layout layout, storage, gradient;  // gradient: the dual of layout
   ad_precision_policy policy;
   int lasting;
+  int frozen;            // 1: the parameter has no gradient, and is in no bucket
   size_t bucket;         // index of the bucket in which the gradient is packed
   size_t offset, numel;  // this rank's part of the full gradient: offset in the bucket, size; in elements
   ad_segment segment;    // this rank's part of the full gradient, in rows
@@ -138,6 +139,7 @@ typedef struct ad_presence_set {
   int64_t *words;  // the numbers that ranks compare, in comm memory; NULL on backend dry
   ad_request request;
   int posted;
+  int trains;  // 1: some parameter of the mesh is not frozen, so that there are gradients to compare
 } ad_presence_set;
 
 typedef enum ad_reducer_state {
@@ -165,9 +167,11 @@ struct ad_reducer {
   char *prefix;  // text before parameters' names in messages; may be ""
   char *files;   // prefix of the names of a dump's files
   ad_reduced_param *params;
-  const ad_array **results;  // each parameter's summed gradient, for the norm; `names` has each parameter's name
-  const char **names;
   size_t param_count;
+  // the summed gradient of each parameter that is not frozen, and that parameter's name, for the norm
+  const ad_array **results;
+  const char **names;
+  size_t result_count;
   ad_bucket *buckets;  // in launch order
   size_t bucket_count;
   ad_window *windows;

@@ -71,7 +71,8 @@ static ad_status take_param(ad_store *store, const ad_param_spec *spec, ad_store
   if (status) return ad_fail_in(status, "parameter `%s`", spec->name);
   ad_dtype compute = compute_dtype(store, spec);
   AD_TRY(ad_copy_string(spec->name, &param->name));
-  param->has_master = !ad_dtype_is_wide(policy.param);
+  param->frozen = spec->frozen;
+  param->has_master = !param->frozen && !ad_dtype_is_wide(policy.param);
   param->is_gathered = policy.param != compute || !ad_layout_equal(&spec->layout, &spec->storage);
   param->compute = ad_array_describe(store->comm, compute, &spec->shape, &spec->layout);
   AD_TRY(find_own_part(store, spec, param));
@@ -275,12 +276,12 @@ ad_status ad_store_refresh(ad_store *store, ad_written written) {
   AD_NEED(store);
   if (store->in_pass)
     return ad_fail(AD_INVALID, "ad_store_refresh was called inside a pass; call ad_store_end_pass first");
-  if (written != AD_VALUES_WRITTEN && written != AD_MASTERS_WRITTEN)
-    return ad_fail(
-        AD_INVALID,
-        "ad_store_refresh was called with `written` %d, but `written` must be AD_VALUES_WRITTEN or AD_MASTERS_WRITTEN",
-        (int)written);
-  int from_master = written == AD_MASTERS_WRITTEN;
+  if ((unsigned)written > AD_MASTERS_UPDATED)
+    return ad_fail(AD_INVALID,
+                   "ad_store_refresh was called with `written` %d, but `written` must be AD_VALUES_WRITTEN, "
+                   "AD_MASTERS_WRITTEN or AD_MASTERS_UPDATED",
+                   (int)written);
+  int from_master = written != AD_VALUES_WRITTEN;
   for (size_t i = 0; i < store->param_count; i++) {
     ad_stored *param = &store->params[i];
     if (!param->has_master || !param->value.data) continue;
@@ -288,7 +289,7 @@ ad_status ad_store_refresh(ad_store *store, ad_written written) {
     const ad_array *to = from_master ? &param->value : &param->master;
     ad_cast(to->data, to->dtype, from->data, from->dtype, ad_array_numel(to));
   }
-  return store->options.releases ? AD_OK : ad_window_refill(store);
+  return store->options.releases ? AD_OK : ad_window_refill(store, written == AD_MASTERS_UPDATED);
 }
 
 ad_status ad_store_begin_pass(ad_store *store, ad_pass pass) {

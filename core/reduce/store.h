@@ -7,6 +7,7 @@ typedef struct ad_stored {
   char *name;
   ad_array value, master, compute;
   int has_master;   // 1: the parameter has an f32 master of its own; 0: its value is the master
+  int frozen;       // 1: no optimizer updates the parameter, so it has no master of its own
   int is_gathered;  // 1: `compute` is a gathered copy; 0: `compute` is the value itself
   size_t unit, kind;
   size_t start;      // offset of the parameter's copy in the memory for copies of its kind (ad_copy_kind), in elements
@@ -61,7 +62,8 @@ struct ad_store {
 /* window.c: makes the slots for full copies. */
 ad_status ad_window_create(ad_store *store) AD_CHECKED;
 void ad_window_destroy(ad_store *store);
-ad_status ad_window_refill(ad_store *store) AD_CHECKED; /* gathers every unit into a slot of its own */
+/* Gathers every unit into a slot of its own; with `updated` 1, not units of frozen parameters alone. */
+ad_status ad_window_refill(ad_store *store, int updated) AD_CHECKED;
 ad_status ad_window_acquire(ad_store *store, size_t unit) AD_CHECKED;
 void ad_window_release(ad_store *store, size_t unit);
 ad_status ad_window_gather_ahead(ad_store *store, int64_t from)

@@ -194,10 +194,19 @@ static void set_copies(ad_store *store, const ad_copy_slot *slot, void *const *m
   }
 }
 
-ad_status ad_window_refill(ad_store *store) {
+/* Returns 1 if all parameters of the unit are frozen, so that no update changes a copy of them. */
+static int is_frozen(const ad_store *store, size_t unit) {
+  for (size_t i = store->unit_starts[unit]; i < store->unit_starts[unit + 1]; i++)
+    if (!store->params[store->by_unit[i]].frozen) return 0;
+  return 1;
+}
+
+ad_status ad_window_refill(ad_store *store, int updated) {
   for (size_t i = 0; i < store->slot_count; i++) store->slots[i].released_at = store->gathers;
-  for (size_t i = 0; i < store->slot_count; i++) AD_TRY(gather(store, &store->slots[i], i));
+  for (size_t i = 0; i < store->slot_count; i++)
+    if (!updated || !is_frozen(store, i)) AD_TRY(gather(store, &store->slots[i], i));
   for (size_t i = 0; i < store->slot_count; i++) {
+    if (updated && is_frozen(store, i)) continue;
     AD_TRY(wait_for(store, &store->slots[i]));
     set_copies(store, &store->slots[i], store->slots[i].memory);
   }

@@ -77,8 +77,8 @@ typedef struct ad_reducer_options {
 typedef struct ad_reducer ad_reducer;
 /* Creates a reducer. Local: every rank creates its own, with the same parameters in the same order. (In the first step
  * the ranks compare a hash of their parameters; if they differ, the error names the parameter.) Buckets are filled in
- * reverse order of the parameters. Borrows comm and the meshes. AD_TYPE if there is no path from a gradient's layout to
- * its storage. */
+ * reverse order of the parameters; frozen ones are in none, and `add` and `target` refuse them. Borrows comm and the
+ * meshes. AD_TYPE if there is no path from a gradient's layout to its storage. */
 AD_API AD_CHECKED ad_status ad_reducer_create(ad_comm *comm, const ad_param_spec *params, size_t count,
                                               const ad_reducer_options *options, ad_reducer **out);
 AD_API void ad_reducer_destroy(ad_reducer *reducer);
@@ -131,8 +131,8 @@ AD_API AD_CHECKED ad_status ad_reducer_finish_at(ad_reducer *reducer, const char
  * NULL if it is absent. All gradients are checked before the first one is submitted. */
 #define ad_reducer_step(...) ad_reducer_step_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_step_at(ad_reducer *reducer, const ad_array *const *grads, const char *site);
-/* The summed gradient, in the storage layout and the accumulate dtype, without scale. Valid after finish until the next
- * begin_microbatch. Owned by the reducer. */
+/* The summed gradient, in the storage layout and the accumulate dtype, without scale; NULL if the parameter is frozen.
+ * Valid after finish until the next begin_microbatch. Owned by the reducer. */
 AD_API const ad_array *ad_reducer_gradient(const ad_reducer *reducer, size_t param);
 /* Returns 1 if no gradient of the parameter came in any microbatch of the step; with leaves, in any leaf of any rank. */
 AD_API int ad_reducer_is_absent(const ad_reducer *reducer, size_t param);

@@ -379,7 +379,15 @@ static void ranks_that_share_no_reduction_must_agree_too(void **state) {
     run_ranks(4, differ_along_another_axis, &differs_in_list);
 }
 
-typedef enum difference { OTHER_NAME, OTHER_SHAPE, OTHER_POLICY, OTHER_COUNT, OTHER_BUCKETS, DIFFERENCES } difference;
+typedef enum difference {
+  OTHER_NAME,
+  OTHER_SHAPE,
+  OTHER_POLICY,
+  OTHER_COUNT,
+  OTHER_BUCKETS,
+  OTHER_FROZEN,
+  DIFFERENCES
+} difference;
 
 static int differing_lists(ad_comm *comm, void *context) {
   difference what = *(const difference *)context;
@@ -387,12 +395,14 @@ static int differing_lists(ad_comm *comm, void *context) {
                                          {"rank 2", "[4, 3]"},
                                          {"rank 2", "grad f32"},
                                          {"rank 2", "parameter 4", "head"},
-                                         {"rank 2", "bucket_bytes 77"}};
+                                         {"rank 2", "bucket_bytes 77"},
+                                         {"rank 2", "query"}};
   model m;
   int odd_one = ad_comm_rank(comm) == 2;
   open_model(&m, comm, "dp_replicate=3 dp_shard=1", AD_F64);
   if (odd_one && what == OTHER_NAME) m.params[2].name = "key";
   if (odd_one && what == OTHER_SHAPE) m.params[2].shape.dim[1] = 3;
+  if (odd_one && what == OTHER_FROZEN) m.params[2].frozen = 1;
   if (odd_one && what == OTHER_POLICY) m.params[2].policy.grad = AD_F32;
   if (odd_one && what == OTHER_POLICY) m.params[2].policy.reduce = AD_F64;
   ad_reducer_options options = {.size = sizeof options, .bucket_bytes = odd_one && what == OTHER_BUCKETS ? 77 : 100};
