@@ -71,6 +71,28 @@ def xxh64(data):
     return h ^ h >> 32
 
 
+def permuted(key, n, x):
+    """Return x's place in the permutation of data.h: a generalised Feistel network with cycle walking."""
+    a = math.isqrt(n - 1) + 1 if n > 1 else 1
+    b = -(-n // a)
+
+    def below(most, turn, of):
+        return most * random_bits(key, turn, of) >> 64
+    while True:
+        left, right = divmod(x, b)
+        for turn in range(0, 8, 2):
+            left = (left + below(a, turn, right)) % a
+            right = (right + below(b, turn + 1, left)) % b
+        x = left * b + right
+        if x < n:
+            return x
+
+
+def window_of(seed, sample, windows):
+    """Return which of the windows of the token files is this sample (data.h)."""
+    return permuted(random_bits(seed, xxh64(b"tokens"), sample // windows), windows, sample % windows)
+
+
 def check_random_numbers():
     """Check published answers: kat_vectors of Random123, and hashes that the xxhash package prints."""
     assert philox4x32((0,) * 4, (0,) * 2) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]

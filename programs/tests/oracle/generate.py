@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.numpy import save_file
 
-from draws import check_random_numbers, random_bits, xxh64
+from draws import check_random_numbers, random_bits, window_of, xxh64
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -149,7 +149,7 @@ def files_of(paths):
 def texts_of(data):
     """Return the bytes to train on and the validation bytes, which are the last fraction of each file."""
     train, held = b"", b""
-    for path in files_of(data["text"]):
+    for path in files_of(data.get("text", [])):
         content = path.read_bytes()
         kept = math.floor(len(content) * data["validation"])
         train += content[:len(content) - kept]
@@ -181,6 +181,18 @@ def batch_of(data, train, text, stream, step):
         counted = counted_of(data, sample)
         targets[sample, :counted] = window[1:1 + counted]
     return tokens, targets
+
+
+def windows_of(tokens, mask, seq, train, step):
+    """Return a step's batch of token files: each window of seq tokens that has a target for its last one is a sample, as
+    often as every other. Targets that the mask leaves out are -1.
+    """
+    windows = (len(tokens) - 1) // seq
+    samples = range(step * train["global_batch"], (step + 1) * train["global_batch"])
+    begins = [window_of(train["seed"], sample, windows) * seq for sample in samples]
+    inputs, targets = (np.stack([tokens[at + by:at + by + seq] for at in begins]).astype(np.int32) for by in (0, 1))
+    counts = np.stack([mask[at + 1:at + 1 + seq] for at in begins])
+    return {"tokens": inputs, "targets": np.where(counts, targets, -1).astype(np.int32)}
 
 
 # ---- model ----

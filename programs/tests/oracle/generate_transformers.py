@@ -6,7 +6,6 @@ are generate.py's. Transformers computes some things in f32 whatever the model's
 routers. `Lifted` turns every f32 that its code asks for into f64, so that nothing is rounded there; if the package's
 own f32 results differ from that by more than f32's error, the generator stops. README.md says how to start it.
 """
-import math
 import shutil
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from draws import random_bits, xxh64
-from generate import FIXTURES, ROOT, STEPS, Gpt, flow, prepare, section, train_case
+from generate import FIXTURES, ROOT, STEPS, Gpt, flow, prepare, section, train_case, windows_of
 from safetensors.numpy import save_file
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
@@ -177,27 +176,6 @@ def tokens_of(name):
     return tokens, mask
 
 
-def permuted(key, n, x):
-    """The permutation of data.h: a generalised Feistel network with cycle walking."""
-    a = math.isqrt(n - 1) + 1 if n > 1 else 1
-    b = -(-n // a)
-
-    def below(most, turn, of):
-        return most * random_bits(key, turn, of) >> 64
-    while True:
-        left, right = divmod(x, b)
-        for turn in range(0, 8, 2):
-            left = (left + below(a, turn, right)) % a
-            right = (right + below(b, turn + 1, left)) % b
-        x = left * b + right
-        if x < n:
-            return x
-
-
-def window_of(seed, sample):
-    return permuted(random_bits(seed, xxh64(b"tokens"), sample // WINDOWS), WINDOWS, sample % WINDOWS)
-
-
 # ---- training ----
 
 class Transformers(Gpt):
@@ -242,12 +220,7 @@ class Transformers(Gpt):
         return model
 
     def batch(self, step, validation=False):
-        samples = range(step * self.train["global_batch"], (step + 1) * self.train["global_batch"])
-        begins = [window_of(self.train["seed"], sample) * SEQ for sample in samples]
-        tokens = np.stack([self.tokens[at:at + SEQ] for at in begins]).astype(np.int32)
-        targets = np.stack([self.tokens[at + 1:at + 1 + SEQ] for at in begins]).astype(np.int32)
-        counts = np.stack([self.mask[at + 1:at + 1 + SEQ] for at in begins])
-        return {"tokens": tokens, "targets": np.where(counts, targets, -1).astype(np.int32)}
+        return windows_of(self.tokens, self.mask, self.data["seq"], self.train, step)
 
     def is_real(self, tokens):
         """Return which tokens take part in attention: padding does not. For a mixture of experts all do, since the
