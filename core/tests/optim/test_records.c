@@ -30,7 +30,7 @@ enum { SIGN = AD_OPTIMIZER_COUNT, NUMEL = 1031, STEPS = 5 };
   }
 SIGN_LOOP(sign_f32, float)
 SIGN_LOOP(sign_f64, double)
-static const ad_update_kernels sign_kernels = {sign_f32, sign_f64};
+static const ad_update_kernels sign_kernels = {.f32 = sign_f32, .f64 = sign_f64};
 
 static ad_status check_sign(const ad_optimizer_options *options) { return options->momentum < 1 ? AD_OK : AD_INVALID; }
 
