@@ -1,6 +1,5 @@
 /* Checks keys that depend on each other: common keys here, a program's keys by functions of the program's record. The
  * ranges of single values are in the schema. */
-#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -216,23 +215,12 @@ static void check_compute(ad_reading *r) {
           ad_dtype_name(residual));
 }
 
-/* Returns where an element of a list is written; its line may differ from that of the list's key. */
-
-/* Returns where an element of a list is written; this may be on a line of its own. */
-static ad_recipe_place element_place(const ad_reading *r, const char *path, size_t index) {
-  const ad_schema_entry *entry = ad_schema_find(&r->schema, path);
-  const ad_node *node = entry ? r->nodes[entry - r->schema.entries] : NULL;
-  if (!node || node->kind != AD_NODE_LIST) return ad_reading_place(r, path);
-  const ad_node *element = node->children;
-  while (element && index--) element = element->next;
-  return element ? element->place : node->place;
-}
-
 /* Returns where a key that a program names is written: the element for "data.text[1]", the key for "data.text". */
 static ad_recipe_place take_place(const ad_reading *r, const char *key, char path[PATH_SIZE]) {
   ad_text text = ad_text_on(path, PATH_SIZE);
   ad_text_add(&text, "%.*s", (int)strcspn(key, "["), key);
-  return key[text.used] ? element_place(r, path, strtoul(key + text.used + 1, NULL, 10)) : ad_reading_place(r, path);
+  return key[text.used] ? ad_reading_element_place(r, path, strtoul(key + text.used + 1, NULL, 10))
+                        : ad_reading_place(r, path);
 }
 
 /* Adds a complaint (of the program, or of another check) to the recipe's errors. */
@@ -250,37 +238,6 @@ static void complain(void *context, const char *key, ad_status status, const cha
 }
 
 static ad_complaints complaints_of(ad_reading *r) { return (ad_complaints){complain, r}; }
-
-static int some_param_matches(const ad_program *program, const char *pattern) {
-  char name[AD_PROGRAM_NAME_SIZE];
-  for (size_t m = 0; m < ad_program_module_count(program); m++)
-    for (size_t i = 0; i < ad_program_module(program, m)->param_count; i++)
-      if (!fnmatch(pattern, ad_program_param_name(program, m, i, name, sizeof name), 0)) return 1;
-  return 0;
-}
-
-/* Writes "embedding.weight to final.norm.weight", as examples of parameter names, and returns buffer. */
-static const char *some_names(const ad_program *program, char *buffer, size_t size) {
-  char first[AD_PROGRAM_NAME_SIZE] = "", last[AD_PROGRAM_NAME_SIZE] = "";
-  for (size_t m = 0; m < ad_program_module_count(program); m++) {
-    size_t count = ad_program_module(program, m)->param_count;
-    if (!count) continue;
-    if (!*first) ad_program_param_name(program, m, 0, first, sizeof first);
-    ad_program_param_name(program, m, count - 1, last, sizeof last);
-  }
-  snprintf(buffer, size, "%s to %s", first, last);
-  return buffer;
-}
-
-static void check_patterns(ad_reading *r, const ad_program *program) {
-  char names[2 * AD_PROGRAM_NAME_SIZE + 4];
-  for (size_t i = 0; i < r->recipe->precision.override_count; i++) {
-    const char *pattern = r->recipe->precision.overrides[i].pattern;
-    if (!some_param_matches(program, pattern))
-      WRONG(r, "precision.overrides", "the pattern \"%s\" matches no parameter; the parameters are %s", pattern,
-            some_names(program, names, sizeof names));
-  }
-}
 
 /* Adds the library's last error to the recipe's errors. AD_MEMORY is returned instead. */
 static ad_status take_failure(ad_reading *r, const char *path, ad_status status) {
@@ -318,7 +275,7 @@ static void check_leaf_sums(ad_reading *r, const ad_program *program) {
     char name[AD_PROGRAM_NAME_SIZE];
     ad_precision_policy policy, whole = r->recipe->precision.policy;
     ad_program_param_name(program, 0, i, name, sizeof name);
-    if (ad_recipe_precision_policy(r->recipe, name, &policy)) return;  // reported by ad_recipe_specify
+    if (ad_recipe_precision_policy(r->recipe, name, &policy)) return;  // reported by check_policies
     if (ad_recipe_complete(r->recipe, &whole)) return;
     if (policy.reduce == policy.accumulate) continue;
     WRONG(r, "train.leaves",
@@ -338,21 +295,19 @@ static void find_scattered(ad_recipe *recipe, const ad_program *program) {
   }
 }
 
-/* If there are no errors so far, creates the program, and checks its names, dtypes and leaves. Each override is valid
- * by itself here, but several that match one parameter may contradict each other. */
+/* If there are no errors so far, creates the program, and checks what depends on its parameters. */
 static ad_status check_made(ad_reading *r, const ad_comm *comm) {
   ad_program *program;
   if (r->errors.status) return AD_OK;
   ad_status status = ad_recipe_declare(r->recipe, comm, 0, &program);
   if (status) return take_failure(r, "model", status);
-  check_patterns(r, program);
+  ad_patterns_check(r, program, ad_recipe_overrides(r->recipe), "precision.overrides", NULL);
+  ad_recipe_warn_of_overrides(r->recipe, program);
   check_evaluated(r, program);
   check_leaf_sums(r, program);
   find_scattered(r->recipe, program);
-  status = ad_recipe_specify(r->recipe, program, 0);
-  if (status) status = take_failure(r, "precision.overrides", status);
   ad_program_destroy(program);
-  return status;
+  return AD_OK;
 }
 
 /* Checks views and prompts, and calls the program's own checks of its options. */

@@ -31,17 +31,73 @@ ad_status ad_recipe_complete(const ad_recipe *recipe, ad_precision_policy *polic
   return AD_OK;
 }
 
+ad_patterns ad_recipe_overrides(const ad_recipe *recipe) {
+  return (ad_patterns){recipe->precision.overrides, sizeof *recipe->precision.overrides,
+                       recipe->precision.override_count};
+}
+
 ad_status ad_recipe_precision_policy(const ad_recipe *recipe, const char *param, ad_precision_policy *out) {
   AD_NEED(recipe, param, out);
+  ad_precision_policy policy = recipe->precision.policy;
+  size_t first = ad_pattern_first(ad_recipe_overrides(recipe), param);
+  if (first < recipe->precision.override_count)
+    policy = ad_precision_policy_merge(policy, recipe->precision.overrides[first].policy);
+  AD_TRY(ad_recipe_complete(recipe, &policy));
+  *out = policy;
+  return AD_OK;
+}
+
+/* ---- overrides as earlier versions understood them ---- */
+
+/* Sets *out to the parameter's policy if all overrides that match were merged, each over those before it. Returns 0 if
+ * that policy contradicts itself. */
+static int merge_all(const ad_recipe *recipe, const char *param, ad_precision_policy *out) {
   ad_precision_policy policy = recipe->precision.policy;
   for (size_t i = 0; i < recipe->precision.override_count; i++) {
     const ad_recipe_override *override = &recipe->precision.overrides[i];
     if (!fnmatch(override->pattern, param, 0)) policy = ad_precision_policy_merge(policy, override->policy);
   }
-  ad_status status = ad_recipe_complete(recipe, &policy);
-  if (status) return ad_fail_in(status, "%s: the precision of parameter `%s` is wrong", recipe->path, param);
   *out = policy;
-  return AD_OK;
+  return !ad_recipe_complete(recipe, out);
+}
+
+static int policies_equal(const ad_precision_policy *a, const ad_precision_policy *b) {
+  return a->param == b->param && a->grad == b->grad && a->raw == b->raw && a->reduce == b->reduce &&
+         a->accumulate == b->accumulate;
+}
+
+static const char *print_policy(const ad_precision_policy *policy, char *buffer, size_t size) {
+  ad_text text = ad_text_on(buffer, size);
+  ad_text_add(&text, "{param: %s, grad: %s, reduce: %s, accumulate: %s}", ad_dtype_name(policy->param),
+              policy->raw ? "raw" : ad_dtype_name(policy->grad), ad_dtype_name(policy->reduce),
+              ad_dtype_name(policy->accumulate));
+  return buffer;
+}
+
+/* Returns 1, with both policies, if this parameter had another policy while all overrides that match were merged. */
+static int has_changed(const ad_recipe *recipe, const char *param, ad_precision_policy *now, ad_precision_policy *was) {
+  return !ad_recipe_precision_policy(recipe, param, now) && merge_all(recipe, param, was) && !policies_equal(now, was);
+}
+
+void ad_recipe_warn_of_overrides(const ad_recipe *recipe, const ad_program *program) {
+  char name[AD_PROGRAM_NAME_SIZE], first[AD_PROGRAM_NAME_SIZE] = "", now_text[96] = "", was_text[96] = "";
+  ad_precision_policy now, was;
+  size_t count = 0;
+  for (size_t m = 0; m < ad_program_module_count(program); m++) {
+    for (size_t i = 0; i < ad_program_module(program, m)->param_count; i++) {
+      ad_program_param_name(program, m, i, name, sizeof name);
+      if (!has_changed(recipe, name, &now, &was) || count++) continue;
+      memcpy(first, name, sizeof first);
+      print_policy(&now, now_text, sizeof now_text);
+      print_policy(&was, was_text, sizeof was_text);
+    }
+  }
+  if (count)
+    ad_log(AD_LOG_WARNING,
+           "%s: precision.overrides: only the first pattern that matches a parameter counts. So %zu parameters, the "
+           "first of them `%s`, have other dtypes than in earlier versions, which merged all patterns that match: %s "
+           "instead of %s",
+           recipe->path, count, first, now_text, was_text);
 }
 
 ad_layout ad_recipe_storage(const ad_recipe *recipe, const ad_param_spec *spec) {

@@ -3,6 +3,7 @@
 #ifndef RECIPE_PRECISION_POLICY_H
 #define RECIPE_PRECISION_POLICY_H
 #include "addend/recipe.h"
+#include "recipe/patterns.h"
 
 /* Returns `base` with the fields that are set in `over`. A field that is 0 in `over` is not set. */
 ad_precision_policy ad_precision_policy_merge(ad_precision_policy base, ad_precision_policy over);
@@ -18,6 +19,10 @@ ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_dty
 /* Sets the storage and the precision policy of every parameter. If `dtype` is not 0, all dtypes of all policies become
  * `dtype`. */
 ad_status ad_recipe_specify(const ad_recipe *recipe, ad_program *program, ad_dtype dtype) AD_CHECKED;
+/* Returns the patterns of precision.overrides. */
+ad_patterns ad_recipe_overrides(const ad_recipe *recipe);
+/* Warns once if parameters have other policies than in versions that merged all overrides that match a parameter. */
+void ad_recipe_warn_of_overrides(const ad_recipe *recipe, const ad_program *program);
 /* Returns the number of ranks of all meshes together. */
 int64_t ad_recipe_ranks(const ad_recipe *recipe, const ad_mesh *const *meshes);
 /* Returns AD_INVALID, with the numbers of ranks, if modules share their ranks but their meshes have different numbers

@@ -427,6 +427,13 @@ ad_recipe_place ad_reading_place(const ad_reading *reading, const char *path) {
   return node ? node->place : nowhere;
 }
 
+ad_recipe_place ad_reading_element_place(const ad_reading *reading, const char *path, size_t index) {
+  const ad_node *node = find_node(reading->root, path);
+  const ad_node *element = node ? node->children : NULL;
+  while (element && index--) element = element->next;
+  return element ? element->place : ad_reading_place(reading, path);
+}
+
 /* Reads the value of a key from its node into the recipe. Sets *good to 1 if that succeeds. */
 static ad_status read_key(ad_reading *r, const ad_schema_entry *entry, const ad_node *node, int *good) {
   const ad_key *key = &entry->key;

@@ -41,5 +41,8 @@ void ad_reading_check_files(ad_reading *reading, int with_values);
 int ad_reading_may_be_known(const ad_reading *reading, const char *section, const char *path, int has_near_name);
 /* Returns where a key is given, or where it would be. */
 ad_recipe_place ad_reading_place(const ad_reading *reading, const char *path);
+/* Returns where element `index` of a list or a map is given, which may have a line of its own; where the key is given if
+ * it has no such element. */
+ad_recipe_place ad_reading_element_place(const ad_reading *reading, const char *path, size_t index);
 
 #endif

@@ -62,7 +62,9 @@ static const ad_key common[] = {
      .help = "where gradients are f16: the loss is first multiplied by 2 to this power (at most 24); the power then "
              "adapts"},
     {"precision.overrides", AD_KEY_OVERRIDES, .offset = AT(precision.overrides), .second = AT(precision.override_count),
-     .fallback = "", .help = "the same keys for parameters whose name matches a pattern"},
+     .fallback = "",
+     .help = "the same keys for parameters whose name matches a pattern; of several patterns that match, the first "
+             "counts alone"},
 
     {"shard.zero", AD_KEY_INTEGER, .offset = AT(shard.zero), .least = 0, .most = 3, .fallback = "0",
      .help = "what is sharded over dp_shard: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too"},

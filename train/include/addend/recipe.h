@@ -12,7 +12,8 @@ extern "C" {
 
 enum { AD_MICROBATCHES_MAX = 1024 };
 
-/* Other dtypes for the parameters whose names match a pattern; a key of the recipe's `precision.overrides`. */
+/* Other dtypes for the parameters whose names match a pattern; a key of the recipe's `precision.overrides`. Of several
+ * patterns that match a parameter the first counts alone. */
 typedef struct ad_recipe_override {
   char *pattern; /* a glob that parameter names are matched with */
   /* dtypes for these parameters; a zero field means the dtype of the recipe's `precision` */
