@@ -17,6 +17,7 @@
 #include "base/memory.h"
 #include "module/module.h"
 #include "program/program.h"
+#include "recipe/groups.h"
 #include "step/run.h"
 
 struct ad_reference {
@@ -240,9 +241,10 @@ const ad_draws *ad_reference_draws(const ad_reference *reference) { return &refe
 
 static ad_status feed_module(ad_reference *reference, size_t m, size_t first, const ad_step_report *report) {
   const ad_run *fed = reference->fed;
-  double clip;
+  double clip, rates[AD_GROUPS_MAX];
+  AD_TRY(ad_recipe_rates(&reference->recipe, report->step, rates));
   AD_TRY(ad_clip_factor(report->norms[ad_run_norm_group_of(fed, m)], reference->recipe.train.clip, &clip));
-  return ad_module_update_from(ad_run_module(fed, m), reference->fed_list + first, &report->lr,
+  return ad_module_update_from(ad_run_module(fed, m), reference->fed_list + first, rates,
                                clip * ldexp(1, -report->loss_scale), AD_HERE);
 }
 

@@ -36,10 +36,16 @@ int ad_key_refuses(const ad_key *key, double value, const char *written, char wo
 }
 
 size_t ad_key_value_size(const ad_key *key) {
-  static const size_t sizes[] = {
-      [AD_KEY_INTEGER] = sizeof(int64_t),   [AD_KEY_NUMBER] = sizeof(double), [AD_KEY_BOOLEAN] = sizeof(int),
-      [AD_KEY_TEXT] = sizeof(char *),       [AD_KEY_VIEW] = sizeof(char *),   [AD_KEY_DTYPE] = sizeof(ad_dtype),
-      [AD_KEY_GRADIENT] = sizeof(ad_dtype), [AD_KEY_SYNC] = sizeof(ad_sync),  [AD_KEY_OVERRIDES] = 0};
+  static const size_t sizes[] = {[AD_KEY_INTEGER] = sizeof(int64_t),
+                                 [AD_KEY_NUMBER] = sizeof(double),
+                                 [AD_KEY_BOOLEAN] = sizeof(int),
+                                 [AD_KEY_TEXT] = sizeof(char *),
+                                 [AD_KEY_VIEW] = sizeof(char *),
+                                 [AD_KEY_DTYPE] = sizeof(ad_dtype),
+                                 [AD_KEY_GRADIENT] = sizeof(ad_dtype),
+                                 [AD_KEY_SYNC] = sizeof(ad_sync),
+                                 [AD_KEY_OVERRIDES] = 0,
+                                 [AD_KEY_GROUPS] = 0};
   return sizes[key->kind];
 }
 

@@ -8,7 +8,7 @@ enum { AD_KEY_WORDS_SIZE = 128 };
 /* If the value is out of the key's range, writes "must be at least 1, is 0" to `words` and returns 1. `written` is the
  * value as that text shows it. */
 int ad_key_refuses(const ad_key *key, double value, const char *written, char words[AD_KEY_WORDS_SIZE]);
-/* Returns the bytes of one value (in a list, of one element), or 0 if the value has no fixed size (overrides). */
+/* Returns the bytes of one value (in a list, of one element), or 0 if the value has no fixed size (overrides, groups). */
 size_t ad_key_value_size(const ad_key *key);
 /* Returns the index of `text` among the key's words, or -1 if it is not among them. "false" is the first word, "true"
  * the last. */

@@ -99,8 +99,9 @@ static ad_status check_key(const ad_program_kind *kind, size_t i) {
   if (!key->path)
     return ad_fail(AD_INVALID, "program `%s`: key %zu (from 0) has no path; set its `path`, such as \"model.layers\"",
                    kind->name, i);
-  size_t bytes = key->list || key->kind == AD_KEY_OVERRIDES ? sizeof(void *) : ad_key_value_size(key);
-  int has_second = key->list || key->kind == AD_KEY_OVERRIDES || key->kind == AD_KEY_GRADIENT;
+  int is_list = key->list || !ad_key_value_size(key);
+  size_t bytes = is_list ? sizeof(void *) : ad_key_value_size(key);
+  int has_second = is_list || key->kind == AD_KEY_GRADIENT;
   size_t second = key->kind == AD_KEY_GRADIENT && !key->list ? sizeof(int) : sizeof(size_t);
   if (fits(kind, key->offset, bytes) && (!has_second || fits(kind, key->second, second))) return AD_OK;
   return ad_fail(AD_INVALID,

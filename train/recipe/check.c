@@ -8,6 +8,7 @@
 #include "optim/record.h"
 #include "program/keys.h"
 #include "program/program.h"
+#include "recipe/groups.h"
 #include "recipe/leaves.h"
 #include "recipe/precision_policy.h"
 #include "recipe/name.h"
@@ -135,31 +136,46 @@ static const ad_schema_entry *entry_of_option(const ad_reading *r, size_t option
   return &r->schema.entries[i];
 }
 
-/* Returns the word for the first optimizer that reads an option. */
-static const char *optimizer_with(const ad_key *kind, size_t option) {
-  int number = 0;
-  while (!ad_optimizer_option_at(ad_optimizer_record_of((ad_optimizer_kind)number), option)) number++;
-  return ad_key_word_of(kind, number);
+/* Returns the first kind of optimizer that reads an option and, if `used` is 1, that the recipe uses;
+ * AD_OPTIMIZER_COUNT if there is none. */
+static ad_optimizer_kind kind_with(const ad_recipe *recipe, size_t option, int used) {
+  int kind = 0;
+  while (kind < AD_OPTIMIZER_COUNT &&
+         ((used && !ad_recipe_uses(recipe, (ad_optimizer_kind)kind)) ||
+          !ad_optimizer_option_at(ad_optimizer_record_of((ad_optimizer_kind)kind), option)))
+    kind++;
+  return (ad_optimizer_kind)kind;
 }
 
-/* Refuses an option that the recipe's optimizer does not read, or that has an effect only together with another option.
- * An option with its default is not refused, because a printed recipe has every key. */
+/* Refuses an option that no optimizer of the recipe reads. */
+static void report_unread(ad_reading *r, const ad_schema_entry *entry) {
+  const char *reader = ad_optimizer_names[kind_with(r->recipe, option_of(entry), 0)];
+  if (r->recipe->group_count)
+    WRONG(r, entry->key.path,
+          "is set, but no parameter is updated by %s, which alone reads it; leave this key out, or give optimizer.kind "
+          "or a group the kind '%s'",
+          reader, reader);
+  else
+    WRONG(r, entry->key.path,
+          "is set, but optimizer.kind is '%s', which does not read it; leave this key out, or set "
+          "optimizer.kind to '%s'",
+          ad_optimizer_names[r->recipe->optimizer.kind], reader);
+}
+
+/* Refuses an option that no optimizer of the recipe reads, or that has an effect only together with another option. An
+ * option with its default is not refused, because a printed recipe has every key. */
 static ad_status check_option(ad_reading *r, const ad_schema_entry *entry) {
-  const ad_optimizer_options *options = &r->recipe->optimizer;
-  const ad_optimizer_record *record = ad_optimizer_record_of(options->kind);
-  const ad_option_record *option = ad_optimizer_option_at(record, option_of(entry));
-  const ad_key *kind = &ad_schema_find(&r->schema, "optimizer.kind")->key;
+  ad_optimizer_kind kind = kind_with(r->recipe, option_of(entry), 1);
+  const ad_optimizer_record *record = ad_optimizer_record_of(kind);
   char *value;
   AD_TRY(ad_recipe_print_key(r->recipe, &r->schema, entry, &value));
   int is_default = ad_key_is_default(&entry->key, value);
   ad_release(value);
   if (is_default) return AD_OK;
-  if (!option)
-    WRONG(r, entry->key.path,
-          "is set, but optimizer.kind is '%s', which does not read it; leave this key out, or set "
-          "optimizer.kind to '%s'",
-          ad_key_word_of(kind, (int)options->kind), optimizer_with(kind, option_of(entry)));
-  else if (ad_optimizer_option_is_missing(record, option->needs, options)) {
+  const ad_option_record *option = record ? ad_optimizer_option_at(record, option_of(entry)) : NULL;
+  if (!option) {
+    report_unread(r, entry);
+  } else if (ad_optimizer_option_is_missing(record, option->needs, &r->recipe->optimizer)) {
     const char *needed = entry_of_option(r, option->needs)->key.path;
     WRONG(r, entry->key.path, "is set, but has no effect where %s is 0; set %s above 0, or leave this key out", needed,
           needed);
@@ -168,7 +184,7 @@ static ad_status check_option(ad_reading *r, const ad_schema_entry *entry) {
 }
 
 static ad_status check_optimizer(ad_reading *r) {
-  if (!ARE_READ(r, "optimizer")) return AD_OK;
+  if (!ARE_READ(r, "optimizer", "groups")) return AD_OK;
   for (size_t i = 0; i < r->schema.count; i++) {
     const ad_schema_entry *entry = &r->schema.entries[i];
     if (option_of(entry) && option_of(entry) != offsetof(ad_optimizer_options, kind) && !r->wrong[i] && r->nodes[i])
@@ -291,8 +307,17 @@ static void check_leaf_sums(ad_reading *r, const ad_program *program) {
 static void find_scattered(ad_recipe *recipe, const ad_program *program) {
   for (size_t i = 0; i < ad_program_module(program, 0)->param_count; i++) {
     const ad_param_spec *spec = &ad_program_module(program, 0)->params[i];
-    recipe->train.scatters |= spec->shape.ndim && spec->sharded & AD_AXES(AD_DP_SHARD);
+    recipe->train.scatters |= !spec->frozen && spec->shape.ndim && spec->sharded & AD_AXES(AD_DP_SHARD);
   }
+}
+
+static void check_params(ad_reading *r, const ad_program *program) {
+  ad_patterns_check(r, program, ad_recipe_overrides(r->recipe), "precision.overrides", NULL);
+  ad_recipe_warn_of_overrides(r->recipe, program);
+  ad_groups_check(r, program);
+  check_evaluated(r, program);
+  check_leaf_sums(r, program);
+  find_scattered(r->recipe, program);
 }
 
 /* If there are no errors so far, creates the program, and checks what depends on its parameters. */
@@ -301,13 +326,10 @@ static ad_status check_made(ad_reading *r, const ad_comm *comm) {
   if (r->errors.status) return AD_OK;
   ad_status status = ad_recipe_declare(r->recipe, comm, 0, &program);
   if (status) return take_failure(r, "model", status);
-  ad_patterns_check(r, program, ad_recipe_overrides(r->recipe), "precision.overrides", NULL);
-  ad_recipe_warn_of_overrides(r->recipe, program);
-  check_evaluated(r, program);
-  check_leaf_sums(r, program);
-  find_scattered(r->recipe, program);
+  status = ad_recipe_specify(r->recipe, program, 0);
+  if (!status) check_params(r, program);
   ad_program_destroy(program);
-  return AD_OK;
+  return status;
 }
 
 /* Checks views and prompts, and calls the program's own checks of its options. */

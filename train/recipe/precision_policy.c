@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "program/program.h"
+#include "recipe/groups.h"
 #include "recipe/leaves.h"
 #include "recipe/recipe.h"
 #include "reduce/precision_policy.h"
@@ -102,7 +103,8 @@ void ad_recipe_warn_of_overrides(const ad_recipe *recipe, const ad_program *prog
 
 ad_layout ad_recipe_storage(const ad_recipe *recipe, const ad_param_spec *spec) {
   ad_layout storage = spec->layout;
-  if (recipe->shard.zero && spec->shape.ndim) ad_layout_set(&storage, spec->sharded, AD_S(0));
+  int is_sharded = recipe->shard.zero && (!spec->frozen || recipe->shard.zero == 3);
+  if (is_sharded && spec->shape.ndim) ad_layout_set(&storage, spec->sharded, AD_S(0));
   return storage;
 }
 
@@ -224,15 +226,15 @@ ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_dty
   return status;
 }
 
-/* Sets the storage and the precision policy of one parameter. */
+/* Sets of one parameter whether it is frozen, its storage and its precision policy. */
 static ad_status specify(const ad_recipe *recipe, ad_program *program, size_t module, size_t param, ad_dtype dtype) {
   char name[AD_PROGRAM_NAME_SIZE];
   ad_param_spec *spec = ad_program_param(program, module, param);
+  ad_program_param_name(program, module, param, name, sizeof name);
+  spec->frozen |= ad_recipe_freezes(recipe, name);
   spec->storage = ad_recipe_storage(recipe, spec);
   spec->policy = (ad_precision_policy){.param = dtype, .grad = dtype, .reduce = dtype, .accumulate = dtype};
-  if (dtype) return AD_OK;
-  return ad_recipe_precision_policy(recipe, ad_program_param_name(program, module, param, name, sizeof name),
-                                    &spec->policy);
+  return dtype ? AD_OK : ad_recipe_precision_policy(recipe, name, &spec->policy);
 }
 
 ad_status ad_recipe_specify(const ad_recipe *recipe, ad_program *program, ad_dtype dtype) {

@@ -16,7 +16,7 @@ ad_dtype ad_recipe_compute(const ad_recipe *recipe, ad_dtype dtype);
 ad_program_setting ad_recipe_setting(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype);
 /* Creates the program with parameters as its layers declare them, still without storage and precision policies. */
 ad_status ad_recipe_declare(const ad_recipe *recipe, const ad_comm *comm, ad_dtype dtype, ad_program **out) AD_CHECKED;
-/* Sets the storage and the precision policy of every parameter. If `dtype` is not 0, all dtypes of all policies become
+/* Sets of every parameter whether it is frozen, its storage and its precision policy. If `dtype` is not 0, all dtypes of all policies become
  * `dtype`. */
 ad_status ad_recipe_specify(const ad_recipe *recipe, ad_program *program, ad_dtype dtype) AD_CHECKED;
 /* Returns the patterns of precision.overrides. */

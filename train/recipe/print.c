@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "program/keys.h"
 #include "base/locale.h"
+#include "recipe/groups.h"
 #include "recipe/schema.h"
 
 #define LEFT_OUT "left out"
@@ -112,6 +113,29 @@ static int add_overrides(printer *p) {
   return map;
 }
 
+/* Adds a map with the keys that the group gives. */
+static int add_group(printer *p, const ad_recipe_group *group) {
+  const char *base = (const char *)group;
+  int map = add_map(p, YAML_FLOW_MAPPING_STYLE);
+  for (size_t k = 0; map && k < AD_GROUP_KEYS; k++) {
+    const ad_key *key = &ad_group_keys[k];
+    if (ad_group_gives(group, k) &&
+        !append_pair(p, map, add_scalar(p, key->path, 0), add_value(p, key, base, base + key->offset)))
+      return 0;
+  }
+  return map;
+}
+
+static int add_groups(printer *p) {
+  int list =
+      yaml_document_add_sequence(&p->yaml, NULL, p->in_one_line ? YAML_FLOW_SEQUENCE_STYLE : YAML_BLOCK_SEQUENCE_STYLE);
+  for (size_t i = 0; list && i < p->recipe->group_count; i++) {
+    int group = add_group(p, &p->recipe->groups[i]);
+    if (!group || !yaml_document_append_sequence_item(&p->yaml, list, group)) return 0;
+  }
+  return list;
+}
+
 /* Returns 1 if the key is a text that has neither a value nor a default. */
 static int is_left_out(const ad_key *key, const char *base) {
   return ad_key_is_text(key) && !key->list && !*(char *const *)(base + key->offset);
@@ -119,6 +143,7 @@ static int is_left_out(const ad_key *key, const char *base) {
 
 static int add_key(printer *p, const ad_key *key, const char *base) {
   if (key->kind == AD_KEY_OVERRIDES) return add_overrides(p);
+  if (key->kind == AD_KEY_GROUPS) return add_groups(p);
   return key->list ? add_list(p, key, base) : add_value(p, key, base, base + key->offset);
 }
 

@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "program/keys.h"
 #include "program/program.h"
+#include "recipe/groups.h"
 #include "recipe/reading.h"
 
 enum { PATH_SIZE = 256, WORDS_SIZE = 96 };
@@ -24,7 +25,7 @@ static const char *words_of(const ad_node *node, char *buffer, size_t size) {
   return buffer;
 }
 
-static void must_be(ad_reading *r, const ad_node *node, const char *path, const char *what) {
+void ad_reading_must_be(ad_reading *r, const ad_node *node, const char *path, const char *what) {
   char words[WORDS_SIZE];
   ad_recipe_errors_add(&r->errors, node->place, path, "must be %s, but is %s", what,
                        words_of(node, words, sizeof words));
@@ -56,7 +57,7 @@ static int read_integer(ad_reading *r, const ad_key *key, const ad_node *node, c
     good = !*end && !errno;
   }
   if (!good) {
-    must_be(r, node, path, "a whole number");
+    ad_reading_must_be(r, node, path, "a whole number");
     return 0;
   }
   if (!within(r, key, node, path, (double)value)) return 0;
@@ -79,7 +80,7 @@ static int read_number(ad_reading *r, const ad_key *key, const ad_node *node, co
   if (!good) {
     char what[WORDS_SIZE];
     snprintf(what, sizeof what, "a number%s%s", key->word ? " or " : "", key->word ? key->word : "");
-    must_be(r, node, path, what);
+    ad_reading_must_be(r, node, path, what);
     return 0;
   }
   if (!within(r, key, node, path, value)) return 0;
@@ -111,7 +112,7 @@ static int read_boolean(ad_reading *r, const ad_key *key, const ad_node *node, c
   int plain = node->kind == AD_NODE_SCALAR && node->plain;
   int yes = plain && !strcmp(node->text, "true");
   if (!yes && !(plain && !strcmp(node->text, "false"))) {
-    must_be(r, node, path, "true or false");
+    ad_reading_must_be(r, node, path, "true or false");
     return 0;
   }
   *(int *)out = yes;
@@ -131,7 +132,7 @@ static int read_text(ad_reading *r, const ad_key *key, const ad_node *node, cons
     return 0;
   }
   if (node->kind != AD_NODE_SCALAR || !*node->text) {
-    must_be(r, node, path, "a text");
+    ad_reading_must_be(r, node, path, "a text");
     return 0;
   }
   char **text = out;
@@ -167,7 +168,7 @@ static int read_dtype(ad_reading *r, const ad_key *key, const ad_node *node, con
   const char *text = node->kind == AD_NODE_SCALAR ? node->text : "";
   if (!(word && !strcmp(text, word)) && (ad_dtype_parse(text, &dtype) || !takes_dtype(key, dtype))) {
     char what[WORDS_SIZE];
-    must_be(r, node, path, dtypes_of(key, word, what, sizeof what));
+    ad_reading_must_be(r, node, path, dtypes_of(key, word, what, sizeof what));
     return 0;
   }
   *(ad_dtype *)out = dtype;
@@ -186,12 +187,11 @@ static int read_sync(ad_reading *r, const ad_node *node, const char *path, void 
     *(ad_sync *)out = (ad_sync)sync;
     return 1;
   }
-  must_be(r, node, path, "none, shard or all");
+  ad_reading_must_be(r, node, path, "none, shard or all");
   return 0;
 }
 
-/* Reads one value of the key's kind into `out`, which is in a recipe or in a list. */
-static int read_value(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, void *out) {
+int ad_reading_value(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, void *out) {
   switch (key->kind) {
     case AD_KEY_INTEGER:
       return read_integer(r, key, node, path, out);
@@ -219,7 +219,7 @@ static int read_elements(ad_reading *r, const ad_key *key, const ad_node *first,
   int good = 1;
   size_t i = 0;
   for (const ad_node *node = first; i < count; node = node->next, i++)
-    good &= read_value(r, key, node, key->path, elements + i * ad_key_value_size(key));
+    good &= ad_reading_value(r, key, node, key->path, elements + i * ad_key_value_size(key));
   return good;
 }
 
@@ -228,7 +228,7 @@ static ad_status read_list(ad_reading *r, const ad_key *key, const ad_node *node
   size_t count = node->kind == AD_NODE_LIST ? ad_node_child_count(node) : 1;
   const ad_node *first = node->kind == AD_NODE_LIST ? node->children : node;
   if (node->kind == AD_NODE_MAP) {
-    must_be(r, node, key->path, "a list");
+    ad_reading_must_be(r, node, key->path, "a list");
     *good = 0;
     return AD_OK;
   }
@@ -278,14 +278,14 @@ static void report_unknown_in_list(ad_reading *r, const ad_node *list, const cha
   ad_text text = ad_text_on(section, sizeof section);
   ad_text_add(&text, "%s[]", path);
   if (list->kind != AD_NODE_LIST) {
-    must_be(r, list, path, "a list of mappings, such as [{...}, {...}]");
+    ad_reading_must_be(r, list, path, "a list of mappings, such as [{...}, {...}]");
     return;
   }
   for (const ad_node *node = list->children; node; node = node->next) {
     if (node->kind == AD_NODE_MAP)
       report_unknown_in(r, node, section);
     else
-      must_be(r, node, path, "a list of mappings");
+      ad_reading_must_be(r, node, path, "a list of mappings");
   }
 }
 
@@ -304,7 +304,7 @@ static void judge_key(ad_reading *r, const ad_node *node, const char *section) {
   else if (node->kind == AD_NODE_MAP)
     report_unknown_in(r, node, path);
   else if (!ad_node_is_empty(node))
-    must_be(r, node, path, "a mapping of keys to values");
+    ad_reading_must_be(r, node, path, "a mapping of keys to values");
 }
 
 static void report_unknown_in(ad_reading *r, const ad_node *map, const char *section) {
@@ -354,7 +354,7 @@ static int read_override(ad_reading *r, const ad_node *node, ad_recipe_override 
     return 0;
   }
   if (node->kind != AD_NODE_MAP) {
-    must_be(r, node, path, "a mapping such as {param: f32}");
+    ad_reading_must_be(r, node, path, "a mapping such as {param: f32}");
     return 0;
   }
   int good = 1;
@@ -366,8 +366,8 @@ static int read_override(ad_reading *r, const ad_node *node, ad_recipe_override 
 static ad_status read_overrides(ad_reading *r, const ad_node *node, int *good) {
   *good = ad_node_is_empty(node) || node->kind == AD_NODE_MAP;
   if (!*good)
-    must_be(r, node, "precision.overrides",
-            "a mapping from patterns to precision policies, such as {\"*.norm.*\": {param: f32}}");
+    ad_reading_must_be(r, node, "precision.overrides",
+                       "a mapping from patterns to precision policies, such as {\"*.norm.*\": {param: f32}}");
   size_t count = *good ? ad_node_child_count(node) : 0, i = 0;
   if (!count) return AD_OK;
   AD_TRY(ad_new(count, &r->recipe->precision.overrides));
@@ -381,7 +381,7 @@ static ad_status read_overrides(ad_reading *r, const ad_node *node, int *good) {
 
 static int read_from_map(ad_reading *r, const ad_key *key, const ad_node *map, void *out) {
   const ad_node *node = ad_node_find(map, ad_key_name(key));
-  if (node) return read_value(r, key, node, key->path, out);
+  if (node) return ad_reading_value(r, key, node, key->path, out);
   ad_recipe_errors_add(&r->errors, map->place, key->path, "is missing; add this key (%s)", key->help);
   return 0;
 }
@@ -439,12 +439,13 @@ static ad_status read_key(ad_reading *r, const ad_schema_entry *entry, const ad_
   const ad_key *key = &entry->key;
   char *base = ad_schema_base(entry, r->recipe);
   if (key->kind == AD_KEY_OVERRIDES) return read_overrides(r, node, good);
+  if (key->kind == AD_KEY_GROUPS) return ad_groups_read(r, node, good);
   if (ad_schema_list_length(key->path)) return read_column(r, key, node, base, good);
   if (key->list) return read_list(r, key, node, base, good);
   if (key->kind == AD_KEY_GRADIENT)
     *good = read_gradient(r, key, node, key->path, key->word, base + key->offset, (int *)(base + key->second));
   else
-    *good = read_value(r, key, node, key->path, base + key->offset);
+    *good = ad_reading_value(r, key, node, key->path, base + key->offset);
   return AD_OK;
 }
 

@@ -36,6 +36,12 @@ AD_CHECKED ad_status ad_reading_check(ad_reading *reading);
  * of model.from. */
 void ad_reading_check_files(ad_reading *reading, int with_values);
 
+/* In read.c: adds the error that this value must be `what`, and is what it is. */
+void ad_reading_must_be(ad_reading *reading, const ad_node *node, const char *path, const char *what);
+/* In read.c: reads one value of the key's kind into `out`, which is in a recipe or in a list. Returns 1; or adds an error
+ * and returns 0. `path` is what the error calls the key. */
+int ad_reading_value(ad_reading *reading, const ad_key *key, const ad_node *node, const char *path, void *out);
+
 /* Returns 1 if the program is not known and some program may have this key, so that the key is not reported as
  * unknown. */
 int ad_reading_may_be_known(const ad_reading *reading, const char *section, const char *path, int has_near_name);

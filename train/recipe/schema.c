@@ -17,7 +17,7 @@
 #define ACTIVATIONS (SUMS | AD_DTYPE_BIT(AD_BF16))
 #define WHOLE 9007199254740992.0 /* 2^53: doubles have all whole numbers up to here */
 
-static const char *const optimizers[] = {[AD_ADAMW] = "adamw", [AD_SGD] = "sgd", NULL};
+const char *const ad_optimizer_names[] = {[AD_ADAMW] = "adamw", [AD_SGD] = "sgd", NULL};
 const char *const ad_sync_names[] = {[AD_SYNC_NONE] = "none", [AD_SYNC_SHARD] = "shard", [AD_SYNC_ALL] = "all"};
 
 /* Indices of the common keys that are treated in a special way. */
@@ -125,12 +125,18 @@ static const ad_key common[] = {
      .help = "for each microbatch none, shard or all, for the last one all; left out: none before the last, or shard "
              "with shard.zero 2 or 3"},
 
-    {"optimizer.kind", AD_KEY_BOOLEAN, .offset = AT(optimizer.kind), .words = optimizers, .fallback = "adamw",
+    {"optimizer.kind", AD_KEY_BOOLEAN, .offset = AT(optimizer.kind), .words = ad_optimizer_names, .fallback = "adamw",
      .help = "what updates parameters: adamw, or sgd as PyTorch computes it, with decay added to the gradient"},
     {"optimizer.momentum", AD_KEY_NUMBER, .offset = AT(optimizer.momentum), .least = 0, .most = 1, .open_most = 1,
      .fallback = "0", .help = "memory of SGD's buffer of gradients; 0: there is no buffer"},
     {"optimizer.nesterov", AD_KEY_BOOLEAN, .offset = AT(optimizer.nesterov), .fallback = "false",
      .help = "SGD updates by the buffer as the next step would have it from the same gradient (Nesterov)"},
+
+    {"groups", AD_KEY_GROUPS, .offset = AT(groups), .second = AT(group_count), .fallback = "",
+     .help =
+         "parameters that are updated in another way, as a list of {match: PATTERN, kind, lr, decay, frozen}: kind as "
+         "optimizer.kind, lr as train.lr, decay as train.weight_decay but of all these parameters, frozen: true for "
+         "those that do not learn; a parameter is in the first group whose pattern matches its name"},
 
     {"evaluate.samples", AD_KEY_INTEGER, .offset = AT(evaluate.samples), .least = 0, .most = 1 << 20, .fallback = "256",
      .help =
@@ -283,20 +289,24 @@ static void release_texts(char **texts, size_t count) {
   for (size_t i = 0; i < count; i++) ad_release(texts[i]);
 }
 
-static void release_overrides(ad_recipe_override *overrides, size_t count) {
-  for (size_t i = 0; i < count; i++) ad_release(overrides[i].pattern);
+/* Releases the patterns of overrides and of groups. */
+static void release_patterns(const ad_key *key, void *list, size_t count) {
+  ad_recipe_override *overrides = key->kind == AD_KEY_OVERRIDES ? list : NULL;
+  ad_recipe_group *groups = key->kind == AD_KEY_GROUPS ? list : NULL;
+  for (size_t i = 0; overrides && i < count; i++) ad_release(overrides[i].pattern);
+  for (size_t i = 0; groups && i < count; i++) ad_release(groups[i].pattern);
 }
 
 void ad_key_release(const ad_key *key, char *base) {
-  int is_text = ad_key_is_text(key), is_overrides = key->kind == AD_KEY_OVERRIDES;
-  if (!is_text && !is_overrides && !key->list) return;
+  int is_text = ad_key_is_text(key), is_list = key->list || !ad_key_value_size(key);
+  if (!is_text && !is_list) return;
   void *value;
   memcpy(&value, base + key->offset, sizeof value);
   memset(base + key->offset, 0, sizeof value);
-  if (key->list || is_overrides) {
+  if (is_list) {
     size_t *count = (size_t *)(base + key->second);
     if (is_text) release_texts(value, *count);
-    if (is_overrides) release_overrides(value, *count);
+    release_patterns(key, value, *count);
     *count = 0;
   }
   ad_release(value);

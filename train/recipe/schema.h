@@ -64,7 +64,8 @@ size_t ad_schema_mesh_count(const ad_program_kind *program);      /* returns the
 const char *ad_kinds_known(char *buffer, size_t size);            /* writes the names of all programs, "gpt, moe or
                                                                    * ocr", and returns buffer */
 
-extern const char *const ad_sync_names[]; /* indexed by ad_sync */
+extern const char *const ad_sync_names[];      /* indexed by ad_sync */
+extern const char *const ad_optimizer_names[]; /* indexed by ad_optimizer_kind; NULL after the last */
 enum { AD_SYNC_COUNT = AD_SYNC_ALL + 1 };
 
 #endif

@@ -10,6 +10,7 @@
 #include "base/unfinished.h"
 #include "base/locale.h"
 #include "program/program.h"
+#include "recipe/groups.h"
 #include "step/lines.h"
 
 /* The weight of earlier steps in the smoothed numbers. */
@@ -26,6 +27,21 @@ static void write_losses(FILE *file, const ad_metric *metric) {
     fprintf(file, "%s\"%s\":%.9g", i ? "," : ",\"losses\":{", ad_program_loss(metric->program, i)->name,
             metric->report.losses[i]);
   if (count > 1) fputs("}", file);
+}
+
+/* Writes the learning rate of each entry of the recipe's groups; null for one that is frozen. */
+static void write_group_rates(FILE *file, const ad_metric *metric) {
+  const ad_recipe *recipe = metric->recipe;
+  double rates[AD_GROUPS_MAX];
+  if (!recipe || !recipe->group_count || ad_recipe_rates(recipe, metric->report.step, rates)) return;
+  for (size_t i = 0; i < recipe->group_count; i++) {
+    fputs(i ? "," : ",\"group_lr\":[", file);
+    if (recipe->groups[i].frozen)
+      fputs("null", file);
+    else
+      fprintf(file, "%.9g", rates[i + 1]);
+  }
+  fputs("]", file);
 }
 
 static void write_values(FILE *file, const char *name, const double *values, size_t count) {
@@ -79,6 +95,7 @@ static ad_status write_line(ad_metrics *metrics, const ad_metric *metric) {
   if (report->loss_scale) fprintf(file, ",\"loss_scale\":%d", report->loss_scale);
   fprintf(file, ",\"tokens_per_second\":%.1f,\"wait_seconds\":%.6f,\"reduction_seconds\":%.6f",
           tokens_per_second(report), report->wait_seconds, report->reduction_seconds);
+  write_group_rates(file, metric);
   write_losses(file, metric);
   write_measured(file, metric->program);
   write_before(file, &metric->before);

@@ -13,6 +13,7 @@ typedef struct ad_metric {
   ad_evaluation validation;      /* samples is 0 if it was not evaluated at this step */
   ad_validation_changes changes; /* how the validation loss changed; all NaN if this is not known */
   ad_run_memory memory;          /* all 0 if the memory was not measured at this step */
+  const ad_recipe *recipe;       /* of its groups, if it has any, the learning rates are written; NULL: none */
   const ad_program *program;     /* its measured numbers, and its losses if it has several, are written */
 } ad_metric;
 

@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "module/module.h"
-#include "optim/record.h"
 #include "program/program.h"
+#include "recipe/groups.h"
 #include "recipe/leaves.h"
 #include "recipe/recipe.h"
 #include "step/run.h"
@@ -21,28 +21,23 @@ static int reuses_buckets(const ad_recipe *recipe) {
   return reuses;
 }
 
-/* The recipe's optimizer. A recipe's numbers are exact: 0 is 0 there, not the default. */
-static ad_optimizer_options optimizer_options(const ad_recipe *recipe) {
-  ad_optimizer_options options = recipe->optimizer;
-  options.size = sizeof options;
-  ad_optimizer_options_exactly(&options);
-  return options;
-}
-
-static ad_module_options module_options(ad_run *run, const ad_optimizer_options *optimizer) {
+/* Returns the options of every module, without the groups of its parameters. */
+static ad_module_options module_options(ad_run *run, const ad_optimizer_options *groups) {
   const ad_recipe *recipe = run->recipe;
-  return (ad_module_options){.size = sizeof(ad_module_options),
-                             .compute = ad_run_compute_dtype(run),
-                             .releases = recipe->shard.zero == 3,
-                             .prefetch = (int)recipe->shard.prefetch,
-                             .seed = (uint64_t)recipe->train.seed,
-                             .reducer = {.size = sizeof(ad_reducer_options),
-                                         .bucket_bytes = (size_t)(recipe->shard.bucket_mib * 1024 * 1024),
-                                         .reuses = reuses_buckets(recipe),
-                                         .window = (size_t)recipe->shard.window,
-                                         .trace = ad_trace_bucket,
-                                         .trace_context = &run->trace},
-                             .optimizer = {.size = sizeof(ad_optimizer_setup), .groups = optimizer, .group_count = 1}};
+  return (ad_module_options){
+      .size = sizeof(ad_module_options),
+      .compute = ad_run_compute_dtype(run),
+      .releases = recipe->shard.zero == 3,
+      .prefetch = (int)recipe->shard.prefetch,
+      .seed = (uint64_t)recipe->train.seed,
+      .reducer = {.size = sizeof(ad_reducer_options),
+                  .bucket_bytes = (size_t)(recipe->shard.bucket_mib * 1024 * 1024),
+                  .reuses = reuses_buckets(recipe),
+                  .window = (size_t)recipe->shard.window,
+                  .trace = ad_trace_bucket,
+                  .trace_context = &run->trace},
+      .optimizer = {
+          .size = sizeof(ad_optimizer_setup), .groups = groups, .group_count = ad_recipe_group_count(recipe)}};
 }
 
 /* For a run with leaves: fills `of`, and the list *sync with how far the gradients of each round are reduced, and sets
@@ -59,17 +54,34 @@ static ad_status leaf_options(const ad_run *run, ad_leaf_options *of, ad_sync **
   return AD_OK;
 }
 
+/* Lists the group of each parameter of a module. Sets *out to NULL if all are in group 0. The caller releases *out. */
+static ad_status list_groups(const ad_run *run, size_t module, size_t **out) {
+  char name[AD_PROGRAM_NAME_SIZE];
+  size_t count = ad_program_module(run->program, module)->param_count;
+  *out = NULL;
+  if (!run->recipe->group_count) return AD_OK;
+  AD_TRY(ad_new(count, out));
+  for (size_t i = 0; i < count; i++)
+    (*out)[i] = ad_recipe_group_of(run->recipe, ad_program_param_name(run->program, module, i, name, sizeof name));
+  return AD_OK;
+}
+
 static ad_status create_module(ad_run *run, size_t i, const ad_module_options *options) {
   const ad_module_spec *spec = ad_program_module(run->program, i);
   ad_module_options own = *options;
   char prefix[AD_PROGRAM_NAME_SIZE], files[AD_PARAM_NAME_SIZE];
+  size_t *group_of;
   if (!ad_mesh_has_rank(spec->mesh, ad_comm_rank(run->comm)))
     return run->options.plans ? AD_OK : ad_absent_create(run->comm, spec, options, &run->modules.absent[i]);
   snprintf(prefix, sizeof prefix, "%s.", spec->name);
   snprintf(files, sizeof files, "stage%zu.", i);
   own.reducer.prefix = ad_program_names_modules(run->program) ? prefix : NULL;
   own.reducer.files = ad_program_stage_count(run->program) > 1 ? files : NULL;
-  AD_TRY(ad_module_create(run->comm, spec, &own, &run->modules.here[i]));
+  AD_TRY(list_groups(run, i, &group_of));
+  own.optimizer.group_of = group_of;
+  ad_status status = ad_module_create(run->comm, spec, &own, &run->modules.here[i]);
+  ad_release(group_of);
+  if (status) return status;
   run->modules.parameters[i] = ad_module_parameters(run->modules.here[i]);
   return AD_OK;
 }
@@ -90,8 +102,9 @@ static ad_status create_modules(ad_run *run, const ad_module_options *options) {
 
 ad_status ad_run_modules_create(ad_run *run) {
   size_t count = ad_program_module_count(run->program);
-  const ad_optimizer_options optimizer = optimizer_options(run->recipe);
-  ad_module_options options = module_options(run, &optimizer);
+  ad_optimizer_options groups[AD_GROUPS_MAX];
+  ad_recipe_optimizers(run->recipe, groups);
+  ad_module_options options = module_options(run, groups);
   ad_leaf_options leaves;
   ad_sync *sync;
   AD_TRY(ad_new(count, &run->modules.here));

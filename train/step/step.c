@@ -9,6 +9,7 @@
 #include "base/injection.h"
 #include "module/module.h"
 #include "program/program.h"
+#include "recipe/groups.h"
 #include "recipe/leaves.h"
 #include "step/execute.h"
 
@@ -186,31 +187,24 @@ static ad_status judge_norm(ad_run *run, ad_step_report *report) {
   return AD_OK;
 }
 
-static ad_status update_module(ad_run *run, size_t i, const ad_step_report *report) {
+static ad_status update_module(ad_run *run, size_t i, const ad_step_report *report, const double *rates) {
   if (report->skipped) return ad_module_refresh(ad_run_module(run, i), AD_MASTERS_WRITTEN);
   double clip;
   AD_TRY(ad_clip_factor(report->norms[ad_run_norm_group_of(run, i)], run->recipe->train.clip, &clip));
-  return ad_module_update(ad_run_module(run, i), &report->lr, clip * ldexp(1, -report->loss_scale));
+  return ad_module_update(ad_run_module(run, i), rates, clip * ldexp(1, -report->loss_scale));
 }
 
 static ad_status update(ad_run *run, const ad_step_report *report) {
+  double rates[AD_GROUPS_MAX];
+  AD_TRY(ad_recipe_rates(run->recipe, report->step, rates));
   ad_trace_begin(&run->trace, AD_TRACE_UPDATE, report->step, 0);
   for (size_t i = 0; i < modules(run); i++)
-    if (ad_run_module(run, i)) AD_TRY(update_module(run, i, report));
+    if (ad_run_module(run, i)) AD_TRY(update_module(run, i, report, rates));
   ad_trace_end(&run->trace, AD_TRACE_UPDATE, report->step);
   return AD_OK;
 }
 
 /* ---- taking a step ---- */
-
-static ad_status learning_rate(const ad_run *run, int64_t step, double *out) {
-  ad_schedule schedule = {.size = sizeof schedule,
-                          .lr = run->recipe->train.lr,
-                          .warmup = run->recipe->train.warmup,
-                          .steps = run->recipe->train.steps,
-                          .final_fraction = run->recipe->train.final_lr_fraction};
-  return ad_schedule_at(&schedule, step, out);
-}
 
 static ad_status take_step(ad_run *run, ad_step_report *report) {
   report->loss_scale = ad_run_loss_scale_exponent(run);
@@ -232,7 +226,9 @@ ad_status ad_run_step(ad_run *run, int64_t step, ad_step_report *out) {
   AD_NEED(run, out);
   int64_t begin = ad_now();
   ad_step_report report = {.step = step};
-  AD_TRY(ad_run_report_error(run, learning_rate(run, step, &report.lr)));
+  double rates[AD_GROUPS_MAX];
+  AD_TRY(ad_run_report_error(run, ad_recipe_rates(run->recipe, step, rates)));
+  report.lr = rates[0];
   ad_trace_begin_step(&run->trace, step);
   ad_status status = ad_run_report_error(run, take_step(run, &report));
   ad_trace_end_step(&run->trace);

@@ -144,7 +144,7 @@ static ad_status save_when_due(training *t, int64_t taken) {
 static ad_status train_steps(training *t) {
   AD_TRY(evaluate_before(t));
   for (int64_t step = t->first_step; step < t->run->recipe->train.steps; step++) {
-    ad_metric metric = {.program = t->run->program, .changes = no_changes};
+    ad_metric metric = {.recipe = t->run->recipe, .program = t->run->program, .changes = no_changes};
     if (!step) metric.before = t->before;
     AD_TRY(ad_run_step(t->run, step, &metric.report));
     AD_TRY(measure_step(t, step, &metric));

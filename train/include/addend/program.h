@@ -31,7 +31,10 @@ typedef enum ad_key_kind {
   AD_KEY_SYNC,     /* ad_sync */
   /* ad_recipe_override *, owned, with its size_t count at `second`: a map from patterns of parameter names to the keys
    * of `precision` that ad_precision_policy has */
-  AD_KEY_OVERRIDES
+  AD_KEY_OVERRIDES,
+  /* ad_recipe_group *, owned, with its size_t count at `second`: a list of maps with a pattern of parameter names and
+   * how parameters with such names are updated */
+  AD_KEY_GROUPS
 } ad_key_kind;
 
 typedef struct ad_key {

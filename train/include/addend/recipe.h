@@ -20,6 +20,19 @@ typedef struct ad_recipe_override {
   ad_precision_policy policy;
 } ad_recipe_override;
 
+/* Parameters that are updated in another way; an entry of the recipe's `groups`. A parameter is in the group whose
+ * pattern is the first that matches its name. */
+enum { AD_GIVES_KIND = 1, AD_GIVES_LR = 2, AD_GIVES_DECAY = 4, AD_GIVES_FROZEN = 8 };
+typedef struct ad_recipe_group {
+  char *pattern;
+  int gives;              /* flags AD_GIVES_...: which of the following the entry gives; the others are 0 */
+  ad_optimizer_kind kind; /* in place of the recipe's */
+  double lr;              /* in place of train.lr, with the same warm-up and cosine */
+  double decay;           /* in place of train.weight_decay, for all parameters of the group */
+  int frozen;             /* 1: the parameters do not learn */
+} ad_recipe_group;
+enum { AD_GROUPS_MAX = 64 }; /* the most groups of a recipe, with that of the parameters that no pattern matches */
+
 /* The values of a recipe's `placement`: all modules on the same ranks; each module on its own ranks, one mesh after
  * another. */
 #define AD_COLOCATED "colocated"
@@ -78,6 +91,8 @@ typedef struct ad_recipe {
   } train;
   /* Keys of `train` and of `optimizer`. Each number is exact: 0 is 0, not the default. `size` is not set. */
   ad_optimizer_options optimizer;
+  ad_recipe_group *groups;
+  size_t group_count; /* below AD_GROUPS_MAX */
   struct {
     /* samples: number of samples in the validation set; every: steps between evaluations, 0: about ten evaluations in a
      * run */

@@ -212,6 +212,7 @@ static void the_keys_of_a_program_are_among_those_of_every_recipe(void **state) 
       "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
       "  weight_decay: 0\n  seed: 1\n  sync: [all]\n  balance: 1\n"
       "optimizer:\n  kind: adamw\n  momentum: 0\n  nesterov: false\n"
+      "groups: []\n"
       "evaluate:\n  samples: 256\n  every: 0\n"
       "checkpoint:\n  every: 0\n  keep: 2\n");
   ad_recipe *again = READ(text, NULL);

@@ -225,8 +225,8 @@ static void an_optimizer_has_its_own_options(void **state) {
   SET_SAYS(("--set optimizer.momentum"), GOOD, "optimizer.kind=sgd", "optimizer.momentum=1", "optimizer.nesterov=true");
 }
 
-/* Every option of every optimizer has a key, and every optimizer has its word. Only decays_all has none: the decay of a
- * group sets it. */
+/* Every option of every optimizer has a key, and every optimizer has its word. decays_all is set where a group has a
+ * decay of its own. */
 static void every_optimizer_can_be_written_in_a_recipe(void **state) {
   ad_schema schema;
   assert_int_equal(ad_schema_create(NULL, &schema), AD_OK);
@@ -754,6 +754,7 @@ static void every_key_is_printed(void **state) {
       "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
       "  weight_decay: 0\n  seed: 1\n  sync: [all]\n"
       "optimizer:\n  kind: adamw\n  momentum: 0\n  nesterov: false\n"
+      "groups: []\n"
       "evaluate:\n  samples: 256\n  every: 0\n  prompts: []\n  prompt_tokens: 40\n"
       "checkpoint:\n  every: 0\n  keep: 2\n");
   free(text);

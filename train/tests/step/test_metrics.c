@@ -110,6 +110,17 @@ static void a_skipped_step_has_no_norm_and_says_so(void **state) {
   is_written_as(&metric, "{" STEP_7 "\"norm\":null,\"skipped\":true,\"loss_scale\":-3," TIMES_7 "}");
 }
 
+/* One rate for each entry of `groups`, in their order, by the schedule of the recipe. */
+static void groups_have_their_own_rates(void **state) {
+  static ad_recipe_group groups[] = {
+      {.gives = AD_GIVES_LR, .lr = 0.5}, {.frozen = 1, .gives = AD_GIVES_FROZEN}, {.gives = AD_GIVES_DECAY}};
+  ad_recipe recipe = {.train = {.lr = 0.25, .steps = 8, .final_lr_fraction = 1}, .groups = groups, .group_count = 3};
+  ad_metric metric = {.report = step_7, .changes = CHANGES_NONE, .recipe = &recipe, .program = &silent};
+  is_written_as(&metric, "{" STEP_7 "\"norm\":1.23456789," TIMES_7 ",\"group_lr\":[0.5,null,0.25]}");
+  recipe.group_count = 0;
+  is_written_as(&metric, "{" STEP_7 "\"norm\":1.23456789," TIMES_7 "}");
+}
+
 static void several_losses_and_what_the_program_measures_are_by_name(void **state) {
   ad_metric metric = {.report = step_7, .changes = CHANGES_NONE, .program = &two_losses};
   is_written_as(
@@ -268,6 +279,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(a_line_has_every_number_of_its_step, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(a_skipped_step_has_no_norm_and_says_so, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(groups_have_their_own_rates, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(several_losses_and_what_the_program_measures_are_by_name, make_folder,
                                       remove_folder),
       cmocka_unit_test_setup_teardown(an_evaluation_is_written_as_far_as_it_is_known, make_folder, remove_folder),

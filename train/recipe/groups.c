@@ -1,0 +1,193 @@
+/* The key `groups`: reads it, holds it against the parameters, and derives each group's optimizer. print.c prints it. */
+#include "recipe/groups.h"
+
+#include <string.h>
+#include "base/memory.h"
+#include "base/nearest.h"
+#include "optim/record.h"
+#include "program/program.h"
+
+#define AT(field) offsetof(ad_recipe_group, field)
+#define EXAMPLE "{match: \"*.norm.*\", decay: 0}"
+#define KEYS "match, kind, lr, decay and frozen"
+
+enum { MATCH, KIND, LR, DECAY, FROZEN, PATH_SIZE = 96 };
+
+const ad_key ad_group_keys[AD_GROUP_KEYS] = {
+    [MATCH] = {"match", AD_KEY_TEXT, .offset = AT(pattern),
+               .help = "a pattern of parameter names, such as \"*.norm.*\""},
+    [KIND] = {"kind", AD_KEY_BOOLEAN, .offset = AT(kind), .words = ad_optimizer_names,
+              .help = "what updates parameters"},
+    [LR] = {"lr", AD_KEY_NUMBER, .offset = AT(lr), .least = 0, .most = 1e6},
+    [DECAY] = {"decay", AD_KEY_NUMBER, .offset = AT(decay), .least = 0, .most = 1e3},
+    [FROZEN] = {"frozen", AD_KEY_BOOLEAN, .offset = AT(frozen)}};
+
+/* The flag of each key in ad_recipe_group.gives; 0: every group gives it. */
+static const int flags[AD_GROUP_KEYS] = {
+    [KIND] = AD_GIVES_KIND, [LR] = AD_GIVES_LR, [DECAY] = AD_GIVES_DECAY, [FROZEN] = AD_GIVES_FROZEN};
+
+int ad_group_gives(const ad_recipe_group *group, size_t key) { return !flags[key] || group->gives & flags[key]; }
+
+/* ---- reading ---- */
+
+/* Writes "groups[1].decay", or "groups[1]" if `name` is NULL. */
+static const char *path_of(size_t index, const char *name, char buffer[PATH_SIZE]) {
+  ad_text text = ad_text_on(buffer, PATH_SIZE);
+  ad_text_add(&text, "groups[%zu]%s%.60s", index, name ? "." : "", name ? name : "");
+  return buffer;
+}
+
+static void report_unknown(ad_reading *r, const ad_node *node, const char *path) {
+  const char *nearest = NULL;
+  int best = ad_name_distance_max(node->key) + 1;
+  for (size_t k = 0; k < AD_GROUP_KEYS; k++) {
+    int distance = ad_name_distance(ad_group_keys[k].path, node->key);
+    if (distance >= best) continue;
+    best = distance;
+    nearest = ad_group_keys[k].path;
+  }
+  if (nearest)
+    ad_recipe_errors_add(&r->errors, node->place, path,
+                         "is an unknown key; did you mean %s? The keys of a group are " KEYS, nearest);
+  else
+    ad_recipe_errors_add(&r->errors, node->place, path, "is an unknown key; the keys of a group are " KEYS);
+}
+
+static int read_key(ad_reading *r, const ad_node *node, size_t index, ad_recipe_group *out) {
+  char path[PATH_SIZE];
+  path_of(index, node->key, path);
+  size_t k = 0;
+  while (k < AD_GROUP_KEYS && strcmp(ad_group_keys[k].path, node->key) != 0) k++;
+  if (k == AD_GROUP_KEYS) {
+    report_unknown(r, node, path);
+    return 0;
+  }
+  out->gives |= flags[k];
+  return ad_reading_value(r, &ad_group_keys[k], node, path, (char *)out + ad_group_keys[k].offset);
+}
+
+/* Checks a group whose keys were all read. */
+static int is_complete(ad_reading *r, const ad_node *map, size_t index, const ad_recipe_group *group) {
+  const int others = AD_GIVES_KIND | AD_GIVES_LR | AD_GIVES_DECAY;
+  char path[PATH_SIZE];
+  if (!group->pattern)
+    ad_recipe_errors_add(&r->errors, map->place, path_of(index, "match", path), "is missing; add this key (%s)",
+                         ad_group_keys[MATCH].help);
+  else if (!group->gives)
+    ad_recipe_errors_add(&r->errors, map->place, path_of(index, NULL, path),
+                         "gives nothing; set kind, lr, decay or frozen");
+  else if (group->frozen && group->gives & others)
+    ad_recipe_errors_add(&r->errors, ad_node_find(map, "frozen")->place, path_of(index, "frozen", path),
+                         "is true, so kind, lr and decay have no effect here; leave them out");
+  else
+    return 1;
+  return 0;
+}
+
+static int read_group(ad_reading *r, const ad_node *map, size_t index, ad_recipe_group *out) {
+  char path[PATH_SIZE];
+  if (map->kind != AD_NODE_MAP) {
+    ad_reading_must_be(r, map, path_of(index, NULL, path), "a mapping such as " EXAMPLE);
+    return 0;
+  }
+  int good = 1;
+  for (const ad_node *node = map->children; node; node = node->next) good &= read_key(r, node, index, out);
+  return good && is_complete(r, map, index, out);
+}
+
+ad_status ad_groups_read(ad_reading *r, const ad_node *node, int *good) {
+  size_t count = node->kind == AD_NODE_LIST ? ad_node_child_count(node) : 0, i = 0;
+  *good = ad_node_is_empty(node) || (node->kind == AD_NODE_LIST && count < AD_GROUPS_MAX);
+  if (!*good && count)
+    ad_recipe_errors_add(&r->errors, node->place, "groups", "has %zu entries, but must have at most %d", count,
+                         AD_GROUPS_MAX - 1);
+  else if (!*good)
+    ad_reading_must_be(r, node, "groups", "a list of mappings, such as [" EXAMPLE "]");
+  if (!*good || !count) return AD_OK;
+  AD_TRY(ad_new(count, &r->recipe->groups));
+  r->recipe->group_count = count;
+  for (const ad_node *child = node->children; child; child = child->next, i++)
+    *good &= read_group(r, child, i, &r->recipe->groups[i]);
+  return AD_OK;
+}
+
+/* ---- the groups of a program's parameters ---- */
+
+static ad_patterns patterns_of(const ad_recipe *recipe) {
+  return (ad_patterns){recipe->groups, sizeof *recipe->groups, recipe->group_count};
+}
+
+size_t ad_recipe_group_count(const ad_recipe *recipe) { return recipe->group_count + 1; }
+
+size_t ad_recipe_group_of(const ad_recipe *recipe, const char *param) {
+  size_t first = ad_pattern_first(patterns_of(recipe), param);
+  return first < recipe->group_count ? first + 1 : 0;
+}
+
+/* Returns the entry of a group, or NULL for group 0. */
+static const ad_recipe_group *group_at(const ad_recipe *recipe, size_t group) {
+  return group ? &recipe->groups[group - 1] : NULL;
+}
+
+int ad_recipe_freezes(const ad_recipe *recipe, const char *param) {
+  const ad_recipe_group *group = group_at(recipe, ad_recipe_group_of(recipe, param));
+  return group && group->frozen;
+}
+
+static size_t count_trained(const ad_program *program) {
+  size_t trained = 0;
+  for (size_t m = 0; m < ad_program_module_count(program); m++)
+    for (size_t i = 0; i < ad_program_module(program, m)->param_count; i++)
+      trained += !ad_program_module(program, m)->params[i].frozen;
+  return trained;
+}
+
+void ad_groups_check(ad_reading *r, const ad_program *program) {
+  if (!r->recipe->group_count) return;
+  ad_patterns_check(r, program, patterns_of(r->recipe), "groups", "match");
+  if (!count_trained(program))
+    ad_recipe_errors_add(&r->errors, ad_reading_place(r, "groups"), "groups",
+                         "all parameters are frozen, so nothing trains; leave `frozen` out of a group");
+}
+
+/* ---- the optimizer of each group ---- */
+
+ad_optimizer_kind ad_recipe_group_kind(const ad_recipe *recipe, size_t group) {
+  const ad_recipe_group *own = group_at(recipe, group);
+  return own && own->gives & AD_GIVES_KIND ? own->kind : recipe->optimizer.kind;
+}
+
+int ad_recipe_uses(const ad_recipe *recipe, ad_optimizer_kind kind) {
+  for (size_t g = 0; g <= recipe->group_count; g++)
+    if (ad_recipe_group_kind(recipe, g) == kind) return 1;
+  return 0;
+}
+
+/* A recipe's numbers are exact: 0 is 0 there, not the default. */
+static ad_optimizer_options options_of(const ad_recipe *recipe, size_t group) {
+  const ad_recipe_group *own = group_at(recipe, group);
+  ad_optimizer_options options = recipe->optimizer;
+  options.size = sizeof options;
+  options.kind = ad_recipe_group_kind(recipe, group);
+  if (own && own->gives & AD_GIVES_DECAY) options.weight_decay = own->decay;
+  ad_optimizer_options_exactly(&options);
+  options.decays_all = own && own->gives & AD_GIVES_DECAY;
+  return options;
+}
+
+void ad_recipe_optimizers(const ad_recipe *recipe, ad_optimizer_options options[AD_GROUPS_MAX]) {
+  for (size_t g = 0; g <= recipe->group_count; g++) options[g] = options_of(recipe, g);
+}
+
+ad_status ad_recipe_rates(const ad_recipe *recipe, int64_t step, double rates[AD_GROUPS_MAX]) {
+  ad_schedule schedule = {.size = sizeof schedule,
+                          .warmup = recipe->train.warmup,
+                          .steps = recipe->train.steps,
+                          .final_fraction = recipe->train.final_lr_fraction};
+  for (size_t g = 0; g <= recipe->group_count; g++) {
+    const ad_recipe_group *own = group_at(recipe, g);
+    schedule.lr = own && own->gives & AD_GIVES_LR ? own->lr : recipe->train.lr;
+    AD_TRY(ad_schedule_at(&schedule, step, &rates[g]));
+  }
+  return AD_OK;
+}
