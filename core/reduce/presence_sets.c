@@ -139,8 +139,7 @@ static void describe_param(const ad_reduced_param *param, ad_text *text) {
   char shape[96], layout[160], storage[160];
   const ad_precision_policy *policy = &param->policy;
   ad_text_add(text, "`%s` %s%s layout \"%s\" storage \"%s\" param %s grad %s%s reduce %s accumulate %s", param->name,
-              param->frozen ? "frozen " : "",
-              ad_shape_print(&param->shape, shape, sizeof shape),
+              param->frozen ? "frozen " : "", ad_shape_print(&param->shape, shape, sizeof shape),
               ad_layout_print(&param->layout, layout, sizeof layout),
               ad_layout_print(&param->storage, storage, sizeof storage), ad_dtype_name(policy->param),
               policy->raw ? "raw " : "", policy->grad ? ad_dtype_name(policy->grad) : "of any dtype",

@@ -131,6 +131,15 @@ static ad_status initialise(ad_module *module) {
 static ad_status acquire(void *context, size_t param) { return ad_store_acquire(context, param); }
 static void release_param(void *context, size_t param) { ad_store_release(context, param); }
 
+static ad_status list_frozen(ad_module *module) {
+  size_t first = 0;
+  while (first < module->param_count && !module->params[first].frozen) first++;
+  if (first == module->param_count) return AD_OK;
+  AD_TRY(ad_new(module->param_count, &module->frozen));
+  for (size_t i = first; i < module->param_count; i++) module->frozen[i] = module->params[i].frozen != 0;
+  return AD_OK;
+}
+
 static ad_status list_arrays(ad_module *module) {
   AD_TRY(ad_new(module->param_count, &module->masters));
   AD_TRY(ad_new(module->param_count, &module->computed));
@@ -140,13 +149,15 @@ static ad_status list_arrays(ad_module *module) {
     module->computed[i] = ad_store_compute(module->store, i);
     module->gradients[i] = ad_reducer_gradient(module->reducer, i);
   }
+  AD_TRY(list_frozen(module));
   module->parameters = (ad_parameters){.size = sizeof(ad_parameters),
                                        .values = module->computed,
                                        .count = module->param_count,
                                        .reducer = module->reducer,
                                        .acquire = acquire,
                                        .release = release_param,
-                                       .context = module->store};
+                                       .context = module->store,
+                                       .frozen = module->frozen};
   return AD_OK;
 }
 
@@ -227,6 +238,7 @@ void ad_module_destroy(ad_module *module) {
   ad_release(module->masters);
   ad_release(module->computed);
   ad_release(module->gradients);
+  ad_release(module->frozen);
   ad_release(module);
 }
 
@@ -285,7 +297,7 @@ ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradie
                                 const char *site) {
   if (module->optimizer)
     AD_TRY(ad_optimizer_step_rates_at(module->optimizer, module->masters, gradients, rates, factor, site));
-  return ad_store_refresh(module->store, AD_MASTERS_WRITTEN);
+  return ad_store_refresh(module->store, AD_MASTERS_UPDATED);
 }
 
 ad_status ad_module_update_at(ad_module *module, const double *rates, double factor, const char *site) {

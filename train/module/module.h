@@ -35,7 +35,8 @@ struct ad_module {
   ad_optimizer *optimizer;    /* NULL if the module is a mirror, which has no updates of its own */
   ad_array **masters;         /* for each parameter, the array that the optimizer updates */
   const ad_array **computed;  /* for each parameter, the array that tapes read */
-  const ad_array **gradients; /* for each parameter, the gradient for the optimizer */
+  const ad_array **gradients; /* for each parameter, the gradient for the optimizer; NULL if the parameter is frozen */
+  unsigned char *frozen;      /* for each parameter, 1 if it is frozen; NULL if none is */
   ad_parameters parameters;
 };
 
@@ -67,8 +68,8 @@ enum { AD_PART_KEPT = AD_PART_GRADIENT }; /* parts before this one are saved in 
 /* Returns the name of a part of a parameter, such as "value" or "first_moment", for this kind of optimizer; NULL if the
  * optimizer has no such state. */
 const char *ad_param_part_name(ad_optimizer_kind kind, ad_param_part part);
-/* Returns an array of a parameter, or NULL for a missing part (a mirror has no optimizer's states). If the value is its
- * own master, both parts are one array. */
+/* Returns an array of a parameter, or NULL for a missing part (a mirror has no optimizer's states, a frozen parameter
+ * also no gradient). If the value is its own master, both parts are one array. */
 ad_array *ad_module_part(ad_module *module, size_t param, ad_param_part part);
 /* Returns the parameters for a tape: full copies to compute with, and the module's reducer for gradients. The module
  * owns them. */

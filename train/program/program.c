@@ -236,9 +236,9 @@ int ad_transfer_is_split(const ad_transfer_spec *transfer) {
   return !transfer->is_parameter && ad_layout_sharded_axes(&from);
 }
 
-static const ad_phase *giver_of(const ad_program *program, const char *value) {
-  const ad_phase *phase = program->phases;
-  while (!ad_phase_lists(phase->gives, value)) phase++;
+size_t ad_program_giver(const ad_program *program, const char *value) {
+  size_t phase = 0;
+  while (!ad_phase_lists(program->phases[phase].gives, value)) phase++;
   return phase;
 }
 
@@ -251,7 +251,7 @@ static ad_status check_transfer(const ad_program *to, const ad_transfer_spec *sp
                    "gives it before the transfer",
                    spec->value);
   const ad_mesh *from = ad_bridge_from(spec->bridge).mesh, *at = ad_bridge_to(spec->bridge).mesh;
-  size_t giver = giver_of(to, spec->value)->module;
+  size_t giver = to->phases[ad_program_giver(to, spec->value)].module;
   if (spec->module < to->module_count && from == to->meshes[giver] && at == to->meshes[spec->module]) return AD_OK;
   return ad_fail(AD_INVALID,
                  "the bridge of the transfer of `%s` leads from the mesh \"%s\" to the mesh \"%s\"; create a bridge "
@@ -272,7 +272,7 @@ ad_status ad_program_add_transfer(ad_program *to, const ad_transfer_spec *given)
 
 /* Refuses a phase that needs a value of a phase on other ranks, if no transfer sends the value. */
 static ad_status check_brought(const ad_program *to, const ad_phase *phase, const char *need) {
-  const ad_phase *giver = giver_of(to, need);
+  const ad_phase *giver = &to->phases[ad_program_giver(to, need)];
   const ad_mesh *from = to->meshes[giver->module], *at = to->meshes[phase->module];
   if (ad_mesh_same_ranks(from, at) || ad_program_transfer_of(to, ad_program_find_value(to, need), phase->module))
     return AD_OK;
@@ -520,6 +520,7 @@ void ad_program_destroy(ad_program *program) {
   ad_release(program->phases);
   ad_release(program->transfers);
   ad_release(program->values);
+  ad_release(program->learns);
   ad_release(program);
 }
 

@@ -39,6 +39,7 @@ struct ad_program {
   size_t transfer_count;
   const char **values; /* names of the values that phases give each other */
   size_t value_count;
+  unsigned char *learns; /* see ad_program_phase_learns, for each phase; NULL if no parameter is frozen */
 };
 
 enum {
@@ -130,6 +131,8 @@ const char *const *ad_program_kind_modules(const ad_program_kind *kind);
 ad_status ad_program_kind_check(const ad_program_kind *kind) AD_CHECKED;
 /* Returns the index of the value with this name, or value_count if no phase gives it. */
 size_t ad_program_find_value(const ad_program *program, const char *name);
+size_t ad_program_giver(const ad_program *program, const char *value); /* returns the index of the phase that gives the
+                                                                         * value; some phase must give it */
 /* Returns the transfer that brings the value to the module's phases, or NULL if they get it without a transfer. */
 const ad_transfer_spec *ad_program_transfer_of(const ad_program *program, size_t value, size_t module);
 int ad_phase_lists(const char *const *names, const char *name); /* returns 1 if the list has this name; `names` may
@@ -194,6 +197,13 @@ const ad_transfer_spec *ad_program_transfer(const ad_program *program, size_t tr
 /* Returns the number of other modules or stages to which a transfer brings the value of the parameter with this
  * name. */
 size_t ad_program_gives_param(const ad_program *program, const char *name);
+/* In frozen.c. Call ad_program_settle_frozen once it is known which parameters are frozen, and before anything is made
+ * from the program: it makes transfers of values without a gradient one-way. */
+ad_status ad_program_settle_frozen(ad_program *program) AD_CHECKED;
+int ad_program_has_frozen(const ad_program *program); /* returns 1 if some parameter is frozen */
+/* Returns 0 if the phase has no gradients, because all parameters of its module are frozen and so are those of all
+ * phases from whose values it computes; else 1. */
+int ad_program_phase_learns(const ad_program *program, size_t phase);
 size_t ad_program_phase_count(const ad_program *program);
 const ad_phase *ad_program_phase(const ad_program *program, size_t phase);
 

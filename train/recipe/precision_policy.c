@@ -249,6 +249,7 @@ ad_status ad_recipe_program(const ad_recipe *recipe, const ad_comm *comm, ad_dty
   ad_program *program;
   AD_TRY(ad_recipe_declare(recipe, comm, dtype, &program));
   ad_status status = ad_recipe_specify(recipe, program, dtype);
+  if (!status) status = ad_program_settle_frozen(program);
   if (status)
     ad_program_destroy(program);
   else

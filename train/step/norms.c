@@ -32,9 +32,11 @@ static ad_status list_gradients(const ad_run *run, ad_norm_group *group, size_t 
   AD_TRY(ad_grow(&group->places, group->count, group->count + count));
   for (size_t i = 0; i < count; i++) {
     char name[AD_PROGRAM_NAME_SIZE];
+    const ad_array *gradient = ad_module_part(module, i, AD_PART_GRADIENT);
+    if (!gradient) continue;  // the parameter is frozen, and its sum of squares stays 0
     AD_TRY(ad_copy_string(ad_program_param_name(run->program, m, i, name, sizeof name), &group->names[group->count]));
     group->places[group->count] = group->sum_count + i;
-    group->arrays[group->count++] = ad_module_part(module, i, AD_PART_GRADIENT);
+    group->arrays[group->count++] = gradient;
   }
   return AD_OK;
 }

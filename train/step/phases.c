@@ -182,6 +182,7 @@ ad_status ad_phase_forward(ad_run *run, ad_step_state *state, size_t p, size_t m
   if (ad_run_pass_of(run, m) < 0) return AD_OK;
   AD_TRY(ad_phase_values(run, p, m));
   AD_TRY(take_losses(run, state, p, m));
+  if (!ad_program_phase_learns(run->program, p)) AD_TRY(ad_tape_drop(ad_run_tape(run, p, m)));
   return p + 1 == phases(run) ? check_losses(run, m) : AD_OK;
 }
 
@@ -195,10 +196,15 @@ typedef struct starts {
   size_t count;
 } starts;
 
+/* Returns 1 if backward cannot start from this output, because it was computed from frozen parameters alone. */
+static int is_frozen(const ad_run *run, const ad_tensor *output) {
+  return ad_program_has_frozen(run->program) && !output->carries;
+}
+
 static void start_from_losses(const ad_run *run, size_t p, size_t m, starts *from) {
   for (size_t i = 0; i < losses(run); i++) {
     const ad_submitted_loss *loss = &losses_of(run, p, m)[i];
-    if (!loss->numerator || ad_program_loss(run->program, i)->is_metric) continue;
+    if (!loss->numerator || ad_program_loss(run->program, i)->is_metric || is_frozen(run, loss->start)) continue;
     from->gradients[from->count] = NULL;
     from->outputs[from->count++] = loss->start;
   }
@@ -210,6 +216,7 @@ static ad_status start_from_value(const ad_run *run, size_t v, size_t m, starts 
   const ad_passed_value *value = &ad_run_microbatch(run, m)->values[v];
   ad_array *sum = &from->sums[v];
   int arrived = 0;
+  if (is_frozen(run, value->output)) return AD_OK;
   AD_TRY(ad_passed_gradients(value, ad_run_own_phases(run), sum, &arrived));
   AD_TRY(ad_transfers_add_returned(run, v, m, sum, &arrived));
   if (!arrived) return AD_OK;

@@ -79,7 +79,8 @@ static ad_status create_parts(ad_run *run, const ad_run_options *options) {
   AD_TRY(ad_norms_create(run));
   AD_TRY(ad_run_counts_create(run));
   AD_TRY(create_order(run));
-  return create_by_order(run, is_pipeline(run));  // the tapes of a pipeline share memory
+  // tapes share memory in a pipeline, and where phases without gradients give theirs back before the others
+  return create_by_order(run, is_pipeline(run) || ad_program_has_frozen(run->program));
 }
 
 ad_status ad_run_create(ad_comm *comm, const ad_recipe *recipe, const ad_run_options *options, ad_run **out) {

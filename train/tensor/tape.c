@@ -219,7 +219,7 @@ static ad_status check_leaf(const ad_tape *tape, const ad_array *value, const ad
 // Records a leaf tensor with this value. `from` is NULL if it is not a parameter.
 static ad_status record_leaf(ad_tape *tape, const ad_array *value, const ad_parameters *from, int carries,
                              const char *site, ad_tensor **out) {
-  int may_index = !carries, comes_later = from && from->acquire, is_full = from && tape->full;
+  int may_index = !carries && !from, comes_later = from && from->acquire, is_full = from && tape->full;
   AD_TRY(check_leaf(tape, value, is_full ? tape->full : tape->mesh, may_index, comes_later, site));
   ad_tensor *leaf;
   AD_TRY(new_tensor(tape, 0, 0, site, &leaf));
@@ -228,7 +228,7 @@ static ad_status record_leaf(ad_tape *tape, const ad_array *value, const ad_para
   leaf->from = from;
   leaf->carries = carries;
   leaf->reached = carries && !from;
-  leaf->grad_dtype = from ? ad_dtype_wide(value->dtype) : value->dtype;
+  leaf->grad_dtype = from && carries ? ad_dtype_wide(value->dtype) : value->dtype;
   tape->last = *out = leaf;
   return AD_OK;
 }
@@ -280,7 +280,10 @@ ad_tensor *ad_parameter_at(ad_tape *tape, const ad_parameters *from, size_t para
   if (tape->status) return &tape->dead;
   ad_tensor *leaf;
   ad_status status = check_parameter(from, param, site);
-  if (!status) status = record_leaf(tape, from->values[param], from, 1, site, &leaf);
+  if (!status) {
+    int is_frozen = from->frozen && from->frozen[param];
+    status = record_leaf(tape, from->values[param], from, !is_frozen, site, &leaf);
+  }
   if (status) return ad_tape_fail(tape, status);
   leaf->param = param;
   return leaf;
@@ -407,7 +410,11 @@ static ad_status describe_output(ad_tape *tape, ad_tensor *out) {
   return op->check ? op->check(tape, out) : AD_OK;
 }
 
-/* Gives the result its memory: operand 0's memory, or new memory. */
+/* Returns 1 if what forward saves has to stay after forward: for a backward, or because the memory that forward itself
+ * allocates lies behind it. */
+static int keeps_saved(const ad_tensor *out) { return out->carries || out->op->makes_memory; }
+
+/* Gives the result its memory, operand 0's or new memory, and memory for what a backward will read. */
 static ad_status take_memory(ad_tape *tape, ad_tensor *out) {
   const ad_operation *op = out->op;
   const ad_tensor *first = out->operand[0];
@@ -420,20 +427,29 @@ static ad_status take_memory(ad_tape *tape, ad_tensor *out) {
     AD_TRY(ad_value_take(tape, ad_array_bytes(&out->array), &out->array.data));
     out->has_value = 1;
   }
-  if (op->saved) AD_TRY(ad_value_take(tape, op->saved(out), &out->saved));
-  out->has_saved = op->saved != NULL;
+  if (!op->saved || !keeps_saved(out)) return AD_OK;
+  AD_TRY(ad_value_take(tape, op->saved(out), &out->saved));
+  out->has_saved = 1;
   return AD_OK;
+}
+
+/* Takes the memory that forward needs for itself: scratch and, if no backward will read it, what forward saves. */
+static ad_status take_working_memory(ad_tape *tape, ad_tensor *out) {
+  AD_TRY(ad_tape_take_scratch(tape, out));
+  if (!out->op->saved || keeps_saved(out)) return AD_OK;
+  return ad_memory_take(tape->values, tape->dry, out->op->saved(out), &out->saved);
 }
 
 /* Runs forward with scratch memory, unless the backend is dry. */
 static ad_status run_forward(ad_tape *tape, ad_tensor *out) {
   tape_mark mark = ad_tape_mark(tape);
-  AD_TRY(ad_tape_take_scratch(tape, out));
+  AD_TRY(take_working_memory(tape, out));
   ad_status status = tape->dry && !out->op->runs_dry ? AD_OK : out->op->forward(tape, out);
   ad_status products = ad_gemm_status();
   if (!status) status = products;
   if (!out->op->makes_memory) {
     ad_tape_rewind(tape, mark);
+    if (!out->has_saved) out->saved = NULL;
     return status;
   }
   return status ? status : ad_array_check(tape->comm, &out->array, out->op->name, out->site);

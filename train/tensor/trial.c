@@ -64,6 +64,7 @@ static ad_status meet(ad_trial *trial, ad_tape *tape) {
   trial->op = first.out->op;
   if (!trial->op)
     return ad_fail(AD_INVALID, "%s: the function under test recorded no operation; apply the operation in it", site);
+  if (!first.out->carries) return ad_trial_fail(trial, "no operand of the trial has a gradient");
   trial->constants |= ~ad_operation_fills(trial->op);
   trial->shape = ad_tensor_array(first.out)->shape;
   size_t n = (size_t)ad_shape_numel(&trial->shape);
@@ -86,7 +87,6 @@ static ad_status compute(ad_trial *trial, ad_tape *tape) {
   AD_TRY(ad_trial_record(trial, tape, NULL, &tried));
   AD_TRY(ad_tape_status(tape));
   copy_numbers(trial->result, ad_tensor_array(tried.out));
-  if (!tried.out->carries) return ad_trial_fail(trial, "no operand of the trial has a gradient");
   ad_layout dual = ad_layout_dual(&tried.out->array.layout);
   ad_array arriving = ad_array_describe(trial->alone, AD_F64, &trial->shape, &dual);
   arriving.data = trial->arriving;

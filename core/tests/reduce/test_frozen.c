@@ -180,8 +180,7 @@ static int dump(ad_comm *comm, void *context) {
     CHECK((access(path, F_OK) == 0) == (frozen != ALL));
     if (frozen == ALL) continue;
     CHECK_OK(ad_safetensors_open(path, &file));
-    for (int p = 0; p < PARAMS; p++)
-      CHECK((ad_safetensors_find(file, param_names[p]) == NULL) == (frozen >> p & 1));
+    for (int p = 0; p < PARAMS; p++) CHECK((ad_safetensors_find(file, param_names[p]) == NULL) == (frozen >> p & 1));
     ad_safetensors_close(file);
   }
   close_model(&m);

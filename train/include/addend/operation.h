@@ -88,7 +88,7 @@ typedef struct ad_operation {
 
   /* ---- an operation's record: memory that it saves and works in ---- */
   size_t own_size;                       /* bytes of the operation's own struct, for its numbers and options */
-  size_t (*saved)(const ad_tensor *out); /* bytes to keep from forward to backward */
+  size_t (*saved)(const ad_tensor *out); /* bytes to keep from forward to backward, if there is one */
   /* bytes of working memory during one call of forward or backward, whatever slots that call has */
   size_t (*scratch)(const ad_tensor *out);
   int (*shares)(const ad_tensor *out); /* 1: the result uses operand 0's memory */

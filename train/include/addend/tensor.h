@@ -48,6 +48,8 @@ typedef struct ad_parameters {
   /* Called, if there is no reducer, with each parameter's complete gradient during backward. NULL allowed. */
   void (*gradient)(void *context, size_t param, const ad_array *grad);
   void *gradient_context;
+  /* [count]: 1 if the parameter is frozen: it is a constant of the tape, which has no gradient; NULL: none is */
+  const unsigned char *frozen;
 } ad_parameters;
 
 /* Creates a tape. On backend dry it checks and plans (types, shapes, bytes, order of gradients) and computes
@@ -80,7 +82,7 @@ AD_API ad_tensor *ad_constant_at(ad_tape *tape, const ad_array *value, const cha
  * but not of indices. */
 AD_API ad_tensor *ad_input_at(ad_tape *tape, const ad_array *value, const char *site);
 /* Returns the leaf of parameter `param` of `from`, with its reducer. Operations that use the same parameter share one
- * leaf. Call ad_parameter once for each parameter and microbatch. */
+ * leaf. Call ad_parameter once for each parameter and microbatch. A frozen parameter's leaf has no gradient. */
 AD_API ad_tensor *ad_parameter_at(ad_tape *tape, const ad_parameters *from, size_t param, const char *site);
 #define ad_constant(...) ad_constant_at(__VA_ARGS__, AD_HERE)
 #define ad_input(...) ad_input_at(__VA_ARGS__, AD_HERE)

@@ -21,6 +21,8 @@
 #include "program/program.h"
 
 enum { IN = 5, MID = 4, OUT = 6, TOP = 7, MICROBATCHES_MAX = 5, ROWS_MAX = 16 };
+/* Bits of the parameters that are frozen. */
+enum { FROZEN_W = 1, FROZEN_V = 2, FROZEN_Q = 4, FROZEN_U = 8, FROZEN_T = 16 };
 enum { ELEMENTS_MAX = IN * MID + 2 * MID * OUT + OUT * TOP + MID * TOP };
 
 typedef enum pools_form { PAIR, TWICE, BACK, FORMS, ALONE = FORMS } pools_form;
@@ -28,7 +30,7 @@ typedef enum pools_form { PAIR, TWICE, BACK, FORMS, ALONE = FORMS } pools_form;
 typedef enum pools_mistake { NO_MISTAKE, NO_TRANSFER, OTHER_MESHES, LOSS_OF_NOTHING } pools_mistake;
 
 typedef struct pools_options {
-  int64_t form, mistake;
+  int64_t form, mistake, frozen;
   ad_dtype comm_dtype, gradient_comm_dtype; /* dtypes in which x and its gradient travel; 0: their own */
 } pools_options;
 
@@ -125,6 +127,8 @@ static ad_status pools_add_modules(const pools *model, ad_program *to) {
   ad_param_spec of_a[] = {pools_param("w", IN, MID, pools_layout(a, AD_R, AD_I)),
                           pools_param("v", OUT, TOP, columns_of_a), pools_param("q", MID, TOP, columns_of_a)};
   ad_param_spec of_b[] = {pools_param("u", MID, OUT, columns_of_b), pools_param("t", MID, OUT, columns_of_b)};
+  for (int i = 0; i < 3; i++) of_a[i].frozen = model->options->frozen >> i & 1;
+  for (int i = 0; i < 2; i++) of_b[i].frozen = model->options->frozen >> (3 + i) & 1;
   ad_state_spec marks = {sizeof marks, "marks", AD_F64, {1, {MID}}, ad_layout_all(b, AD_R), 0.5};
   ad_module_spec modules[] = {{.size = sizeof(ad_module_spec),
                                .name = "a",
@@ -269,6 +273,7 @@ static void pools_register(void) {
   static const ad_key keys[] = {
       {"model.form", AD_KEY_INTEGER, .offset = offsetof(pools_options, form), .most = ALONE, .fallback = "0"},
       {"model.mistake", AD_KEY_INTEGER, .offset = offsetof(pools_options, mistake), .most = 3, .fallback = "0"},
+      {"model.frozen", AD_KEY_INTEGER, .offset = offsetof(pools_options, frozen), .most = 31, .fallback = "0"},
       {"comm_dtype.values", AD_KEY_DTYPE, .offset = offsetof(pools_options, comm_dtype), .word = "as-is",
        .fallback = "as-is"},
       {"comm_dtype.gradients", AD_KEY_DTYPE, .offset = offsetof(pools_options, gradient_comm_dtype), .word = "as-is",
