@@ -105,10 +105,11 @@ static void name_missing(const json_t *index, const ad_checkpoint_state *state, 
       ad_text_list(text, &count, "; missing: ", "%s", state->values[i].name);
 }
 
-static int is_wanted(const ad_checkpoint_state *state, const char *name) {
+/* Returns 1 if the state lists the value, or does not want it and says so. */
+static int is_expected(const ad_checkpoint_state *state, const char *name) {
   for (size_t i = 0; i < state->value_count; i++)
     if (!strcmp(state->values[i].name, name)) return 1;
-  return 0;
+  return state->unwanted && state->unwanted(state->context, name);
 }
 
 static void name_extra(const json_t *index, const ad_checkpoint_state *state, ad_text *text) {
@@ -116,7 +117,7 @@ static void name_extra(const json_t *index, const ad_checkpoint_state *state, ad
   json_t *value;
   size_t count = 0;
   json_object_foreach(json_object_get(index, "values"), name, value) {
-    if (!is_wanted(state, name)) ad_text_list(text, &count, "; only the checkpoint has ", "%s", name);
+    if (!is_expected(state, name)) ad_text_list(text, &count, "; only the checkpoint has ", "%s", name);
   }
 }
 

@@ -1,4 +1,5 @@
 /* The command `addend train`: its options and its call. */
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@ enum {
   KEY_FORCE = 256,
   KEY_OVERWRITE,
   KEY_DUMP_STEP,
+  KEY_FRESH_STATES,
   FOLDER_SHOWN = 768,
   RECENT = 10,            /* progress shows the mean loss of this many newest steps */
   PATIENCE_SECONDS = 600, /* enough time to finish a step and to write a checkpoint of any size */
@@ -28,6 +30,10 @@ static const struct argp_option options[] = {
      0},
     {"force", KEY_FORCE, NULL, 0,
      "With --resume: go on even if the checkpoint belongs to another model, data or schedule", 0},
+    {"fresh-states", KEY_FRESH_STATES, "PATTERN", 0,
+     "With --resume: let the optimizer states of parameters whose names match PATTERN begin anew, as when their "
+     "optimizer changes. Repeatable",
+     0},
     {"overwrite", KEY_OVERWRITE, NULL, 0, "Replace the run that the folder holds: its metrics, results and checkpoints",
      0},
     {"dump-step", KEY_DUMP_STEP, "N", 0,
@@ -40,7 +46,20 @@ typedef struct train_input {
   const char *folder;
   int resume, force, overwrite, dumps;
   int64_t dump_step;
+  const char **fresh_states; /* the patterns of --fresh-states; the list is owned */
+  size_t fresh_state_count;
 } train_input;
+
+static error_t add_pattern(train_input *input, const char *pattern, struct argp_state *state) {
+  const char **patterns = realloc(input->fresh_states, (input->fresh_state_count + 1) * sizeof *patterns);
+  if (!patterns) {
+    argp_failure(state, CLI_UNFINISHED, 0, "no memory for --fresh-states %s", pattern);
+    return ENOMEM;
+  }
+  input->fresh_states = patterns;
+  input->fresh_states[input->fresh_state_count++] = pattern;
+  return 0;
+}
 
 static error_t parse_option(int key, char *argument, struct argp_state *state) {
   train_input *input = state->input;
@@ -58,10 +77,14 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
       return input->overwrite = 1, 0;
     case KEY_DUMP_STEP:
       return input->dumps = 1, input->dump_step = ad_cli_parse_number(argument, "--dump-step", 0, state), 0;
+    case KEY_FRESH_STATES:
+      return add_pattern(input, argument, state);
     case ARGP_KEY_END:
       if (input->overwrite && input->resume)
         ad_cli_wrong(state, "--resume continues a run and --overwrite replaces it; give only one of the two");
       if (input->force && !input->resume) ad_cli_wrong(state, "--force is allowed only with --resume");
+      if (input->fresh_state_count && !input->resume)
+        ad_cli_wrong(state, "--fresh-states is allowed only with --resume");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
@@ -455,7 +478,9 @@ static int train(const ad_recipe *recipe, const train_input *input) {
                                .force = input->force,
                                .overwrite = input->overwrite,
                                .dumps = input->dumps,
-                               .dump_step = input->dump_step},
+                               .dump_step = input->dump_step,
+                               .fresh_states = input->fresh_states,
+                               .fresh_state_count = input->fresh_state_count},
                    .story = story};
   int result = ad_comm_launched() ? train_as_rank(&job, input->recipe.json) : launch(&job, input->recipe.json);
   munmap(story, sizeof *story);
@@ -465,10 +490,12 @@ static int train(const ad_recipe *recipe, const train_input *input) {
 static int run_train(int argc, char **argv) {
   train_input input = {0};
   ad_recipe *recipe;
-  int failed = ad_cli_parse_recipe(&train_argp, argc, argv, &input, &input.recipe, &recipe);
-  if (failed) return failed;
-  int result = train(recipe, &input);
-  ad_recipe_destroy(recipe);
+  int result = ad_cli_parse_recipe(&train_argp, argc, argv, &input, &input.recipe, &recipe);
+  if (!result) {
+    result = train(recipe, &input);
+    ad_recipe_destroy(recipe);
+  }
+  free(input.fresh_states);
   return result;
 }
 

@@ -7,6 +7,7 @@
 #include "optim/record.h"
 #include "program/program.h"
 #include "step/fingerprint.h"
+#include "step/resumed_states.h"
 #include "step/run.h"
 
 enum { NAME_SIZE = AD_STATE_NAME_MAX + 1 + AD_PROGRAM_NAME_SIZE, NUMBERS = 4 };
@@ -18,7 +19,8 @@ typedef struct run_state {
   ad_checkpoint_number numbers[NUMBERS]; /* optimizer steps, seed, loss scale, and steps since the loss scale changed */
   char *recipe;
   ad_fingerprint fingerprint;
-  const ad_run *run;
+  ad_run *run;
+  int loads; /* 1: the state is read, so that states which begin anew are left out */
 } run_state;
 
 static void add_value(run_state *s, const char *prefix, const char *name, ad_array *array) {
@@ -27,17 +29,18 @@ static void add_value(run_state *s, const char *prefix, const char *name, ad_arr
   s->values[at] = (ad_checkpoint_value){s->names[at], array};
 }
 
-/* Lists a parameter's arrays for the checkpoint: value, master and optimizer states, as far as it has them. If the
- * master is the value itself, the array is listed once. */
+/* Lists a parameter's arrays for the checkpoint: value, master and optimizer states, as far as it has them, but no
+ * states that begin anew. If the master is the value itself, the array is listed once. */
 static void list_param(ad_run *run, size_t index, run_state *s) {
   ad_run_param at = ad_run_param_at(run, index);
   char name[AD_PROGRAM_NAME_SIZE];
   ad_program_param_name(run->program, at.module, at.param, name, sizeof name);
-  for (int part = 0; part < AD_PART_KEPT; part++) {
+  int count = s->loads && ad_run_has_fresh_states(run, index) ? AD_PART_STATE : AD_PART_KEPT;
+  for (int part = 0; part < count; part++) {
     ad_array *array = ad_run_part(run, index, (ad_param_part)part);
     int again = part && array == ad_run_part(run, index, AD_PART_VALUE);
     if (array && !again)
-      add_value(s, ad_param_part_name(run->recipe->optimizer.kind, (ad_param_part)part), name, array);
+      add_value(s, ad_param_part_name(ad_run_optimizer_kind(run, index), (ad_param_part)part), name, array);
   }
 }
 
@@ -67,9 +70,36 @@ static int64_t optimizer_steps(const ad_run *run) {
   return steps;
 }
 
+/* Lets the masters of parameters whose states begin anew be read from the values of the checkpoint if the parameters
+ * were frozen, because such parameters have no masters. */
+static void name_masters(const run_state *s, const ad_earlier_states *earlier) {
+  char name[AD_PROGRAM_NAME_SIZE];
+  for (size_t i = 0; i < ad_run_param_count(s->run); i++) {
+    const ad_array *master = ad_run_has_fresh_states(s->run, i) ? ad_run_part(s->run, i, AD_PART_MASTER) : NULL;
+    if (!master || master == ad_run_part(s->run, i, AD_PART_VALUE)) continue;
+    ad_run_param at = ad_run_param_at(s->run, i);
+    ad_param_part from = ad_earlier_is_frozen(s->run, earlier, i) ? AD_PART_VALUE : AD_PART_MASTER;
+    size_t k = 0;
+    while (s->values[k].array != master) k++;
+    snprintf(s->names[k], NAME_SIZE, "%s.%s", ad_param_part_name(AD_ADAMW, from),
+             ad_program_param_name(s->run->program, at.module, at.param, name, sizeof name));
+  }
+}
+
 static ad_status judge_facts(void *context, const ad_checkpoint_fact *facts, size_t count) {
+  run_state *s = context;
+  ad_earlier_states earlier;
+  AD_TRY(ad_earlier_states_read(&s->fingerprint.schema, facts, count, &earlier));
+  ad_status status = ad_earlier_states_judge(s->run, &s->fingerprint.schema, &earlier);
+  if (!status) status = ad_fingerprint_judge(s->run, &s->fingerprint, facts, count);
+  if (!status) name_masters(s, &earlier);
+  ad_earlier_states_release(&earlier);
+  return status;
+}
+
+static int is_unwanted(void *context, const char *name) {
   const run_state *s = context;
-  return ad_fingerprint_judge(s->run, &s->fingerprint, facts, count);
+  return ad_run_discards_state(s->run, name);
 }
 
 static ad_status describe_state(ad_run *run, run_state *s) {
@@ -91,7 +121,8 @@ static ad_status describe_state(ad_run *run, run_state *s) {
                                    .facts = s->fingerprint.facts,
                                    .fact_count = s->fingerprint.count,
                                    .judge = judge_facts,
-                                   .context = s};
+                                   .context = s,
+                                   .unwanted = is_unwanted};
   for (size_t i = 0; i < ad_run_param_count(run); i++) list_param(run, i, s);
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) list_states(run, i, s);
   return AD_OK;
@@ -149,13 +180,14 @@ static ad_status take_numbers(ad_run *run, const run_state *s) {
   }
   run->loss_scale.exponent = (int)s->numbers[2].value;
   run->loss_scale.good_steps = s->numbers[3].value;
-  return AD_OK;
+  return ad_run_begin_states(run, s->numbers[0].value);
 }
 
 ad_status ad_run_load(ad_run *run, const char *folder, int64_t *steps) {
   AD_NEED(run, folder, steps);
-  run_state s = {0};
-  ad_status status = ad_run_report_error(run, describe_state(run, &s));
+  run_state s = {.loads = 1};
+  ad_status status = ad_run_report_error(run, ad_run_check_fresh_states(run));
+  if (!status) status = ad_run_report_error(run, describe_state(run, &s));
   if (!status) status = ad_checkpoint_load(run->comm, run->everyone.mesh, folder, &s.state);
   if (!status) status = check_numbers(&s);
   if (!status) status = take_numbers(run, &s);

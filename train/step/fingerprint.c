@@ -11,6 +11,7 @@
 #include "products/products.h"
 #include "program/program.h"
 #include "recipe/changes.h"
+#include "step/resumed_states.h"
 
 /* ---- making a fingerprint ---- */
 
@@ -39,8 +40,8 @@ static ad_status add_fact(const ad_run *run, const ad_schema_entry *entry, ad_fi
   return AD_OK;
 }
 
-/* Facts that are not keys of the recipe. Every run has PRODUCTS: the library that computes matrix products, on which
- * bits depend. Runs with leaves also have leaf_facts, one fact for each choice that changes the bits of a leaf: the
+/* Facts that are not keys of the recipe, besides those of step/resumed_states.h. Every run has PRODUCTS: the library
+ * that computes matrix products, on which bits depend. Runs with leaves also have leaf_facts, one fact for each choice that changes the bits of a leaf: the
  * details of PRODUCTS, and the sizes of tp and cp. */
 #define PRODUCTS "products"
 enum { LEAF_TP = AD_PRODUCTS_FACTS, LEAF_CP, LEAF_FACTS };
@@ -74,12 +75,12 @@ static ad_status add_other_facts(const ad_run *run, ad_fingerprint *to) {
   AD_TRY(add_text(PRODUCTS, ad_products_print(text), to));
   for (int i = 0; run->recipe->train.leaves && i < LEAF_FACTS; i++)
     AD_TRY(add_text(leaf_facts[i].key, print_leaf_fact(run, i, text), to));
-  return AD_OK;
+  return ad_run_add_state_facts(run, &to->schema, to->facts, &to->count);
 }
 
 static ad_status add_facts(const ad_run *run, ad_fingerprint *to) {
   AD_TRY(ad_schema_create(run->recipe->program, &to->schema));
-  AD_TRY(ad_new(to->schema.count + 1 + (run->recipe->train.leaves ? LEAF_FACTS : 0), &to->facts));
+  AD_TRY(ad_new(to->schema.count + 1 + (run->recipe->train.leaves ? LEAF_FACTS : 0) + AD_STATE_FACTS, &to->facts));
   for (size_t i = 0; i < to->schema.count; i++) AD_TRY(add_fact(run, &to->schema.entries[i], to));
   return add_other_facts(run, to);
 }
@@ -135,6 +136,16 @@ static int is_free(const char *key) {
   return 0;
 }
 
+/* Returns 1 if the key may change in this run: besides the keys that always may, the keys of optimizers may if states
+ * begin anew. */
+static int may_change(const ad_run *run, const char *key) {
+  static const char *const patterns[] = {"optimizer.*", "groups",        "train.beta1",
+                                         "train.beta2", "train.epsilon", "train.weight_decay"};
+  for (size_t i = 0; run->options.fresh_state_count && i < sizeof patterns / sizeof *patterns; i++)
+    if (!fnmatch(patterns[i], key, 0)) return 1;
+  return is_free(key);
+}
+
 static ad_status same_key(const ad_schema *schema, size_t i, const ad_recipe *a, const ad_recipe *b, int *out) {
   char *own, *other;
   AD_TRY(ad_recipe_print_key(a, schema, &schema->entries[i], &own));
@@ -175,11 +186,11 @@ static int agrees(const ad_schema *schema, const char *path, const char *own, co
 }
 
 /* Lists the keys that differ: in `bound` the keys that change what the numbers mean, in `unbound` all other keys. */
-static void compare_facts(const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count, ad_text *bound,
-                          ad_text *unbound) {
+static void compare_facts(const ad_run *run, const ad_fingerprint *here, const ad_checkpoint_fact *there, size_t count,
+                          ad_text *bound, ad_text *unbound) {
   for (size_t i = 0; i < here->count; i++) {
     const char *key = here->facts[i].key, *own = here->facts[i].value, *other = fact_value(there, count, key);
-    ad_text *to = is_free(key) ? unbound : bound;
+    ad_text *to = may_change(run, key) ? unbound : bound;
     if (agrees(&here->schema, key, own, other)) continue;
     ad_text_add(to, "%s%s (checkpoint: %.*s, recipe: %.*s)", to->used ? ", " : "", key, VALUE_SHOWN,
                 other ? other : "nothing", VALUE_SHOWN, own);
@@ -240,7 +251,7 @@ ad_status ad_fingerprint_judge(const ad_run *run, const ad_fingerprint *here, co
   AD_TRY(check_fixed(run, here, there, count));
   char bound_words[WORDS] = "", unbound_words[WORDS] = "";
   ad_text bound = ad_text_on(bound_words, WORDS), unbound = ad_text_on(unbound_words, WORDS);
-  compare_facts(here, there, count, &bound, &unbound);
+  compare_facts(run, here, there, count, &bound, &unbound);
   if (bound.used && !run->options.any_recipe)
     return ad_fail(AD_INVALID,
                    "the checkpoint is of another run, whose recipe differs in %s; set these keys as in the checkpoint, "

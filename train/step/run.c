@@ -135,6 +135,7 @@ void ad_run_destroy(ad_run *run) {
   ad_program_destroy(run->program);
   ad_release(run->leaves);
   ad_release(run->passes);
+  ad_release(run->began);
   ad_run_group_destroy(run);
   ad_release(run);
 }

@@ -137,6 +137,9 @@ struct ad_run {
   int trains; /* 1: the present pass belongs to a training step */
   int drops;  /* 1: the results of the present microbatch are discarded (ad_run_pass_of) */
   ad_loss_scale loss_scale;
+  /* For each parameter, the number of optimizer steps after which its states began anew (--fresh-states); NULL if all
+   * began with the first step. Written by resumed_states.c. */
+  int64_t *began;
   int64_t uncounted;         /* number of steps in which no token counted */
   ad_sample_losses *samples; /* where tapes write the losses of samples; NULL if they are not wanted */
   ad_listener listener;

@@ -412,6 +412,10 @@ static ad_status take_options(const ad_recipe *recipe, const ad_train_options *o
   AD_TRY(ad_options_take(out, sizeof *out, options, "ad_train_options"));
   if (out->resume && out->overwrite)
     return ad_fail(AD_INVALID, "`resume` continues a run and `overwrite` replaces it; set only one of the two");
+  if (out->fresh_state_count && !out->resume)
+    return ad_fail(AD_INVALID,
+                   "`fresh_states` says which optimizer states begin anew when a run resumes, but `resume` is not set; "
+                   "set both or neither");
   AD_TRY(check_dumped(recipe, out));
   snprintf(folder, FOLDER_MAX, "runs/%s", recipe->name);
   if (!out->folder) out->folder = folder;
@@ -425,6 +429,7 @@ static ad_train_options options_before(const ad_train_options *own, const ad_pre
   options.folder = pretrain->folder;
   options.turns_to = NULL;
   options.dumps = 0;
+  options.fresh_state_count = 0;
   return options;
 }
 
@@ -522,7 +527,10 @@ static ad_status train_before(training *t, ad_comm *comm, const ad_recipe *recip
 }
 
 static ad_status train_all(training *t, ad_comm *comm, const ad_recipe *recipe) {
-  ad_run_options of_run = {.size = sizeof of_run, .any_recipe = t->options.force};
+  ad_run_options of_run = {.size = sizeof of_run,
+                           .any_recipe = t->options.force,
+                           .fresh_states = t->options.fresh_states,
+                           .fresh_state_count = t->options.fresh_state_count};
   AD_TRY(ad_pretrain_create(recipe, t->options.folder, &t->pretrain));
   if (t->pretrain.first) AD_TRY(train_before(t, comm, recipe));
   turn_to(t, comm, "train", t->options.folder, recipe);

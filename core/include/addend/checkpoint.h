@@ -49,6 +49,9 @@ typedef struct ad_checkpoint_state {
   ad_status (*judge)(void *context, const ad_checkpoint_fact *facts, size_t count);
   void *context;
   int some; /* 1: loading fills the listed values and ignores other values of the checkpoint */
+  /* Loading calls it with the name of each value of the checkpoint that is not listed. Returns 1 if the value may be
+   * left over; for other values loading fails. NULL: none may. Called with `context`. */
+  int (*unwanted)(void *context, const char *name);
 } ad_checkpoint_state;
 
 typedef struct ad_checkpointer ad_checkpointer;

@@ -232,6 +232,29 @@ static void values_that_do_not_fit_are_named(void **state) {
   destroy_world(&w);
 }
 
+static int may_be_left_over(void *context, const char *name) { return !strcmp(name, context); }
+
+static void values_that_a_state_does_not_want_may_be_left_over(void **state) {
+  char unwanted[] = "state.old";
+  world w;
+  make_world(&w);
+  w.state.value_count = 0;
+  w.state.unwanted = may_be_left_over;
+  w.state.context = unwanted;
+  json_t *index = parsed("{\"values\": {\"state.old\": {\"shape\": [3]}}}");
+  must(ad_index_match(index, &w.state));
+  json_object_set_new(json_object_get(index, "values"), "state.more", json_object());
+  assert_int_equal(ad_index_match(index, &w.state), AD_INVALID);
+  assert_says("state.more");
+  assert_null(strstr(ad_last_error(), "state.old"));
+  w.state.value_count = 1;  // a listed value must be there all the same
+  strcpy(unwanted, "value.cut");
+  assert_int_equal(ad_index_match(index, &w.state), AD_INVALID);
+  assert_says("value.cut");
+  json_decref(index);
+  destroy_world(&w);
+}
+
 static void numbers_are_taken_from_the_index(void **state) {
   world w;
   make_world(&w);
@@ -273,6 +296,7 @@ int main(void) {
       cmocka_unit_test(a_piece_lies_in_its_value_and_in_a_file_that_is_listed),
       cmocka_unit_test(a_piece_has_no_more_spans_than_a_part),
       cmocka_unit_test(values_that_do_not_fit_are_named),
+      cmocka_unit_test(values_that_a_state_does_not_want_may_be_left_over),
       cmocka_unit_test(numbers_are_taken_from_the_index),
       cmocka_unit_test(facts_are_judged_by_the_state),
   };

@@ -55,6 +55,11 @@ typedef struct ad_run_options {
    * destroyed. NULL: the run makes its own. */
   const ad_table *table;
   int plans; /* 1: modules on other ranks are not described; for plans, which do not need them */
+  /* Patterns of names (fnmatch), borrowed until the run is destroyed. ad_run_load does not read the optimizer states of
+   * parameters that match one: these states begin anew, as zeros and with a step number of their own. Keys of optimizers
+   * may then differ from those of the checkpoint. */
+  const char *const *fresh_states;
+  size_t fresh_state_count;
 } ad_run_options;
 
 /* Creates everything that a rank needs: the program with its data, those of its modules that lie on this rank, counts
@@ -102,7 +107,8 @@ AD_API AD_CHECKED ad_status ad_run_save(ad_run *run, ad_checkpointer *checkpoint
 /* Loads the newest usable checkpoint in the folder, written on any mesh with any sharding; *steps is the number of
  * steps taken. The errors of ad_checkpoint_load. AD_INVALID, with both values, if a recipe key differs that changes
  * the meaning of the numbers: keys of model, data, precision, and of train except steps, microbatches and sync;
- * files are compared by their contents. After an error the run can only be destroyed. */
+ * files are compared by their contents. AD_INVALID, with their names, if parameters have another optimizer than in the
+ * checkpoint and their states do not begin anew. After an error the run can only be destroyed. */
 AD_API AD_CHECKED ad_status ad_run_load(ad_run *run, const char *folder, int64_t *steps);
 /* Writes full parameters, under their names and in their storage dtype, as one safetensors file on the first rank,
  * which needs memory for the largest one. An existing file is replaced when the new one is on disk. Collective. */
@@ -167,6 +173,10 @@ typedef struct ad_train_options {
   void (*counts)(void *context, const char *what);
   void (*compared)(void *context, int64_t step, const ad_validation_change *since_first,
                    const ad_validation_change *since_best);
+  /* With `resume`: patterns of names of parameters whose optimizer states begin anew, as in ad_run_options. Applies to the
+   * recipe's own training only. */
+  const char *const *fresh_states;
+  size_t fresh_state_count;
 } ad_train_options;
 /* Makes the folder as ad_train does, before any rank starts, so that problems are found early: the folder is wrong,
  * another run is writing there, or an earlier run would be overwritten. AD_IO, AD_INVALID. Local. */

@@ -160,6 +160,18 @@ exits_with 2 train -o stopped --resume --force --set model.d_model=64
 says err value.embedding.weight
 exits_with 2 train -o stopped --force
 says err
+# Another optimizer is refused by the names of parameters, unless their states begin anew.
+rm -rf other && cp -r stopped other
+exits_with 2 train -o other --resume --set optimizer.kind=sgd
+says err embedding.weight --fresh-states
+exits_with 2 train -o other --resume --set optimizer.kind=sgd --fresh-states 'embedding.*'
+says err blocks.0.norm.attn --fresh-states
+train -o other --resume --set optimizer.kind=sgd --fresh-states 'embedding.*' --fresh-states '[!e]*' || fail "resuming with fresh states of all parameters fails"
+says err --fresh-states embedding.weight "5 steps"
+[ "$(first_step)" = 5 ] || fail "the run with fresh states did not continue after step 5"
+train -o other --resume --set optimizer.kind=sgd --set train.steps=11 || fail "resuming after states began anew fails"
+exits_with 2 train -o stopped --fresh-states '*'
+says err --fresh-states
 cp -r stopped listed
 train -o listed --resume --set train.steps=11 --set shard.zero=1 || fail "resuming with changed keys that may change fails"
 says err shard.zero "checkpoint: 0" "recipe: 1" train.steps "checkpoint: 10" "recipe: 11"
