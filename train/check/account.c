@@ -141,7 +141,7 @@ static size_t list_full(const ad_checker *checker, size_t m, ad_safetensor *list
   for (size_t i = 0; i < checker->param_count; i++) {
     ad_run_param at = ad_run_param_at(checker->run, i);
     const ad_array *full = ad_reference_gradient(checker->reference, i);
-    if (at.module != m) continue;
+    if (at.module != m || !full) continue;
     list[count++] =
         (ad_safetensor){.name = at.spec->name, .dtype = full->dtype, .shape = at.spec->shape, .data = full->data};
   }
@@ -185,7 +185,7 @@ static ad_status read_module(ad_checker *checker, size_t m, int64_t step) {
   json_t *document = json ? json_loads(json, 0, NULL) : NULL;
   free(json);
   for (size_t i = 0; i < result->param_count; i++) {
-    if (ad_run_param_at(checker->run, i).module == m && result->params[i].step == step)
+    if (ad_run_param_at(checker->run, i).module == m && result->params[i].step == step && !result->params[i].frozen)
       ad_account_judge(checker, document, i, &result->params[i]);
   }
   json_decref(document);

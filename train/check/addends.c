@@ -9,6 +9,7 @@
 #include "step/run.h"
 
 static ad_status create_param(const ad_addends *addends, ad_addend_sums *sums, size_t i) {
+  if (!ad_run_trains(addends->run, i)) return AD_OK;
   const ad_param_spec *spec = ad_run_param_at(addends->run, i).spec;
   ad_layout gradient = ad_layout_dual(&spec->layout), full = ad_layout_all(ad_run_everyone(addends->run).mesh, AD_R);
   ad_comm *comm = ad_run_comm(addends->run);
@@ -19,7 +20,7 @@ static ad_status create_param(const ad_addends *addends, ad_addend_sums *sums, s
 }
 
 /* Creates the f64 arrays for the sums of all parameters. A rank that has no part of a parameter gets an array without
- * memory. */
+ * memory; a frozen parameter, which has no gradient, gets none. */
 static ad_status create_sums(const ad_addends *addends, ad_addend_sums *sums) {
   AD_TRY(ad_new(addends->count, &sums->local));
   AD_TRY(ad_new(addends->count, &sums->full));
@@ -76,7 +77,7 @@ static void clear(const ad_addends *addends, const ad_addend_sums *sums) {
 
 static ad_status bring_together(const ad_addends *addends, const ad_addend_sums *sums) {
   for (size_t i = 0; sums->local && i < addends->count; i++)
-    AD_TRY(ad_run_full(addends->run, &sums->local[i], &sums->full[i]));
+    if (ad_run_trains(addends->run, i)) AD_TRY(ad_run_full(addends->run, &sums->local[i], &sums->full[i]));
   return AD_OK;
 }
 

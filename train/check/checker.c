@@ -11,6 +11,7 @@
 #include "check/directional.h"
 #include "check/dump.h"
 #include "check/formulas.h"
+#include "check/frozen.h"
 #include "check/norm.h"
 #include "check/overflow.h"
 #include "check/lifted_injections.h"
@@ -64,6 +65,7 @@ static ad_status share_decisions(ad_checker *checker) {
 
 static ad_status create_full(ad_checker *checker, size_t param, ad_array *out) {
   const ad_array *part = ad_run_part(checker->run, param, AD_PART_GRADIENT);
+  if (!ad_run_trains(checker->run, param)) return AD_OK;
   ad_layout full = ad_layout_all(checker->everyone.mesh, AD_R);
   return ad_array_create(checker->comm, part->dtype, &part->shape, &full, out);
 }
@@ -91,10 +93,11 @@ static ad_status create_arrays(ad_checker *checker) {
   AD_TRY(ad_new(count, &checker->full_gradients));
   AD_TRY(ad_new(count, &checker->parts));
   AD_TRY(ad_new(count, &checker->cancels));
+  AD_TRY(ad_new(count, &checker->frozen));
   for (int part = 0; part < AD_PART_COUNT; part++) AD_TRY(ad_new(count, &checker->replicas[part]));
   for (size_t i = 0; i < count; i++) {
     AD_TRY(create_full(checker, i, &checker->gradients[i]));
-    checker->full_gradients[i] = &checker->gradients[i];
+    if (ad_run_trains(checker->run, i)) checker->full_gradients[i] = &checker->gradients[i];
   }
   return create_scratch(checker);
 }
@@ -144,6 +147,7 @@ void ad_checker_destroy(ad_checker *checker) {
   ad_release(checker->full_gradients);
   ad_release(checker->parts);
   ad_release(checker->cancels);
+  ad_release(checker->frozen);
   for (int part = 0; part < AD_PART_COUNT; part++) ad_release(checker->replicas[part]);
   ad_run_destroy(checker->run);
   *checker = (ad_checker){0};
@@ -201,7 +205,7 @@ static ad_status restart_reference(ad_checker *checker, int64_t step) {
 static ad_status gather_gradients(ad_checker *checker) {
   for (size_t i = 0; i < checker->param_count; i++) {
     const ad_array *gradient = ad_run_part(checker->run, i, AD_PART_GRADIENT);
-    AD_TRY(ad_run_full(checker->run, gradient, &checker->gradients[i]));
+    if (checker->full_gradients[i]) AD_TRY(ad_run_full(checker->run, gradient, &checker->gradients[i]));
   }
   return AD_OK;
 }
@@ -211,7 +215,8 @@ static ad_status compare_replicas(ad_checker *checker) {
   for (int part = 0; part < AD_PART_COUNT; part++) {
     for (size_t i = 0; i < checker->param_count; i++) {
       const ad_array *own = ad_run_part(checker->run, i, (ad_param_part)part);
-      /* a mirror (a module without optimizer) has none of its states, and some optimizers have fewer than others */
+      /* a mirror (a module without optimizer) has none of its states, some optimizers have fewer than others, and a
+       * frozen parameter has neither states nor a gradient */
       checker->parts[i] = own ? own : ad_run_part(checker->run, i, AD_PART_VALUE);
     }
     AD_TRY(ad_replicas_compare(checker->comm, &checker->everyone, checker->parts, checker->param_count,
@@ -250,14 +255,15 @@ static const ad_replicas *worst_replicas(const ad_checker *checker, size_t param
   return &checker->replicas[part][param];
 }
 
-/* Describes the parameter, with the numbers of a parameter that no step has judged. */
+/* Describes the parameter, with the numbers of a parameter that no step has judged. A frozen parameter has none. */
 static void describe_param(const ad_run *run, size_t index, ad_check_param *out) {
   ad_run_param at = ad_run_param_at(run, index);
   *out = (ad_check_param){
       .ratio = NAN, .max_rel_err = NAN, .bound = AD_WIDE_BOUND, .replicas_equal = 1, .update_equal = 1, .step = -1};
   out->counted = NAN;
   out->one_process = out->comm_rounding = out->cosine = out->sum_share = out->process_share = NAN;
-  ad_causes_add(&out->causes, AD_CAUSE_UNKNOWN, 0, NAN, "no step was taken: every one overflowed");
+  out->frozen = !ad_run_trains(run, index);
+  if (!out->frozen) ad_causes_add(&out->causes, AD_CAUSE_UNKNOWN, 0, NAN, "no step was taken: every one overflowed");
   ad_program_param_name(ad_run_program(run), at.module, at.param, out->name, sizeof out->name);
   snprintf(out->mesh, sizeof out->mesh, "%s", ad_mesh_text(at.spec->layout.mesh));
   ad_layout_shown(&at.spec->layout, out->layout, sizeof out->layout);
@@ -407,7 +413,7 @@ static double bound_of_norm(ad_checker *checker, const ad_step_report *report, d
   double squares = 0;
   if (!rounds(checker->job) || !(norm > 0)) return AD_WIDE_BOUND;
   for (size_t i = 0; i < checker->param_count; i++) {
-    if (!is_of_group(checker, i, group)) continue;
+    if (!is_of_group(checker, i, group) || !checker->full_gradients[i]) continue;
     const double *dist = unscaled(checker, &checker->gradients[i], report->loss_scale);
     double allowed = checker->computing.allowed[i] + error_of(checker, i, dist, report).reduced;
     squares += allowed * allowed;
@@ -511,7 +517,7 @@ static ad_status judge_replicas(ad_checker *checker, const ad_step_report *repor
   for (size_t i = 0; i < checker->param_count; i++) {
     const ad_replicas *replicas = &checker->replicas[AD_PART_GRADIENT][i];
     ad_array full;
-    if (replicas->equal || replicas->odd_rank >= 0 || !replicas->differs) continue;
+    if (!checker->full_gradients[i] || replicas->equal || replicas->odd_rank >= 0 || !replicas->differs) continue;
     AD_TRY(sum_replicas(checker, ad_run_part(checker->run, i, AD_PART_GRADIENT), replicas->differs, &full));
     if (!checker->reference) continue;
     double *sums = full.data;
@@ -529,7 +535,7 @@ static double largest_of(const ad_checker *checker) {
   double largest = 0;
   for (size_t i = 0; i < checker->param_count; i++) {
     const ad_array *gradient = ad_reference_gradient(checker->reference, i);
-    largest = fmax(largest, ad_largest(gradient->data, gradient->dtype, ad_array_numel(gradient)));
+    if (gradient) largest = fmax(largest, ad_largest(gradient->data, gradient->dtype, ad_array_numel(gradient)));
   }
   return largest;
 }
@@ -547,7 +553,8 @@ void ad_checker_judge(ad_checker *checker, const ad_step_report *dist) {
   double largest = largest_of(checker);
   judge_choices(checker);
   judge_numbers(checker, dist, &checker->reference_report);
-  for (size_t i = 0; i < checker->param_count; i++) judge_param(checker, i, dist, largest);
+  for (size_t i = 0; i < checker->param_count; i++)
+    if (checker->full_gradients[i]) judge_param(checker, i, dist, largest);
 }
 
 /* On the first rank: lets the reference take the same step and judges every number. Does nothing for a skipped step,
@@ -599,7 +606,7 @@ static void judge_update(ad_checker *checker, size_t i, ad_param_part part, cons
 
 static ad_status compare_updates(ad_checker *checker, int skipped) {
   for (size_t i = 0; i < checker->param_count; i++) {
-    for (int part = 0; part < AD_PART_KEPT; part++) {
+    for (int part = 0; part < AD_PART_KEPT && ad_run_trains(checker->run, i); part++) {
       const ad_array *own = ad_run_part(checker->run, i, (ad_param_part)part);
       ad_array full;
       if (!own) continue;
@@ -640,6 +647,7 @@ ad_status ad_checker_step(ad_checker *checker, int64_t step, ad_step_report *rep
   if (checker->job->dumps) AD_TRY(ad_dump_before(checker, step));
   if (checker->accounts) AD_TRY(ad_account_begin(checker, step));
   if (checker->counts_calls) AD_TRY(ad_calls_begin(checker, step));
+  ad_frozen_begin(checker);
   ad_status taken = ad_run_step(checker->run, step, report);
   if (checker->counts_calls) ad_calls_stop();
   AD_TRY(taken);
@@ -656,6 +664,7 @@ ad_status ad_checker_step(ad_checker *checker, int64_t step, ad_step_report *rep
   if (!status && checker->reference) status = judge_step(checker, report);
   if (!status && !report->skipped && !checker->job->options->directional) status = judge_replicas(checker, report);
   if (!status) status = compare_updates(checker, report->skipped);
+  if (!status) status = ad_frozen_end(checker, step);
   if (!status && checker->accounts)
     status = ad_account_end(checker, step, checker->reference && !ad_check_result_passes(checker->job->result, 0));
   if (!status && checker->reference && stages(checker) > 1) ad_diagnose_stages(checker->job->result, stages(checker));

@@ -24,8 +24,9 @@ typedef struct ad_checker {
   ad_run *run;
   ad_group everyone;
   size_t param_count;
-  ad_array *gradients;                  /* the full gradient of each parameter */
-  const ad_array **full_gradients;      /* the addresses of `gradients` */
+  ad_array *gradients;                  /* the full gradient of each parameter that trains */
+  const ad_array **full_gradients;      /* the addresses of `gradients`; NULL for frozen parameters */
+  uint64_t *frozen;                     /* for each frozen parameter, a hash of this rank's value before the step */
   const ad_array **parts;               /* this rank's array of each parameter, for comparing replicas */
   ad_replicas *replicas[AD_PART_COUNT]; /* how replicas compare, for each kind of array and parameter */
   ad_array scratch;                     /* memory for any full array of the model */

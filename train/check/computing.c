@@ -228,6 +228,7 @@ void ad_computing_measure(ad_computing *c, const ad_run *run, const ad_reference
   draw_sums all = {0};
   double distances = 0, least = 0, allowed = 0, norms = 0;
   for (size_t i = 0; i < c->count; i++) {
+    if (!ad_run_trains(run, i)) continue;
     draw_sums own = measure_param(c, i, run, reference, ranks);
     double error = c->spread[i].error;
     allowed += c->allowed[i] * c->allowed[i];

@@ -136,6 +136,17 @@ void ad_diagnose_update(ad_causes *causes) {
       ->no_axis = AD_NO_AXIS_REPLICAS_AGREE;
 }
 
+void ad_diagnose_frozen(int64_t rank, ad_axes differs, ad_causes *causes) {
+  causes->count = 0;
+  if (rank >= 0)
+    ad_causes_add(causes, AD_CAUSE_UNKNOWN, 0, NAN, "it is frozen, but the step changed its value on rank %lld",
+                  (long long)rank)
+        ->no_axis = AD_NO_AXIS_REPLICAS_AGREE;
+  else
+    ad_causes_add(causes, AD_CAUSE_REPLICAS_DIFFER, differs, NAN,
+                  "it is frozen, and its replicas differ along %s although no step changed them", print_axes(differs));
+}
+
 void ad_diagnose_shards(ad_axes axes, ad_causes *causes) {
   causes->count = 0;
   ad_causes_add(causes, AD_CAUSE_WRONG_GROUP, axes, NAN,

@@ -1,5 +1,5 @@
 /* The difference quotient (L(theta + h d) - L(theta - h d)) / 2h of the distributed loss against <gradient, d>, along
- * one random direction d. Elements of d are drawn by global index. The quotient needs only the forward pass, so it does
+ * one random direction d. Elements of d are drawn by global index; those of frozen parameters are 0. The quotient needs only the forward pass, so it does
  * not depend on the backward pass and the reductions that it checks. */
 #include "check/directional.h"
 
@@ -61,7 +61,7 @@ static ad_status set_values(ad_run *run, const double *saved, double h) {
     ad_array *value = ad_run_part(run, i, AD_PART_VALUE);
     ad_walk walk = {value, ad_comm_rank(ad_run_comm(run))};
     for (size_t j = 0; j < ad_array_numel(value); j++) {
-      double d = h == 0 ? 0 : h * direction_at(&walk, i, (int64_t)j);
+      double d = h == 0 || !ad_run_trains(run, i) ? 0 : h * direction_at(&walk, i, (int64_t)j);
       ((double *)value->data)[j] = *saved++ + d;
     }
   }
@@ -151,6 +151,7 @@ static ad_status derivative(ad_comm *comm, ad_run *run, double *out) {
   double sum = 0;
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     const ad_array *gradient = ad_run_part(run, i, AD_PART_GRADIENT);
+    if (!gradient) continue;
     ad_walk walk = {gradient, rank};
     if (!ad_array_numel(gradient) || !counts_here(gradient, rank)) continue;
     for (size_t j = 0; j < ad_array_numel(gradient); j++)

@@ -35,6 +35,8 @@ static json_t *param_document(const ad_check_param *param) {
                                "replicas_equal", param->replicas_equal);
   ad_cause_set(document, causes_document(&param->causes));
   json_object_set_new(document, "reached", json_boolean(param->reached));
+  if (param->frozen)
+    json_object_set_new(document, "frozen", json_string(param->update_equal ? "unchanged" : "changed"));
   if (isnan(param->one_process)) return document;
   json_object_set_new(document, "one_process_err", json_number(param->one_process));
   json_object_set_new(document, "comm_rounding_err", json_number(param->comm_rounding));
@@ -50,6 +52,19 @@ static json_t *params_document(const ad_findings *findings) {
   for (size_t i = 0; i < findings->result->param_count; i++)
     json_array_append_new(params, param_document(&findings->result->params[i]));
   return params;
+}
+
+/* Returns the first parameter that has a gradient; NULL if all are frozen. */
+static const ad_check_param *first_trained(const ad_check_result *result) {
+  size_t i = 0;
+  while (i < result->param_count && result->params[i].frozen) i++;
+  return i < result->param_count ? &result->params[i] : NULL;
+}
+
+static size_t count_frozen(const ad_check_result *result) {
+  size_t count = 0;
+  for (size_t i = 0; i < result->param_count; i++) count += result->params[i].frozen != 0;
+  return count;
 }
 
 /* Returns the larger number; NaN if one of them is NaN. */
@@ -110,6 +125,7 @@ static json_t *summary_document(const ad_findings *findings) {
   int directional = findings->options->directional;
   size_t count = directional ? 0 : result->param_count;
   for (size_t i = 0; i < count; i++) {
+    if (result->params[i].frozen) continue;
     ratio = worse(ratio, fabs(result->params[i].ratio - 1));
     error = worse(error, result->params[i].max_rel_err);
   }
@@ -119,8 +135,9 @@ static json_t *summary_document(const ad_findings *findings) {
   json_object_set_new(summary, "counted", json_integer((json_int_t)result->counted));
   if (directional) return summary;
   json_object_set_new(summary, "reached", json_integer((json_int_t)ad_check_result_reached(result, 0)));
+  if (count_frozen(result)) json_object_set_new(summary, "frozen", json_integer((json_int_t)count_frozen(result)));
   add_facts(result, summary);
-  if (count && !isnan(result->params[0].one_process)) {
+  if (first_trained(result) && !isnan(first_trained(result)->one_process)) {
     json_object_set_new(summary, "process_share", json_number(result->process_share));
     json_object_set_new(summary, "false_alarm", json_real(AD_FALSE_ALARMS));
   }
@@ -220,7 +237,7 @@ static const ad_check_param *nearest(const ad_check_result *result, double *shar
   for (size_t i = 0; i < result->param_count; i++) {
     const ad_check_param *param = &result->params[i];
     double own = ad_param_share(param);
-    if (own <= *share) continue;
+    if (param->frozen || own <= *share) continue;
     worst = param;
     *share = own;
     if (isnan(own)) break;
@@ -233,6 +250,7 @@ static double worst_cosine(const ad_check_result *result) {
   double worst = 1;
   for (size_t i = 0; i < result->param_count; i++) {
     const ad_check_param *param = &result->params[i];
+    if (param->frozen) continue;
     if (isnan(param->cosine) && param->max_rel_err != 0) return NAN;
     if (param->cosine < worst) worst = param->cosine;
   }

@@ -16,7 +16,7 @@ ad_status ad_draws_create(ad_run *run, int shards_formulas, ad_draws *out) {
   AD_TRY(ad_addends_create(run, 0, &draws.addends));
   ad_status status = ad_new(draws.addends.count, &draws.deviations);
   for (size_t i = 0; i < draws.addends.count && !status; i++)
-    status = ad_new(AD_DRAWS * numel_of(&draws, i), &draws.deviations[i]);
+    if (ad_run_trains(run, i)) status = ad_new(AD_DRAWS * numel_of(&draws, i), &draws.deviations[i]);
   if (status)
     ad_draws_destroy(&draws);
   else
@@ -37,6 +37,7 @@ const float *ad_draws_deviation(const ad_draws *draws, size_t param, int draw) {
 
 static void keep_draw(ad_draws *draws, int draw, const ad_run *reference) {
   for (size_t i = 0; i < draws->addends.count; i++) {
+    if (!ad_run_trains(reference, i)) continue;
     const double *own = draws->addends.themselves.full[i].data;
     const double *exact = ad_run_part(reference, i, AD_PART_GRADIENT)->data;
     size_t numel = numel_of(draws, i);

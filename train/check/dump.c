@@ -51,6 +51,7 @@ static ad_status list_params(const ad_run *run, ad_param_part part, dumped *list
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     ad_run_param at = ad_run_param_at(run, i);
     char name[NAME_SIZE];
+    if (part == AD_PART_GRADIENT && !ad_run_trains(run, i)) continue;
     ad_program_param_name(run->program, at.module, at.param, name, sizeof name);
     AD_TRY(append(list, name, ad_run_part(run, i, part)));
   }

@@ -7,6 +7,7 @@
 #include "check/mutants.h"
 
 static double error_of(const ad_check_param *param) {
+  if (param->frozen) return 0;
   double share = ad_param_share(param);
   return isnan(share) || isnan(param->ratio) ? INFINITY : share;
 }
@@ -66,12 +67,14 @@ void ad_mutant_killed_by_number(const ad_check_result *result, ad_mutant *mutant
 
 /* Returns how far the mutation moved gradients, divided by how far the program's own roundings move them: the errors of
  * one process in the recipe's own dtypes together with those of communication dtypes, both measured. Root mean square
- * over the parameters. */
-static double moved_over_roundings(const ad_computing *computing, const double *moved) {
-  double squares = 0;
-  for (size_t i = 0; i < computing->count; i++)
+ * over the parameters that train. */
+static double moved_over_roundings(const ad_check_result *result, const ad_computing *computing, const double *moved) {
+  double squares = 0, count = 0;
+  for (size_t i = 0; i < computing->count; i++) {
+    count += !result->params[i].frozen;
     if (moved[i] != 0) squares += pow(moved[i] / hypot(computing->spread[i].error, computing->comm_rounding[i]), 2);
-  return sqrt(squares / (double)computing->count);
+  }
+  return sqrt(squares / count);
 }
 
 /* Decides whether a mutant that only rounds has an effect. If sums are short, rounding more often may move gradients by
@@ -84,7 +87,7 @@ void ad_mutant_moved_by_rounding(const ad_check_result *result, const ad_computi
                                  int shards_formulas, ad_mutant *mutant) {
   double share = 0, within = shards_formulas ? 1 : 0.5;
   for (size_t i = 0; i < result->param_count; i++) share = fmax(share, ad_param_share(&result->params[i]));
-  mutant->moved = moved_over_roundings(computing, moved);
+  mutant->moved = moved_over_roundings(result, computing, moved);
   if (mutant->moved < within) mutant->killed_by = AD_KILLED_BY_NO_EFFECT;
   snprintf(mutant->message, sizeof mutant->message,
            "the mutation only rounds: it changes gradients by %.2g times what the program's own rounding does, and "

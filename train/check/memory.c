@@ -28,6 +28,7 @@ static ad_full_bytes full_bytes_of(ad_run *run) {
   ad_full_bytes full_bytes = {0};
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     const ad_array *gradient = ad_run_part(run, i, AD_PART_GRADIENT);
+    if (!gradient) continue;
     size_t numel = (size_t)ad_shape_numel(&gradient->shape);
     full_bytes.own += numel * ad_dtype_size(gradient->dtype);
     full_bytes.wide += numel * ad_dtype_size(AD_F64);

@@ -45,6 +45,7 @@ static void count_in_norm(ad_checker *checker, parts *out) {
     if (ad_program_module(ad_run_program(checker->run), own->at.module)->is_mirror) continue;
     size_t group = ad_run_norm_group_of(checker->run, own->at.module);
     double sum = checker->run->norms.groups[group].sums[place[group]++];
+    if (!checker->full_gradients[i]) continue;
     own->squares = squares_of(checker, &checker->gradients[i]);
     if (own->squares > 0) own->times = sum / own->squares;
     double off = fabs(own->times - 1) * own->squares;

@@ -15,7 +15,8 @@ static void name_param(const ad_checker *checker, char *out, size_t size) {
   const ad_transfer_overflow *comm_dtype = ad_run_transfer_overflow(checker->run);
   snprintf(out, size, "%s", comm_dtype->spec ? comm_dtype->spec->value : "");
   for (size_t i = 0; i < checker->param_count && !out[0]; i++) {
-    const ad_array *gradient = &checker->gradients[i];
+    const ad_array *gradient = checker->full_gradients[i];
+    if (!gradient) continue;
     size_t numel = ad_array_numel(gradient);
     if (ad_first_not_finite(gradient->data, gradient->dtype, numel) == numel) continue;
     ad_run_param at = ad_run_param_at(checker->run, i);

@@ -60,9 +60,7 @@ static ad_status create_runs(ad_reference *reference, const ad_reference_options
   AD_TRY(round_transfers(reference));
   size_t count = ad_run_param_count(reference->run);
   AD_TRY(ad_new(count, &reference->fed_gradients));
-  AD_TRY(ad_new(count, &reference->fed_list));
-  for (size_t i = 0; i < count; i++) reference->fed_list[i] = &reference->fed_gradients[i];
-  return AD_OK;
+  return ad_new(count, &reference->fed_list);
 }
 
 ad_status ad_reference_create(const ad_recipe *recipe, const ad_reference_options *options, ad_reference **out) {
@@ -250,6 +248,8 @@ static ad_status feed_module(ad_reference *reference, size_t m, size_t first, co
 
 ad_status ad_reference_feed(ad_reference *reference, const ad_array *const *gradients, const ad_step_report *report) {
   for (size_t i = 0; i < ad_run_param_count(reference->fed); i++) {
+    reference->fed_list[i] = gradients[i] ? &reference->fed_gradients[i] : NULL;
+    if (!gradients[i]) continue;
     reference->fed_gradients[i] = *gradients[i];
     reference->fed_gradients[i].layout = ad_run_part(reference->fed, i, AD_PART_VALUE)->layout;
   }

@@ -42,13 +42,15 @@ ad_run *ad_reference_run(const ad_reference *reference); /* returns the run that
 ad_status ad_reference_decide(ad_reference *reference, const int32_t *decisions, size_t count) AD_CHECKED;
 /* returns the smallest margin of the step's choices; INFINITY: there are none */
 double ad_reference_margin(const ad_reference *reference);
+/* Returns the parameter's gradient in f64; NULL if it is frozen. */
 const ad_array *ad_reference_gradient(const ad_reference *reference, size_t index);
 /* Returns the parameter's gradient in f64, without the roundings of transfers between modules. */
 const ad_array *ad_reference_exact_gradient(const ad_reference *reference, size_t index);
 /* Returns the gradients of one process in the recipe's own dtypes, if the reference was created for dtypes that
  * round. */
 const ad_draws *ad_reference_draws(const ad_reference *reference);
-/* Updates the parameters of the fed run, one of the reference's runs, with the full distributed gradients. `report` has
+/* Updates the parameters of the fed run, one of the reference's runs, with the full distributed gradients, which are NULL
+ * for frozen parameters. `report` has
  * the distributed step's learning rate, norms and loss scale. */
 ad_status ad_reference_feed(ad_reference *reference, const ad_array *const *gradients,
                             const ad_step_report *report) AD_CHECKED;

@@ -73,6 +73,7 @@ double ad_param_share(const ad_check_param *param) {
 }
 
 static int param_passes(const ad_check_param *param) {
+  if (param->frozen) return param->replicas_equal && param->update_equal;
   return param->replicas_equal && ad_param_share(param) <= 1 && !isnan(param->ratio);
 }
 

@@ -43,7 +43,10 @@ typedef struct ad_check_param {
   ad_accounted accounted;
   /* how often the gradient's squares are in the norm; NaN: the norm is right, or no parameter is counted wrongly */
   double counted;
-  int update_equal; /* 1: one process's optimizer, given the distributed gradient, computed the same bits */
+  /* 1: one process's optimizer, given the distributed gradient, computed the same bits; or the parameter is frozen, and no
+   * step changed a bit of it */
+  int update_equal;
+  int frozen; /* 1: it has no gradient, so that no number above is judged but `replicas_equal` */
   ad_causes causes;
 } ad_check_param;
 
@@ -168,6 +171,9 @@ void ad_diagnose_shards(ad_axes axes, ad_causes *causes);
 /* Sets the cause of a parameter whose gradient agrees with the reference, and whose replicas differ after the
  * update. */
 void ad_diagnose_updates(ad_axes differs, int64_t odd_rank, ad_causes *causes);
+/* Sets the cause of a frozen parameter that a step changed on `rank`; -1: on no rank, but its replicas differ along
+ * `differs`. */
+void ad_diagnose_frozen(int64_t rank, ad_axes differs, ad_causes *causes);
 void ad_diagnose_update(ad_causes *causes); /* sets the cause of a right gradient with a wrong update */
 
 #endif

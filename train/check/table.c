@@ -46,7 +46,11 @@ static void print_margin(FILE *file, const json_t *document) {
     fprintf(file, "\n  smallest margin of a choice %.2g\n", ad_number_of(summary, "smallest_margin"));
 }
 
+/* Returns 1 if the parameter is frozen: it has no gradient, and its value must stay as it is. */
+static int is_frozen(const json_t *param) { return json_object_get(param, "frozen") != NULL; }
+
 static int param_holds(const json_t *param) {
+  if (is_frozen(param)) return is_true(param, "replicas_equal") && !strcmp(ad_text_of(param, "frozen"), "unchanged");
   return is_true(param, "replicas_equal") && ad_number_of(param, "max_rel_err") <= ad_number_of(param, "bound") &&
          !ad_cause_is_reported(param);
 }
@@ -67,7 +71,15 @@ typedef enum fit { FITS, FITS_NOT, UNKNOWN } fit;
 
 static fit fit_of(const json_t *document, const json_t *param) {
   if (!param_holds(param)) return FITS_NOT;
+  if (is_frozen(param)) return FITS;
   return !measures_nothing(document) && is_reached(param) ? FITS : UNKNOWN;
+}
+
+/* Returns the first parameter that has a gradient; NULL if all are frozen. */
+static const json_t *first_trained(const json_t *params) {
+  size_t i = 0;
+  while (i < json_array_size(params) && is_frozen(json_array_get(params, i))) i++;
+  return json_array_get(params, i);
 }
 
 /* Prints the verdict word at the start of a row. */
@@ -80,17 +92,28 @@ static void print_word(FILE *file, fit word, const ad_paint *paint) {
  * dtypes, too. */
 static int is_rounded(const json_t *param) { return json_object_get(param, "one_process_err") != NULL; }
 
-static void print_param(FILE *file, const json_t *param, fit word, const ad_paint *paint) {
+static void print_numbers(FILE *file, const json_t *param) {
   const char *over = ad_text_of(param, "reduced_over");
-  print_word(file, word, paint);
+  if (is_frozen(param)) {
+    char words[32];
+    snprintf(words, sizeof words, "frozen: %s", ad_text_of(param, "frozen"));
+    fprintf(file, "%-24s %-26s %-22s %-8s", ad_text_of(param, "name"), "-", words,
+            is_true(param, "replicas_equal") ? "equal" : "DIFFER");
+    return;
+  }
   fprintf(file, "%-24s %-26s %-11.9g %-10.2g %-8s", ad_text_of(param, "name"), *over ? over : "-",
           ad_number_of(param, "ratio"), ad_number_of(param, "max_rel_err"),
           is_true(param, "replicas_equal") ? "equal" : "DIFFER");
   if (is_rounded(param)) fprintf(file, " %-11.2g", ad_number_of(param, "one_process_err"));
+}
+
+static void print_param(FILE *file, const json_t *param, fit word, const ad_paint *paint) {
+  print_word(file, word, paint);
+  print_numbers(file, param);
   char causes[AD_TABLE_CAUSES];
   if (ad_cause_is_reported(param))
     fprintf(file, " %s%s%s", paint->bad, ad_cause_print(param, causes, sizeof causes), paint->off);
-  else if (!is_reached(param))
+  else if (!is_reached(param) && !is_frozen(param))
     fprintf(file, " no gradient reached it");
   ad_table_no_axis(file, param);
   fprintf(file, "\n");
@@ -119,9 +142,9 @@ static void print_angle(FILE *file, double cosine) {
 
 /* Prints the parameter whose gradient has the smallest cosine to its reference. */
 static void print_cosine(FILE *file, const json_t *params) {
-  const json_t *param, *worst = json_array_get(params, 0);
+  const json_t *param, *worst = first_trained(params);
   size_t i;
-  json_array_foreach(params, i, param) if (cosine_of(param) < cosine_of(worst)) worst = param;
+  json_array_foreach(params, i, param) if (!is_frozen(param) && cosine_of(param) < cosine_of(worst)) worst = param;
   fprintf(file, "\n  smallest cosine to the reference ");
   print_angle(file, ad_number_of(worst, "cosine"));
   fprintf(file, ", of `%s`\n", ad_text_of(worst, "name"));
@@ -139,22 +162,29 @@ static void print_overflow(FILE *file, const json_t *document, const json_t *of)
       skipped == 1 ? "was" : "were", ad_integer_of(overflow, "checked_at"));
 }
 
-/* Counts the parameters with this verdict. Sets *worst to the largest error among them, and *first to the first of
- * them. */
+/* Counts the parameters with this verdict; of frozen ones only those that do not match. Sets *worst to the largest error
+ * among them, and *first to the first of them. */
 static size_t count_fits(const json_t *document, fit word, double *worst, const json_t **first) {
   const json_t *param;
   size_t i, count = 0;
   *worst = 0;
   *first = NULL;
   json_array_foreach(json_object_get(document, "params"), i, param) {
-    if (fit_of(document, param) != word) continue;
+    if (fit_of(document, param) != word || (is_frozen(param) && word != FITS_NOT)) continue;
     if (!count++) *first = param;
     *worst = fmax(*worst, ad_number_of(param, "max_rel_err"));
   }
   return count;
 }
 
-/* Prints one line for all parameters that match, and one line for all parameters that no gradient reached. */
+static size_t count_unchanged(const json_t *document) {
+  const json_t *param;
+  size_t i, count = 0;
+  json_array_foreach(json_object_get(document, "params"), i, param) count += is_frozen(param) && param_holds(param);
+  return count;
+}
+
+/* Prints one line for all parameters that match, one for frozen ones, and one for all that no gradient reached. */
 static void print_together(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *first;
   double worst;
@@ -162,6 +192,11 @@ static void print_together(FILE *file, const json_t *document, const ad_paint *p
   if (right) {
     print_word(file, FITS, paint);
     fprintf(file, "%zu parameter%s (worst %.2g)\n", right, ad_plural((long long)right), worst);
+  }
+  size_t frozen = count_unchanged(document);
+  if (frozen) {
+    print_word(file, FITS, paint);
+    fprintf(file, "%zu frozen parameter%s, unchanged\n", frozen, ad_plural((long long)frozen));
   }
   size_t zero = count_fits(document, UNKNOWN, &worst, &first);
   if (!zero) return;
@@ -175,7 +210,7 @@ static void print_together(FILE *file, const json_t *document, const ad_paint *p
 static void print_rows(FILE *file, const json_t *document, int all, const ad_paint *paint) {
   const json_t *params = json_object_get(document, "params"), *param;
   size_t i;
-  int rounded = is_rounded(json_array_get(params, 0));
+  int rounded = is_rounded(first_trained(params));
   fprintf(file, "  %s%-4s %-24s %-26s %-11s %-10s %-8s%s%s\n", paint->dim, "", "parameter", "summed over", "ratio",
           rounded ? "error" : "worst err", "replicas", rounded ? " one process" : "", paint->off);
   json_array_foreach(params, i, param) {
@@ -192,7 +227,7 @@ static void print_params(FILE *file, const json_t *document, int all, const ad_p
   fprintf(file, "\n");
   if (all || count_fits(document, FITS_NOT, &worst, &first)) print_rows(file, document, all, paint);
   if (!all) print_together(file, document, paint);
-  if (is_rounded(json_array_get(params, 0))) print_cosine(file, params);
+  if (is_rounded(first_trained(params))) print_cosine(file, params);
   print_overflow(file, document, json_object_get(document, "summary"));
 }
 
@@ -325,7 +360,7 @@ static void print_unreached(FILE *file, const json_t *document) {
   const json_t *param;
   size_t i, found = 0;
   json_array_foreach(json_object_get(document, "params"), i, param) {
-    if (is_reached(param) || ++found > NAMED) continue;
+    if (is_reached(param) || is_frozen(param) || ++found > NAMED) continue;
     fprintf(file, "%s`%s`", found == 1 ? "; no gradient reached " : ", ", ad_text_of(param, "name"));
   }
   if (found > NAMED) fprintf(file, " and %zu more", found - NAMED);
@@ -415,6 +450,11 @@ static void print_mismatch(FILE *file, const json_t *document, long long params)
   }
 }
 
+static void print_frozen(FILE *file, const json_t *document) {
+  size_t frozen = count_unchanged(document);
+  if (frozen) fprintf(file, ", and %zu frozen one%s unchanged", frozen, ad_plural((long long)frozen));
+}
+
 static void print_match(FILE *file, const json_t *document, long long params) {
   if (!params) {
     print_slope(file, document);
@@ -422,6 +462,7 @@ static void print_match(FILE *file, const json_t *document, long long params) {
   }
   print_worst(file, document);
   fprintf(file, "%lld parameter%s", params, ad_plural(params));
+  print_frozen(file, document);
   if (json_is_object(json_object_get(document, "bits"))) fprintf(file, ", and bit for bit");
   if (json_object_get(document, "mutants")) fprintf(file, "; no mutant survived");
 }

@@ -239,6 +239,7 @@ static ad_status measure_moved(trials *t, int step) {
   call.site = AD_HERE;
   ad_status status = ad_comm_run(t->checker.comm, &call);
   for (size_t i = 0; i < count; i++) {
+    if (!t->checker.full_gradients[i]) continue;
     double copies = sums[i][1] / (double)ad_array_numel(&t->checker.gradients[i]);
     t->moved[i] = ldexp(sqrt(sums[i][0] / copies), -t->reports[step].loss_scale);
   }

@@ -160,6 +160,11 @@ ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part) {
   return run->modules.absent[at.module].part[at.param * AD_PART_COUNT + (size_t)part];
 }
 
+int ad_run_trains(const ad_run *run, size_t index) {
+  ad_run_param at = ad_run_param_at(run, index);
+  return at.spec && !at.spec->frozen;
+}
+
 ad_array *ad_run_state(const ad_run *run, size_t module, size_t state) {
   if (!ad_has(module, ad_program_module_count(run->program), __func__, "module")) return NULL;
   if (!ad_has(state, ad_program_module(run->program, module)->state_count, __func__, "state")) return NULL;

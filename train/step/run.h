@@ -290,6 +290,8 @@ ad_run_param ad_run_param_at(const ad_run *run, size_t index);
  * elements, or NULL in plans. Returns NULL if the parameter has no such array. Gradients are multiplied by
  * 2^report.loss_scale. */
 ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part);
+/* Returns 1 if the parameter has a gradient; 0 if it is frozen. The same on all ranks. */
+int ad_run_trains(const ad_run *run, size_t index);
 ad_array *ad_run_state(const ad_run *run, size_t module, size_t state); /* returns this rank's part of a module's
                                                                          * state */
 /* Gathers an array of ad_run_part on all ranks of the run; out->data must be large enough for the full array.

@@ -158,7 +158,45 @@ static void a_document_has_every_number_of_the_findings(void **state) {
   free(result), free(own), free(slope), free(mutants);
 }
 
+/* The document of a check in the recipe's own dtypes whose first parameter is frozen and has changed, if `changed`. */
+static json_t *document_of_frozen(int changed) {
+  ad_recipe_mesh mesh = {.text = (char *)"dp=2"};
+  ad_recipe recipe = {.name = (char *)"synthetic", .meshes = &mesh, .mesh_count = 1};
+  ad_check_options options = {.size = sizeof options};
+  ad_check_result *result = result_of(100);
+  ad_check_param *frozen = &result->params[0];
+  *frozen = (ad_check_param){.frozen = 1, .replicas_equal = 1, .update_equal = !changed};
+  frozen->ratio = frozen->max_rel_err = frozen->bound = frozen->one_process = frozen->cosine = NAN;
+  const ad_findings findings = {.recipe = &recipe,
+                                .options = &options,
+                                .steps = 1,
+                                .result = result,
+                                .own = result,
+                                .world = 2,
+                                .backend = "shm"};
+  json_t *document = ad_findings_document(&findings);
+  free(result);
+  return document;
+}
+
+static void a_frozen_parameter_is_in_no_number(void **state) {
+  for (int changed = 0; changed < 2; changed++) {
+    json_t *found = document_of_frozen(changed), *summary = json_object_get(found, "summary");
+    json_t *param = json_array_get(json_object_get(found, "params"), 0), *own = json_object_get(found, "own_dtypes");
+    assert_string_equal(json_string_value(json_object_get(param, "frozen")), changed ? "changed" : "unchanged");
+    assert_true(json_is_null(json_object_get(param, "ratio")) && json_is_null(json_object_get(param, "max_rel_err")));
+    assert_null(json_object_get(json_array_get(json_object_get(found, "params"), 1), "frozen"));
+    assert_int_equal(json_integer_value(json_object_get(summary, "frozen")), 1);
+    assert_true(json_number_value(json_object_get(summary, "worst_rel_err")) == 150.25);
+    assert_true(json_is_real(json_object_get(summary, "process_share")));
+    assert_string_not_equal(json_string_value(json_object_get(own, "param")), "");
+    assert_true(json_is_real(json_object_get(own, "worst_cosine")));
+    json_decref(found);
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(a_document_has_every_number_of_the_findings)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(a_document_has_every_number_of_the_findings),
+                                     cmocka_unit_test(a_frozen_parameter_is_in_no_number)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,6 +59,34 @@ static void a_check_on_one_rank_says_that_it_is_none_of_sums(void **state) {
   free(of_three);
 }
 
+/* A frozen parameter has no gradient: its row says whether it stayed, and the lines for all count it apart. */
+static char *table_of_frozen(const char *frozen, const char *equal, int all) {
+  const char *holds = !strcmp(frozen, "unchanged") && !strcmp(equal, "true") ? "true" : "false";
+  char document[1024], *table;
+  snprintf(document, sizeof document,
+           "{\"recipe\":\"tiny\",\"world\":3,\"holds\":%s,\"dtype\":\"f64\",\"steps\":1,\"seconds\":1.0,"
+           "\"params\":[{\"name\":\"e\",\"ratio\":null,\"max_rel_err\":null,\"bound\":1e-12,\"replicas_equal\":%s,"
+           "\"cause\":null,\"reached\":false,\"frozen\":\"%s\"},{\"name\":\"w\",\"reduced_over\":\"dp\",\"ratio\":1.0,"
+           "\"max_rel_err\":1e-13,\"bound\":1e-12,\"replicas_equal\":true,\"cause\":null,\"reached\":true}],"
+           "\"summary\":{\"params\":2,\"reached\":1,\"frozen\":1,\"counted\":1,\"worst_rel_err\":1e-13,\"pass\":%s}}",
+           holds, equal, frozen, holds);
+  assert_int_equal((all ? ad_check_list : ad_check_table)(document, AD_PLAIN_TEXT, &table), AD_OK);
+  return table;
+}
+
+static void a_frozen_parameter_is_judged_by_its_value_alone(void **state) {
+  static const struct {
+    const char *frozen, *equal;
+    int all;
+  } cases[] = {{"unchanged", "true", 0}, {"unchanged", "true", 1}, {"changed", "true", 0}, {"unchanged", "false", 0}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char *table = table_of_frozen(cases[i].frozen, cases[i].equal, cases[i].all);
+    assert_int_equal(strstr(table, "BAD") != NULL, i > 1);
+    assert_says_in(__func__, table, SAYS_FACTS(NULL));
+    free(table);
+  }
+}
+
 /* A parameter with several possible causes ranks as bad as one with a single cause, and its row lists all of them. */
 static void every_possible_cause_is_in_the_row(void **state) {
   static const char before[] =
@@ -320,6 +348,7 @@ int main(void) {
       cmocka_unit_test(a_list_has_all_that_the_document_has_and_a_table_what_does_not_match),
       cmocka_unit_test(the_first_line_and_the_last_are_the_verdict),
       cmocka_unit_test(a_parameter_that_does_not_hold_is_bad),
+      cmocka_unit_test(a_frozen_parameter_is_judged_by_its_value_alone),
       cmocka_unit_test(every_possible_cause_is_in_the_row),
       cmocka_unit_test(a_check_on_one_rank_says_that_it_is_none_of_sums),
   };
