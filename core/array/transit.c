@@ -58,34 +58,46 @@ static int are_runs(const transfer *work, void (*region_of)(const transfer *, in
   return 1;
 }
 
+/* Bytes of scratch memory of a transfer: of each of two lists of counts, and of packed blocks; 0 if blocks need no
+ * packing. */
+typedef struct scratch_sizes {
+  size_t counts, send, receive;
+} scratch_sizes;
+
+/* `same_memory`: the result of an all_to_all is written over its input. */
+static scratch_sizes measure_scratch(const transfer *work, int same_memory) {
+  int pack_send = sends_blocks(work) && !are_runs(work, send_region, &work->in_part);
+  int pack_receive = receives_blocks(work) && (same_memory || !are_runs(work, receive_region, &work->out_part));
+  return (scratch_sizes){.counts = ad_padded((size_t)work->members * sizeof(size_t)),
+                         .send = pack_send ? ad_padded(ad_array_bytes(work->in)) : 0,
+                         .receive = pack_receive ? ad_padded(ad_array_bytes(work->out)) : 0};
+}
+
 /* Allocates scratch memory for the counts and for packed blocks. If `packs` is 0, blocks that need packing are
  * AD_INVALID. */
 static ad_status take_scratch(transfer *work, int packs, const char *site) {
-  int pack_send = sends_blocks(work) && !are_runs(work, send_region, &work->in_part);
   int same_memory = work->call.op == AD_ALL_TO_ALL && work->in->data == work->out->data;
-  int pack_receive = receives_blocks(work) && (same_memory || !are_runs(work, receive_region, &work->out_part));
-  if (work->call.ranges && (pack_send || pack_receive)) {
+  scratch_sizes sizes = measure_scratch(work, same_memory);
+  int needs_packing = sizes.send || sizes.receive;
+  if (work->call.ranges && needs_packing) {
     return ad_fail(AD_INVALID,
                    "%s: sums of leaves can be scattered along dimension 0 only, where each rank's block is contiguous "
                    "in memory; scatter along dimension 0",
                    site);
   }
-  if (!packs && (pack_send || pack_receive)) {
+  if (!packs && needs_packing) {
     return ad_fail(AD_INVALID,
                    "%s: `post` can only shard or gather dimension 0, where each rank's block is contiguous in memory; "
                    "use ad_array_move for another dimension",
                    site);
   }
-  size_t counts = ad_padded((size_t)work->members * sizeof(size_t));
-  size_t send = pack_send ? ad_padded(ad_array_bytes(work->in)) : 0;
-  size_t receive = pack_receive ? ad_padded(ad_array_bytes(work->out)) : 0;
   void *scratch;
-  AD_TRY(ad_comm_scratch(work->comm, 2 * counts + send + receive, &scratch));
+  AD_TRY(ad_comm_scratch(work->comm, 2 * sizes.counts + sizes.send + sizes.receive, &scratch));
   char *at = scratch;
   work->send_counts = (size_t *)(void *)at;
-  work->receive_counts = (size_t *)(void *)(at + counts);
-  if (pack_send) work->send = at + 2 * counts;
-  if (pack_receive) work->receive = at + 2 * counts + send;
+  work->receive_counts = (size_t *)(void *)(at + sizes.counts);
+  if (sizes.send) work->send = at + 2 * sizes.counts;
+  if (sizes.receive) work->receive = at + 2 * sizes.counts + sizes.send;
   return AD_OK;
 }
 
@@ -178,6 +190,15 @@ static transfer describe_transfer(ad_comm *comm, const ad_collective *call, cons
 static ad_status start(ad_comm *comm, const ad_transit *transit, const ad_collective *call, ad_request *request) {
   if (request) return ad_comm_post_hinted(comm, call, transit->past_caches, request);
   return ad_comm_run(comm, call);
+}
+
+size_t ad_transit_scratch_bytes(ad_comm *comm, const ad_transit *transit, const ad_array *in, const ad_array *out) {
+  if (!has_blocks(transit->move)) return 0;
+  ad_array result = *out;
+  ad_collective call = describe_call(comm, transit, in, &result);
+  transfer work = describe_transfer(comm, &call, in, &result);
+  scratch_sizes sizes = measure_scratch(&work, 0);
+  return 2 * sizes.counts + sizes.send + sizes.receive;
 }
 
 static ad_status communicate_blocks(ad_comm *comm, const ad_transit *transit, const ad_collective *call,

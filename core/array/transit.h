@@ -50,6 +50,9 @@ typedef struct ad_transit {
 /* Executes a transition until it is complete. `out` is an array as ad_array_after describes it, with memory. */
 AD_INTERNAL ad_status ad_transit_run(ad_comm *comm, const ad_transit *transit, const ad_array *in,
                                      ad_array *out) AD_CHECKED;
+/* Bytes of scratch memory (comm/scratch.h) that ad_transit_run takes for this move from `in` to `out`, which have
+ * different memory; their `data` is not used. For arrays that are not packed. */
+size_t ad_transit_scratch_bytes(ad_comm *comm, const ad_transit *transit, const ad_array *in, const ad_array *out);
 /* Starts a transition and returns. Only for moves whose blocks are contiguous in the arrays: all_reduce, and
  * reduce_scatter or all_gather along dimension 0. The transit and the arrays may be freed after the call, but the
  * memory at their `data` must stay valid until the request is complete. */

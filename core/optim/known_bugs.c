@@ -6,9 +6,10 @@
 
 /* Known bug: every parameter is updated twice in a step, as if two hooks called the optimizer. */
 static void update_twice(void *context, void *passing) {
-  const ad_updating *updating = passing;
-  if (!updating->param->data) return;
-  ad_update_param(updating);
+  ad_updating *updating = passing;
+  updating->again = updating->record->whole != NULL;
+  if (!updating->param->data && !updating->again) return;
+  if (!updating->again) ad_update_param(updating);
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 

@@ -9,7 +9,9 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "base/injection.h"
+#include "optim/pieces.h"
 #include "optim/record.h"
+#include "optim/whole.h"
 
 /* What the optimizer keeps for one parameter. */
 typedef struct slot {
@@ -32,7 +34,11 @@ struct ad_optimizer {
   slot *slots;
   size_t count;
   int64_t steps;
+  ad_whole *whole;       /* NULL if no parameter is updated as whole matrices */
+  ad_updating *updating; /* [count], if there is `whole`: the updates of such parameters in this step */
 };
+
+static int is_whole(const slot *s) { return !s->frozen && s->record->whole; }
 
 /* ---- options ---- */
 
@@ -186,6 +192,55 @@ static ad_status take_groups(ad_optimizer *optimizer, ad_optimizer_setup *setup)
   return ad_new(optimizer->group_count, &optimizer->rates);
 }
 
+/* ---- whole matrices ---- */
+
+/* Describes parameter `index`, which is updated as whole matrices. */
+static ad_status whole_param(const slot *s, const ad_optimizer_setup *setup, const ad_param_spec *spec, size_t index,
+                             ad_whole_param *out) {
+  *out = (ad_whole_param){.index = index,
+                          .name = spec && spec->name ? spec->name : "no name",
+                          .like = s->like,
+                          .record = s->record,
+                          .options = s->options};
+  if (spec) out->matrices = spec->matrices;
+  if (setup->cuts) out->cuts = setup->cuts[index];
+  AD_TRY(ad_matrices_check(s->record, index, out->name, &s->like.shape, &out->matrices));
+  int blockwise = s->record->whole->is_blockwise && s->record->whole->is_blockwise(s->options);
+  if (blockwise && out->matrices.form == AD_MATRIX_FUSED)
+    return ad_fail(AD_INVALID,
+                   "%s: parameter %zu (`%s`) has fused matrices, which a rank's block would divide elsewhere than the "
+                   "full parameter; leave out `blockwise`",
+                   s->record->name, index, out->name);
+  if (!blockwise) out->cuts = (ad_matrix_cuts){0};
+  if (s->like.data || ad_comm_is_dry(setup->comm) || !ad_array_numel(&s->like)) return AD_OK;
+  return ad_fail(AD_INVALID, "%s: parameter %zu (`%s`) has no memory for its elements; set its `data`", s->record->name,
+                 index, out->name);
+}
+
+/* Makes what updates parameters as whole matrices, if there are such parameters. `specs` may be NULL. */
+static ad_status make_whole(ad_optimizer *optimizer, const ad_optimizer_setup *setup, const ad_param_spec *specs) {
+  ad_whole_param *params;
+  size_t count = 0, first = optimizer->count;
+  for (size_t i = optimizer->count; i-- > 0;)
+    if (is_whole(&optimizer->slots[i])) first = i;
+  if (first == optimizer->count) return AD_OK;
+  if (!setup->comm)
+    return ad_fail(AD_INVALID,
+                   "%s needs a comm, to bring matrices together; set the field `comm` of ad_optimizer_setup",
+                   optimizer->slots[first].record->name);
+  AD_TRY(ad_new(optimizer->count, &optimizer->updating));
+  AD_TRY(ad_new(optimizer->count, &params));
+  ad_status status = AD_OK;
+  for (size_t i = first; i < optimizer->count && !status; i++)
+    if (is_whole(&optimizer->slots[i]))
+      status = whole_param(&optimizer->slots[i], setup, specs ? &specs[i] : NULL, i, &params[count++]);
+  if (!status) status = ad_whole_create(setup->comm, &setup->product, params, count, &optimizer->whole);
+  ad_release(params);
+  return status;
+}
+
+const ad_whole *ad_optimizer_whole(const ad_optimizer *optimizer) { return optimizer->whole; }
+
 static ad_status fill_optimizer(ad_optimizer *optimizer, const ad_array *const *params, const ad_param_spec *specs,
                                 const ad_optimizer_setup *given) {
   ad_optimizer_setup setup;
@@ -197,6 +252,7 @@ static ad_status fill_optimizer(ad_optimizer *optimizer, const ad_array *const *
   ad_status status = AD_OK;
   for (size_t i = 0; i < optimizer->count && !status; i++)
     status = make_slot(optimizer, &setup, params[i], own ? (const ad_param_spec *)own + i : NULL, i);
+  if (!status) status = make_whole(optimizer, &setup, own);
   ad_release(own);
   return status;
 }
@@ -226,6 +282,8 @@ ad_status ad_optimizer_create(const ad_array *const *params, const ad_param_spec
 
 void ad_optimizer_destroy(ad_optimizer *optimizer) {
   if (!optimizer) return;
+  ad_whole_destroy(optimizer->whole);
+  ad_release(optimizer->updating);
   for (size_t i = 0; optimizer->slots && i < optimizer->count; i++)
     for (size_t k = 0; k < AD_OPTIMIZER_STATES_MAX; k++) ad_release(optimizer->slots[i].states[k].data);
   ad_release(optimizer->slots);
@@ -348,16 +406,8 @@ static ad_status check_step(const ad_optimizer *optimizer, ad_array *const *para
   return AD_OK;
 }
 
-enum {
-  // Number of elements of a block. Gradients that are missing or have another dtype are processed block by block, so
-  // that a block stays in a cache.
-  BLOCK = 1024
-};
-
-/* Returns elements [at, at + n) of the gradient in the parameter's dtype: the gradient's own memory, or `space` with
- * the converted elements; zeros if there is no gradient. */
-static const void *gradient_at(ad_dtype dtype, const ad_array *grad, size_t at, size_t n, double space[BLOCK]) {
-  static const double zeros[BLOCK];
+const void *ad_gradient_at(ad_dtype dtype, const ad_array *grad, size_t at, size_t n, double space[AD_GRADIENT_BLOCK]) {
+  static const double zeros[AD_GRADIENT_BLOCK];
   if (!grad) return zeros;
   const void *from = (const char *)grad->data + at * ad_dtype_size(grad->dtype);
   if (grad->dtype == dtype) return from;
@@ -369,11 +419,11 @@ void ad_update_param(const ad_updating *u) {
   const ad_update_kernels *kernels = u->record->kernels[ad_kernels_variant()];
   const ad_array *grad = u->grad;
   ad_dtype dtype = u->param->dtype;
-  double space[BLOCK];
-  size_t numel = ad_array_numel(u->param), block = grad && grad->dtype == dtype ? numel : BLOCK;
+  double space[AD_GRADIENT_BLOCK];
+  size_t numel = ad_array_numel(u->param), block = grad && grad->dtype == dtype ? numel : AD_GRADIENT_BLOCK;
   for (size_t at = 0; at < numel; at += block) {
     size_t n = numel - at < block ? numel - at : block;
-    const void *from = gradient_at(dtype, grad, at, n, space);
+    const void *from = ad_gradient_at(dtype, grad, at, n, space);
     void *states[AD_OPTIMIZER_STATES_MAX];
     for (size_t k = 0; k < AD_OPTIMIZER_STATES_MAX; k++)
       states[k] = u->states[k].data ? (char *)u->states[k].data + at * ad_dtype_size(dtype) : NULL;
@@ -384,7 +434,9 @@ void ad_update_param(const ad_updating *u) {
   }
 }
 
-static void update_slot(ad_optimizer *optimizer, size_t index, ad_array *param, const ad_array *grad, double factor) {
+/* Describes the update of a parameter in this step, and lets mutations change it. */
+static ad_updating begin_update(ad_optimizer *optimizer, size_t index, ad_array *param, const ad_array *grad,
+                                double factor) {
   slot *s = &optimizer->slots[index];
   ad_updating updating = {.record = s->record,
                           .param = param,
@@ -402,8 +454,17 @@ static void update_slot(ad_optimizer *optimizer, size_t index, ad_array *param, 
                                  .step = optimizer->steps - s->began};
   if (s->record->prepare) s->record->prepare(&updating.numbers);
   ad_inject(AD_INJECT_UPDATE, &updating);
-  if (param->data) ad_update_param(&updating);
-  ad_inject(AD_INJECT_UPDATED, param);
+  return updating;
+}
+
+/* Updates the parameters that consist of whole matrices. */
+static ad_status update_whole(ad_optimizer *optimizer, ad_array *const *params, const char *site) {
+  int again = 0;
+  for (size_t i = 0; i < optimizer->count; i++) again |= optimizer->updating[i].again;
+  for (int times = 1 + again; times > 0; times--) AD_TRY(ad_whole_step(optimizer->whole, optimizer->updating, site));
+  for (size_t i = 0; i < optimizer->count; i++)
+    if (is_whole(&optimizer->slots[i])) ad_inject(AD_INJECT_UPDATED, params[i]);
+  return AD_OK;
 }
 
 /* Takes a step with the rates in optimizer->rates. */
@@ -415,9 +476,17 @@ static ad_status take_step(ad_optimizer *optimizer, ad_array *const *params, con
   AD_TRY(check_factors(optimizer, factor, site));
   AD_TRY(check_step(optimizer, params, grads, site));
   optimizer->steps++;
-  for (size_t i = 0; i < optimizer->count; i++)
-    if (!optimizer->slots[i].frozen) update_slot(optimizer, i, params[i], grads[i], factor);
-  return AD_OK;
+  for (size_t i = 0; i < optimizer->count; i++) {
+    if (optimizer->slots[i].frozen) continue;
+    ad_updating updating = begin_update(optimizer, i, params[i], grads[i], factor);
+    if (is_whole(&optimizer->slots[i])) {
+      optimizer->updating[i] = updating;
+      continue;
+    }
+    if (params[i]->data) ad_update_param(&updating);
+    ad_inject(AD_INJECT_UPDATED, params[i]);
+  }
+  return optimizer->whole ? update_whole(optimizer, params, site) : AD_OK;
 }
 
 ad_status ad_optimizer_step_at(ad_optimizer *optimizer, ad_array *const *params, const ad_array *const *grads,

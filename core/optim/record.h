@@ -120,8 +120,20 @@ typedef struct ad_updating {
   size_t group;        /* number of its group */
   const double *rates; /* the learning rate of each group in this step */
   size_t group_count;
+  int again; /* for mutations, of an optimizer that works on whole matrices: 1: all of them are updated twice */
 } ad_updating;
-void ad_update_param(const ad_updating *updating); /* updates the parameter and its states */
+/* Updates a parameter and its states, element by element. Not for optimizers that work on whole matrices. */
+void ad_update_param(const ad_updating *updating);
+
+enum {
+  /* Number of elements of a block. Gradients that are missing or have another dtype are processed block by block, so
+   * that a block stays in a cache. */
+  AD_GRADIENT_BLOCK = 1024
+};
+/* Returns elements [at, at + n) of the gradient in the parameter's dtype: the gradient's own memory, or `space` with
+ * the converted elements; zeros if there is no gradient. n is at most AD_GRADIENT_BLOCK, unless the gradient has the
+ * parameter's dtype. */
+const void *ad_gradient_at(ad_dtype dtype, const ad_array *grad, size_t at, size_t n, double space[AD_GRADIENT_BLOCK]);
 
 /* The loops of all optimizers, indexed by ad_optimizer_kind; one array for each instruction set. */
 extern const ad_update_kernels ad_updates_plain[], ad_updates_avx2[], ad_updates_avx512[];

@@ -49,4 +49,32 @@ ADAMW(adamw_f64, double, sqrt)
 SGD(sgd_f32, float)
 SGD(sgd_f64, double)
 
-const ad_update_kernels KERNELS[] = {[AD_ADAMW] = {adamw_f32, adamw_f64}, [AD_SGD] = {sgd_f32, sgd_f64}};
+/* Muon as torch.optim.Muon computes it: its buffer is an average of gradients. Decay has the rate itself, without the
+ * factor of the shape, which the direction has already. */
+#define MUON(direct, apply, type)                                                                              \
+  static void direct(const ad_update *update, void *const *states, const type *restrict grad,                  \
+                     type *restrict direction, size_t n) {                                                     \
+    const type factor = (type)update->factor, momentum = (type)update->options->muon.momentum;                 \
+    const type rest = (type)(1 - update->options->muon.momentum);                                              \
+    const int nesterov = update->options->muon.nesterov;                                                       \
+    type *restrict average = states[0];                                                                        \
+    for (size_t i = 0; i < n; i++) {                                                                           \
+      type g = factor * grad[i];                                                                               \
+      type m = average ? average[i] + rest * (g - average[i]) : g;                                             \
+      if (average) average[i] = m;                                                                             \
+      if (direction) direction[i] = nesterov ? g + momentum * (m - g) : m;                                     \
+    }                                                                                                          \
+  }                                                                                                            \
+  static void apply(const ad_update *update, type *restrict param, const type *restrict direction, size_t n) { \
+    const type lr = (type)update->lr, keeps = (type)(1 - update->lr * update->decay);                          \
+    for (size_t i = 0; i < n; i++) param[i] = param[i] * keeps - lr * direction[i];                            \
+  }
+MUON(muon_direct_f32, muon_apply_f32, float)
+MUON(muon_direct_f64, muon_apply_f64, double)
+
+const ad_update_kernels KERNELS[] = {[AD_ADAMW] = {.f32 = adamw_f32, .f64 = adamw_f64},
+                                     [AD_SGD] = {.f32 = sgd_f32, .f64 = sgd_f64},
+                                     [AD_MUON] = {.direct_f32 = muon_direct_f32,
+                                                  .direct_f64 = muon_direct_f64,
+                                                  .apply_f32 = muon_apply_f32,
+                                                  .apply_f64 = muon_apply_f64}};

@@ -1,4 +1,4 @@
-/* Optimizers on arrays (AdamW, SGD), learning-rate schedules, and the dynamic loss scale. An optimizer works on the
+/* Optimizers on arrays (AdamW, SGD, Muon), learning-rate schedules, and the dynamic loss scale. An optimizer works on the
  * storage layout of each parameter.
  *
  * For users. Only one thread at a time may use an optimizer; the other functions may run on any thread. */
@@ -31,8 +31,16 @@ AD_API AD_CHECKED ad_status ad_schedule_at(const ad_schedule *schedule, int64_t 
  *   gradient + decay * param:
  *     buffer = momentum * buffer + g
  *     param -= lr * buffer, or with nesterov lr * (g + momentum * buffer)
+ * - AD_MUON, as torch.optim.Muon, for matrices of hidden layers (ad_param_spec.matrices): average_gradient, which is not
+ *   kept if the option `momentum` is 0. For each whole matrix, with its gradient g:
+ *     average += (1 - momentum) * (g - average)
+ *     direction = average, or with nesterov g + momentum * (average - g)
+ *     param = param * (1 - lr * decay) - lr * rate * orthogonal(direction)
+ *   `orthogonal` is the Newton-Schulz iteration (ad_muon_options), `rate` a factor that depends on the matrix's shape
+ *   (ad_muon_rate). A missing gradient counts as zero: the average decays, and the parameter moves on by it. A direction
+ *   of zero stays zero.
  * `decay` is the option weight_decay, or 0 for parameters that do not decay. */
-typedef enum ad_optimizer_kind { AD_ADAMW, AD_SGD, AD_OPTIMIZER_COUNT } ad_optimizer_kind;
+typedef enum ad_optimizer_kind { AD_ADAMW, AD_SGD, AD_MUON, AD_OPTIMIZER_COUNT } ad_optimizer_kind;
 /* How Muon changes the learning rate of a matrix with `in` and `out` features, in PyTorch's words. */
 typedef enum ad_muon_rate {
   AD_MUON_ORIGINAL,           /* lr * sqrt(max(1, out / in)) */
@@ -111,8 +119,9 @@ typedef struct ad_optimizer_setup {
   ad_optimizer_product product; /* `multiply` is NULL: plain loops, right and slow */
   const ad_matrix_cuts *cuts;   /* for each parameter; copied; NULL: a matrix is one block here */
 } ad_optimizer_setup;
-/* Like ad_optimizer_create, with groups. The setup and its lists are not needed after this call. Also AD_INVALID if a
- * parameter's group does not exist. */
+/* Like ad_optimizer_create, with groups. The setup and its lists are not needed after this call, but its comm and the
+ * context of its product are. Also AD_INVALID if a parameter's group does not exist, or if Muon cannot update a
+ * parameter. */
 AD_API AD_CHECKED ad_status ad_optimizer_create_groups(const ad_array *const *params, const ad_param_spec *specs,
                                                        size_t count, const ad_optimizer_setup *setup,
                                                        ad_optimizer **out);
@@ -126,8 +135,11 @@ AD_API void ad_optimizer_destroy(ad_optimizer *optimizer);
 /* Updates all parameters in one pass by the formula of the optimizer, in which the gradient of parameter i is factor *
  * grads[i]. `factor` is usually that of gradient clipping (ad_clip_factor). Layouts, scales and shapes must agree (law
  * 6, like adds to like). A gradient of another floating dtype is first converted to the parameter's dtype. A NULL
- * gradient counts as zero. Frozen parameters and their gradients are not looked at. AD_TYPE and AD_INVALID name the first parameter that is wrong; AD_INVALID also if the rate
- * or the factor is not finite. On failure nothing is updated. */
+ * gradient counts as zero. Frozen parameters and their gradients are not looked at. Where Muon updates sharded matrices,
+ * all ranks of their meshes call this together. AD_TYPE and AD_INVALID name the first parameter that is wrong;
+ * AD_INVALID also if the rate or the factor is not finite; nothing is updated then. Muon also returns AD_NUMBER if a
+ * direction is not finite, and errors of collectives and products; after those the parameters are undefined, and the
+ * optimizer can only be destroyed. */
 #define ad_optimizer_step(...) ad_optimizer_step_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_optimizer_step_at(ad_optimizer *optimizer, ad_array *const *params,
                                                  const ad_array *const *grads, double lr, double factor,

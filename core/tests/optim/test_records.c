@@ -57,9 +57,13 @@ const ad_optimizer_record *__wrap_ad_optimizer_record_of(ad_optimizer_kind kind)
 /* ---- one parameter and its optimizer ---- */
 
 static ad_mesh *mesh;
+static ad_comm *comm;
 
-static int open_mesh(void **state) { return ad_mesh_create("dp_shard=1", &mesh); }
+static int open_mesh(void **state) {
+  return ad_mesh_create("dp_shard=1", &mesh) != AD_OK || ad_comm_open_alone(&comm) != AD_OK;
+}
 static int close_mesh(void **state) {
+  ad_comm_close(comm);
   ad_mesh_destroy(mesh);
   return 0;
 }
@@ -73,6 +77,15 @@ static ad_optimizer *optimizer_of(const ad_array *param, ad_optimizer_options op
   ad_optimizer *optimizer;
   options.size = sizeof options;
   assert_int_equal(ad_optimizer_create(&param, NULL, 1, &options, &optimizer), AD_OK);
+  return optimizer;
+}
+
+/* An optimizer of a matrix, for every kind. */
+static ad_optimizer *optimizer_of_matrix(const ad_array *param, ad_optimizer_options options) {
+  ad_optimizer *optimizer;
+  options.size = sizeof options;
+  const ad_optimizer_setup setup = {.size = sizeof setup, .groups = &options, .group_count = 1, .comm = comm};
+  assert_int_equal(ad_optimizer_create_groups(&param, NULL, 1, &setup, &optimizer), AD_OK);
   return optimizer;
 }
 
@@ -130,7 +143,7 @@ static void an_added_optimizer_refuses_what_its_record_refuses(void **state) {
   refused_options((ad_optimizer_options){.kind = (ad_optimizer_kind)SIGN, .nesterov = 1});
   assert_facts(ad_last_error(), "Sign", "nesterov", "epsilon");
   refused_options((ad_optimizer_options){.kind = (ad_optimizer_kind)(SIGN + 1)});
-  assert_facts(ad_last_error(), "kind", "3");
+  assert_facts(ad_last_error(), "kind", "4");
 }
 
 /* ---- known bugs, of an added optimizer as of the others ---- */
@@ -139,10 +152,11 @@ static void an_added_optimizer_refuses_what_its_record_refuses(void **state) {
 static double after_two_steps(ad_optimizer_options options, const char *name, int *fired) {
   double value = 8, gradient = 2;
   ad_array param = array_of(AD_F64, &value, 1), grad = array_of(AD_F64, &gradient, 1);
+  param.shape = param.local = grad.shape = grad.local = (ad_shape){2, {1, 1}};
   ad_known_bug_scene scene = {0};
   size_t count;
   const ad_known_bug *bugs = ad_optim_known_bugs(&count);
-  ad_optimizer *optimizer = optimizer_of(&param, options);
+  ad_optimizer *optimizer = optimizer_of_matrix(&param, options);
   for (size_t i = 0; i < count && name; i++)
     if (!strcmp(bugs[i].name, name)) ad_known_bug_inject(&bugs[i], &scene);
   step_of(optimizer, &param, &grad, 0.25, 1);
@@ -158,7 +172,7 @@ static void every_optimizer_has_the_known_bugs_of_updates(void **state) {
   static const char *const names[] = {"update-applied-twice", "momentum-forgotten", "decay-missing"};
   for (int kind = 0; kind <= SIGN; kind++) {
     ad_optimizer_options options = {.kind = (ad_optimizer_kind)kind, .weight_decay = 0.125};
-    if (kind != AD_ADAMW) options.momentum = 0.75;
+    if (kind != AD_ADAMW && kind != AD_MUON) options.momentum = 0.75;
     int fired;
     double right = after_two_steps(options, NULL, &fired);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -186,6 +200,25 @@ static void check_needs(const ad_optimizer_record *record, size_t needs) {
   if (needs) assert_non_null(ad_optimizer_option_at(record, needs));
 }
 
+static void check_kernels(const ad_optimizer_record *record, const ad_update_kernels *kernels) {
+  assert_non_null(kernels);
+  if (!kernels) return;
+  int whole = record->whole != NULL, elements = !whole;
+  assert_true((kernels->f32 != NULL) == elements && (kernels->f64 != NULL) == elements);
+  assert_true((kernels->direct_f32 != NULL) == whole && (kernels->direct_f64 != NULL) == whole);
+  assert_true((kernels->apply_f32 != NULL) == whole && (kernels->apply_f64 != NULL) == whole);
+}
+
+/* Two optimizers with a state of one name could load each other's checkpoints. */
+static void states_of_different_optimizers_have_different_names(void **state) {
+  for (int one = 0; one < AD_OPTIMIZER_COUNT; one++)
+    for (int other = 0; other < one; other++)
+      for (size_t i = 0; ad_optimizer_state_name((ad_optimizer_kind)one, i); i++)
+        for (size_t j = 0; ad_optimizer_state_name((ad_optimizer_kind)other, j); j++)
+          assert_string_not_equal(ad_optimizer_state_name((ad_optimizer_kind)one, i),
+                                  ad_optimizer_state_name((ad_optimizer_kind)other, j));
+}
+
 static void every_record_is_whole(void **state) {
   for (int kind = 0; kind <= SIGN; kind++) {
     const ad_optimizer_record *record = __wrap_ad_optimizer_record_of((ad_optimizer_kind)kind);
@@ -207,9 +240,10 @@ static void every_record_is_whole(void **state) {
       check_needs(record, s->needs);
     }
     assert_true(states <= AD_OPTIMIZER_STATES_MAX);
-    for (int v = AD_PLAIN; v <= AD_AVX512FP16; v++) {
-      assert_non_null(record->kernels[v]);
-      assert_true(record->kernels[v]->f32 && record->kernels[v]->f64);
+    for (int v = AD_PLAIN; v <= AD_AVX512FP16; v++) check_kernels(record, record->kernels[v]);
+    if (record->whole) {
+      assert_true(record->whole->transform && record->whole->scratch_bytes);
+      assert_true(record->whole->operations && record->whole->rate_factor);
     }
   }
   assert_null(ad_optimizer_record_of((ad_optimizer_kind)(SIGN + 1)));
@@ -222,6 +256,7 @@ static void states_have_the_names_that_checkpoints_use(void **state) {
   assert_string_equal(ad_optimizer_state_name(AD_ADAMW, 1), "second_moment");
   assert_string_equal(ad_optimizer_state_name(AD_SGD, 0), "momentum");
   assert_null(ad_optimizer_state_name(AD_SGD, 1));
+  assert_string_equal(ad_optimizer_state_name(AD_MUON, 0), "average_gradient");
   assert_null(ad_optimizer_state_name(AD_ADAMW, AD_OPTIMIZER_STATES_MAX));
   assert_null(ad_optimizer_state_name((ad_optimizer_kind)(SIGN + 1), 0));
 }
@@ -345,6 +380,7 @@ int main(void) {
       cmocka_unit_test(every_optimizer_has_the_known_bugs_of_updates),
       cmocka_unit_test(what_has_no_state_forgets_none),
       cmocka_unit_test(every_record_is_whole),
+      cmocka_unit_test(states_of_different_optimizers_have_different_names),
       cmocka_unit_test(states_have_the_names_that_checkpoints_use),
       cmocka_unit_test(sgd_follows_its_formula),
       cmocka_unit_test(sgd_has_the_same_bits_in_shards_and_variants),

@@ -1,0 +1,445 @@
+/* Tests updates of whole matrices on real ranks: on every layout, in every way and with empty shards, parameters and
+ * states have the bits that one process computes. Tests whole.c, stacks.c and pieces.c. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "allocations.h"
+#include "addend/helpers.h"
+#include "addend/optim.h"
+#include "array/array.h"
+#include "array/part.h"
+#include "comm/scratch.h"
+#include "optim/orthogonal.h"
+#include "optim/whole.h"
+#include "ranks.h"
+
+enum { PARAMS_MAX = 12, STEPS = 3 };
+
+/* Parameters of one shape and layout. */
+typedef struct kind {
+  ad_shape shape;
+  const char *layout;
+  int copies;
+  ad_param_matrices matrices;
+} kind;
+
+typedef struct world {
+  int64_t ranks;
+  const char *mesh;
+  kind kinds[6]; /* those with copies 0 end the list */
+} world;
+
+#define QKV                                                                             \
+  {                                                                                     \
+    .form = AD_MATRIX_FUSED, .along = 1, .count = 3, .repeats = 1, .piece = { 4, 2, 3 } \
+  }
+#define GROUPS_OF_ROWS                                                                               \
+  {                                                                                                  \
+    .form = AD_MATRIX_FUSED, .out_first = 1, .along = 0, .count = 2, .repeats = 3, .piece = { 2, 1 } \
+  }
+#define GROUPS_OF_COLUMNS                                                            \
+  {                                                                                  \
+    .form = AD_MATRIX_FUSED, .along = 1, .count = 2, .repeats = 3, .piece = { 2, 1 } \
+  }
+
+static const world worlds[] = {
+    {1, "dp_shard=1", {{{2, {5, 7}}, "dp_shard=S0", 2, {0}}, {{2, {7, 9}}, "dp_shard=R", 2, QKV}}},
+    {2, "dp_shard=2", {{{2, {5, 7}}, "dp_shard=S0", 3, {0}}, {{2, {9, 4}}, "dp_shard=S0", 1, {0}}}},
+    // seven matrices of one shape and three of another, more replicas than shards
+    {6,
+     "dp_replicate=3 dp_shard=2",
+     {{{2, {5, 7}}, "dp_replicate=R dp_shard=S0", 7, {0}}, {{2, {4, 11}}, "dp_replicate=I dp_shard=S0", 3, {0}}}},
+    // rows and columns, nested both ways, and fused matrices that shards divide anywhere
+    {8,
+     "dp_replicate=2 dp_shard=2 tp=2",
+     {{{2, {6, 10}}, "dp_replicate=R dp_shard=S0 tp=S1", 3, {0}},
+      {{2, {10, 6}}, "dp_replicate=R tp=S0 dp_shard=S0", 2, {0}},
+      {{2, {10, 6}}, "dp_replicate=R dp_shard=S0 tp=S0", 1, {0}},
+      {{2, {6, 9}}, "dp_replicate=R dp_shard=S0 tp=S1", 2, QKV},
+      {{2, {9, 6}}, "dp_replicate=R dp_shard=R tp=S0", 2, GROUPS_OF_ROWS},
+      {{2, {6, 9}}, "dp_replicate=R dp_shard=S1 tp=I", 1, GROUPS_OF_COLUMNS}}},
+    // more ranks than rows, so that some have no shard
+    {5, "dp_shard=5", {{{2, {3, 8}}, "dp_shard=S0", 4, {0}}, {{2, {2, 2}}, "dp_shard=S1", 1, {0}}}},
+    {4, "dp_shard=2 cp=2", {{{2, {5, 7}}, "dp_shard=R cp=R", 5, {0}}, {{2, {3, 4}}, "dp_shard=S0 cp=I", 1, {0}}}},
+    // experts: each rank of ep has others, 3 of 5 or 2
+    {8,
+     "efsdp=2 ep=2 etp=2",
+     {{{3, {5, 6, 10}}, "ep=S0 efsdp=R etp=S2", 2, {0}},
+      {{3, {5, 10, 6}}, "ep=S0 efsdp=S0 etp=S1", 1, {0}},
+      {{3, {3, 4, 5}}, "efsdp=S1 ep=S0 etp=S1", 1, {0}},
+      {{2, {5, 7}}, "efsdp=S0 ep=R etp=R", 2, {0}}}},
+    {4, "ep=2 etp=2", {{{3, {1, 6, 4}}, "ep=S0 etp=S1", 1, {0}}, {{2, {6, 4}}, "ep=I etp=S0", 1, {0}}}},
+};
+enum { WORLDS = sizeof worlds / sizeof *worlds };
+
+/* ---- a run: some steps of one process, or of one rank of a world ---- */
+
+typedef struct trial {
+  const world *world;
+  ad_optimizer_options options;
+  ad_dtype dtype;
+} trial;
+
+typedef struct run {
+  ad_comm *comm;
+  ad_mesh *mesh;
+  size_t count;
+  char names[PARAMS_MAX][16];
+  ad_param_spec specs[PARAMS_MAX];
+  ad_array params[PARAMS_MAX], grads[PARAMS_MAX];
+  ad_optimizer *optimizer;
+} run;
+
+/* Declares the world's parameters on the run's mesh; `alone`: on the mesh of one process. */
+static void declare(run *r, const world *w, ad_dtype dtype, int alone) {
+  CHECK_OK(ad_mesh_create(alone ? "dp_shard=1" : w->mesh, &r->mesh));
+  for (size_t k = 0; k < 6 && w->kinds[k].copies; k++)
+    for (int copy = 0; copy < w->kinds[k].copies; copy++) {
+      size_t i = r->count++;
+      ad_layout layout = ad_layout_all(r->mesh, AD_R);
+      if (!alone) CHECK_OK(ad_layout_parse(r->mesh, w->kinds[k].layout, &layout));
+      snprintf(r->names[i], sizeof r->names[i], "matrix%zu", i);
+      r->specs[i] = (ad_param_spec){.size = sizeof(ad_param_spec),
+                                    .name = r->names[i],
+                                    .shape = w->kinds[k].shape,
+                                    .layout = layout,
+                                    .decays = copy != 1,
+                                    .deviation = 1,
+                                    .matrices = w->kinds[k].matrices};
+      CHECK_OK(ad_array_create(r->comm, dtype, &r->specs[i].shape, &layout, &r->params[i]));
+    }
+}
+
+static void create_optimizer(run *r, const ad_optimizer_options *options) {
+  const ad_array *params[PARAMS_MAX];
+  for (size_t i = 0; i < r->count; i++) params[i] = &r->params[i];
+  const ad_optimizer_setup setup = {.size = sizeof setup, .groups = options, .group_count = 1, .comm = r->comm};
+  CHECK_OK(ad_optimizer_create_groups(params, r->specs, r->count, &setup, &r->optimizer));
+}
+
+/* The dtype of a parameter's gradient in a step; 0: it has none. */
+static ad_dtype gradient_dtype(ad_dtype dtype, size_t param, int step) {
+  if (step == 1 && param == 0) return AD_BF16;
+  return step == 2 && param == 1 ? (ad_dtype)0 : dtype;
+}
+
+static void take_step(run *r, ad_dtype dtype, int step) {
+  ad_array *params[PARAMS_MAX];
+  const ad_array *grads[PARAMS_MAX];
+  for (size_t i = 0; i < r->count; i++) {
+    ad_dtype of_gradient = gradient_dtype(dtype, i, step);
+    params[i] = &r->params[i];
+    grads[i] = of_gradient ? &r->grads[i] : NULL;
+    if (!of_gradient) continue;
+    CHECK_OK(ad_array_create(r->comm, of_gradient, &r->specs[i].shape, &r->specs[i].layout, &r->grads[i]));
+    CHECK_OK(ad_param_initialise(&r->specs[i], (uint64_t)(100 + step), ad_comm_rank(r->comm), &r->grads[i]));
+  }
+  CHECK_OK(ad_optimizer_step(r->optimizer, params, grads, 0.0625 * (step + 1), 0.75));
+  for (size_t i = 0; i < r->count; i++)
+    if (grads[i]) ad_array_destroy(r->comm, &r->grads[i]);
+}
+
+static void finish(run *r) {
+  ad_optimizer_destroy(r->optimizer);
+  for (size_t i = 0; i < r->count; i++) ad_array_destroy(r->comm, &r->params[i]);
+  ad_mesh_destroy(r->mesh);
+}
+
+static void begin(run *r, ad_comm *comm, const trial *t, int alone) {
+  *r = (run){.comm = comm};
+  declare(r, t->world, t->dtype, alone);
+  for (size_t i = 0; i < r->count; i++)
+    CHECK_OK(ad_param_initialise(&r->specs[i], 7, ad_comm_rank(comm), &r->params[i]));
+  create_optimizer(r, &t->options);
+}
+
+/* ---- comparison with one process ---- */
+
+typedef struct comparison {
+  const char *part, *full;
+  size_t element;
+} comparison;
+
+static void compare_run(void *context, int64_t first, int64_t count) {
+  comparison *c = context;
+  CHECK(!memcmp(c->part, c->full + (size_t)first * c->element, (size_t)count * c->element));
+  c->part += (size_t)count * c->element;
+}
+
+/* Checks that this rank's part has the bits of the full array. */
+static void check_part(const ad_comm *comm, const ad_array *part, const ad_array *full) {
+  ad_part of;
+  comparison c = {part->data, full->data, ad_dtype_size(part->dtype)};
+  ad_part_of(&part->layout, &part->shape, ad_comm_rank(comm), &of);
+  ad_part_visit(&of, &part->shape, compare_run, &c);
+  CHECK((size_t)(c.part - (const char *)part->data) == ad_array_bytes(part));
+}
+
+static void check_equal(run *ranks, run *alone) {
+  for (size_t i = 0; i < ranks->count; i++) {
+    check_part(ranks->comm, &ranks->params[i], &alone->params[i]);
+    const ad_array *state = ad_optimizer_state(ranks->optimizer, i, 0);
+    CHECK((state != NULL) == (ad_optimizer_state(alone->optimizer, i, 0) != NULL));
+    if (state) check_part(ranks->comm, state, ad_optimizer_state(alone->optimizer, i, 0));
+  }
+}
+
+static int has_bits_of_one_process(ad_comm *comm, void *context) {
+  const trial *t = context;
+  run ranks, alone;
+  ad_comm *one;
+  CHECK_OK(ad_comm_open_alone(&one));
+  begin(&ranks, comm, t, 0);
+  begin(&alone, one, t, 1);
+  for (int step = 0; step < STEPS; step++) {
+    take_step(&ranks, t->dtype, step);
+    take_step(&alone, t->dtype, step);
+    check_equal(&ranks, &alone);
+  }
+  finish(&ranks);
+  finish(&alone);
+  ad_comm_close(one);
+  return 0;
+}
+
+static const ad_muon_way ways[] = {AD_WAY_CHEAPEST, AD_WAY_GATHERED, AD_WAY_DEALT, AD_WAY_DEALT_TO_REPLICAS};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+static trial trial_of(int number, ad_muon_way way) {
+  ad_optimizer_options options = {.size = sizeof options, .kind = AD_MUON, .weight_decay = 0.125};
+  options.muon.way = way;
+  return (trial){.world = &worlds[number], .options = options, .dtype = number % 2 ? AD_F32 : AD_F64};
+}
+
+static void every_way_has_the_bits_of_one_process(void **state) {
+  for (int w = 0; w < WORLDS; w++)
+    for (int i = 0; i < WAYS; i++) {
+      trial t = trial_of(w, ways[i]);
+      run_ranks(worlds[w].ranks, has_bits_of_one_process, &t);
+    }
+}
+
+static void backend_hostile_changes_no_bit(void **state) {
+  setenv("ADDEND_HOSTILE", "7", 1);
+  for (int w = 2; w < WORLDS; w += 2)
+    for (int i = 1; i < WAYS; i++) {
+      trial t = trial_of(w, ways[i]);
+      run_ranks(worlds[w].ranks, has_bits_of_one_process, &t);
+    }
+  unsetenv("ADDEND_HOSTILE");
+}
+
+static void other_options_have_the_bits_of_one_process_too(void **state) {
+  trial t = trial_of(3, AD_WAY_DEALT);
+  t.options.muon.nesterov = AD_NO;
+  t.options.muon.rate = AD_MUON_MATCH_RMS_ADAMW;
+  t.options.muon.dtype = AD_BF16;
+  run_ranks(worlds[3].ranks, has_bits_of_one_process, &t);
+  t = trial_of(6, AD_WAY_DEALT_TO_REPLICAS);
+  t.options.muon.momentum = AD_BETA_ZERO;
+  t.options.muon.dtype = AD_F32;
+  t.options.decays_all = 1;
+  run_ranks(worlds[6].ranks, has_bits_of_one_process, &t);
+}
+
+/* ---- one process against the formula ---- */
+
+/* One step of Muon on a matrix [rows, cols], written out. */
+static void muon_step(double *param, double *average, const double *grad, int rows, int cols, double lr, double decay,
+                      double rate) {
+  static double direction[64];
+  const ad_optimizer_options options = {.muon = {.a = 3.4445, .b = -4.7750, .c = 2.0315, .steps = 5, .epsilon = 1e-7}};
+  const ad_update update = {.options = &options, .derived = {rate}};
+  const ad_optimizer_product plain = {ad_plain_product, NULL};
+  _Alignas(64) static char scratch[65536];
+  for (int i = 0; i < rows * cols; i++) {
+    average[i] = 0.95 * average[i] + 0.05 * grad[i];
+    direction[i] = 0.05 * grad[i] + 0.95 * average[i];
+  }
+  ad_whole_matrix matrix = {direction, AD_F64, rows, cols, cols};
+  assert_int_equal(ad_orthogonalise(&update, &matrix, &plain, scratch), AD_OK);
+  for (int i = 0; i < rows * cols; i++) param[i] -= lr * (direction[i] + decay * param[i]);
+}
+
+static ad_array array_of(const ad_mesh *mesh, const ad_shape *shape, double *data) {
+  return (ad_array){
+      .dtype = AD_F64, .shape = *shape, .local = *shape, .layout = ad_layout_all(mesh, AD_R), .data = data};
+}
+
+/* Takes steps of one parameter of one process, and holds them against steps of its pieces: piece p has pieces[p]
+ * columns from column first[p] on. */
+static void follows_formula(const ad_shape *shape, ad_param_matrices matrices, int pieces, const int *first,
+                            const int *columns, double (*rate)(double in, double out)) {
+  ad_comm *comm;
+  ad_mesh *mesh;
+  assert_int_equal(ad_comm_open_alone(&comm), AD_OK);
+  assert_int_equal(ad_mesh_create("dp_shard=1", &mesh), AD_OK);
+  const int rows = (int)shape->dim[shape->ndim - 2], cols = (int)shape->dim[shape->ndim - 1];
+  const int experts = shape->ndim == 3 ? (int)shape->dim[0] : 1;
+  double value[64], expected[64], gradient[64], average[64] = {0};
+  for (int i = 0; i < experts * rows * cols; i++) value[i] = expected[i] = ad_random_normal(3, 1, (uint64_t)i);
+  ad_array param = array_of(mesh, shape, value), grad = array_of(mesh, shape, gradient), *params[] = {&param};
+  const ad_array *given[] = {&param}, *grads[] = {&grad};
+  ad_optimizer_options options = {.size = sizeof options, .kind = AD_MUON, .weight_decay = 0.25};
+  const ad_param_spec spec = {.size = sizeof spec, .name = "m", .shape = *shape, .decays = 1, .matrices = matrices};
+  const ad_optimizer_setup setup = {.size = sizeof setup, .groups = &options, .group_count = 1, .comm = comm};
+  ad_optimizer *optimizer;
+  assert_int_equal(ad_optimizer_create_groups(given, &spec, 1, &setup, &optimizer), AD_OK);
+  for (int step = 0; step < STEPS; step++) {
+    for (int i = 0; i < experts * rows * cols; i++) gradient[i] = ad_random_normal(4, (uint64_t)step, (uint64_t)i);
+    assert_int_equal(ad_optimizer_step(optimizer, params, grads, 0.1, 0.5), AD_OK);
+    for (int e = 0; e < experts; e++)
+      for (int p = 0; p < pieces; p++) {
+        double m[64], v[64], g[64];
+        for (int to_piece = 1; to_piece >= 0; to_piece--) {
+          for (int i = 0; i < rows; i++)
+            for (int j = 0; j < columns[p]; j++) {
+              int at = (e * rows + i) * cols + first[p] + j, in = i * columns[p] + j;
+              if (to_piece) {
+                m[in] = average[at];
+                v[in] = expected[at];
+                g[in] = 0.5 * gradient[at];
+              } else {
+                average[at] = m[in];
+                expected[at] = v[in];
+              }
+            }
+          const int out_first = matrices.out_first;
+          if (to_piece)
+            muon_step(v, m, g, rows, columns[p], 0.1, 0.25,
+                      rate(out_first ? columns[p] : rows, out_first ? rows : columns[p]));
+        }
+      }
+    for (int i = 0; i < experts * rows * cols; i++) assert_true(fabs(value[i] - expected[i]) < 1e-12);
+  }
+  ad_optimizer_destroy(optimizer);
+  ad_mesh_destroy(mesh);
+  ad_comm_close(comm);
+}
+
+static double original_rate(double in, double out) { return sqrt(fmax(1, out / in)); }
+
+static void the_update_follows_the_formula(void **state) {
+  const ad_param_matrices plain = {0}, out_first = {.out_first = 1}, fused = QKV;
+  follows_formula(&(ad_shape){2, {4, 9}}, plain, 1, (const int[]){0}, (const int[]){9}, original_rate);
+  follows_formula(&(ad_shape){2, {9, 4}}, plain, 1, (const int[]){0}, (const int[]){4}, original_rate);
+  follows_formula(&(ad_shape){2, {9, 4}}, out_first, 1, (const int[]){0}, (const int[]){4}, original_rate);
+  follows_formula(&(ad_shape){3, {3, 2, 5}}, plain, 1, (const int[]){0}, (const int[]){5}, original_rate);
+  follows_formula(&(ad_shape){2, {3, 9}}, fused, 3, (const int[]){0, 4, 6}, (const int[]){4, 2, 3}, original_rate);
+}
+
+/* ---- who works on what ---- */
+
+static ad_status count_operations(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor,
+                                  const void *a, int64_t a_stride, int a_transposed, const void *b, int64_t b_stride,
+                                  int b_transposed, int adds, void *c, int64_t c_stride) {
+  *(double *)context += 2 * (double)m * (double)n * (double)k;
+  return ad_plain_product(NULL, dtype, m, n, k, factor, a, a_stride, a_transposed, b, b_stride, b_transposed, adds, c,
+                          c_stride);
+}
+
+/* This rank's operations in a step, by the deal of the stacks over `worked`. */
+static double dealt_operations(const ad_whole *whole, ad_axes worked, int64_t rank) {
+  size_t count;
+  const ad_stack *stacks = ad_whole_stacks(whole, &count);
+  double load[16] = {0}, sum = 0;
+  for (size_t i = 0; i < count; i++) {
+    int64_t owned[64];
+    if (stacks[i].worked != worked) continue;
+    ad_owners_deal(stacks[i].count, stacks[i].operations, stacks[i].ranks, load, owned);
+    ad_group group = ad_mesh_group(stacks[i].stored.mesh, worked, rank);
+    sum = load[ad_group_index(&group, rank)];
+  }
+  return sum;
+}
+
+static int works_as_it_is_dealt(ad_comm *comm, void *context) {
+  const trial *t = context;
+  run r = {.comm = comm};
+  const ad_array *params[PARAMS_MAX];
+  double operations = 0, expected = 0;
+  ad_axes seen[PARAMS_MAX], *end = seen;
+  declare(&r, t->world, t->dtype, 0);
+  for (size_t i = 0; i < r.count; i++) params[i] = &r.params[i];
+  const ad_optimizer_setup setup = {.size = sizeof setup,
+                                    .groups = &t->options,
+                                    .group_count = 1,
+                                    .comm = comm,
+                                    .product = {count_operations, &operations}};
+  CHECK_OK(ad_optimizer_create_groups(params, r.specs, r.count, &setup, &r.optimizer));
+  take_step(&r, t->dtype, 0);
+  size_t count;
+  const ad_whole *whole = ad_optimizer_whole(r.optimizer);
+  const ad_stack *stacks = ad_whole_stacks(whole, &count);
+  for (size_t i = 0; i < count; i++) {
+    CHECK(stacks[i].way == t->options.muon.way);
+    CHECK(!i || stacks[i].operations <= stacks[i - 1].operations);
+    ad_axes *known = seen;
+    while (known < end && *known != stacks[i].worked) known++;
+    if (known == end) expected += dealt_operations(whole, *end++ = stacks[i].worked, ad_comm_rank(comm));
+  }
+  CHECK(operations == expected);
+  finish(&r);
+  return 0;
+}
+
+static void each_rank_works_on_what_it_was_dealt(void **state) {
+  for (int w = 0; w < WORLDS; w++)
+    for (int i = 1; i < WAYS; i++) {
+      trial t = trial_of(w, ways[i]);
+      run_ranks(worlds[w].ranks, works_as_it_is_dealt, &t);
+    }
+}
+
+/* ---- memory, and backend dry ---- */
+
+static int takes_what_dry_says(ad_comm *comm, void *context) {
+  const trial *t = context;
+  run real, paper;
+  ad_comm *dry;
+  begin(&real, comm, t, 0);
+  CHECK_OK(ad_comm_open_dry(ad_comm_rank(comm), ad_comm_size(comm), &dry));
+  paper = (run){.comm = dry};
+  declare(&paper, t->world, t->dtype, 0);
+  create_optimizer(&paper, &t->options);
+  const ad_whole *one = ad_optimizer_whole(real.optimizer), *other = ad_optimizer_whole(paper.optimizer);
+  CHECK(one && other && ad_whole_bytes(one) == ad_whole_bytes(other));
+  take_step(&real, t->dtype, 0);
+  ad_array *params[PARAMS_MAX];
+  const ad_array *grads[PARAMS_MAX];
+  for (size_t i = 0; i < paper.count; i++) {
+    params[i] = &paper.params[i];
+    grads[i] = NULL;
+  }
+  CHECK_OK(ad_optimizer_step(paper.optimizer, params, grads, 0.1, 1));
+  finish(&paper);
+  finish(&real);
+  ad_comm_close(dry);
+  return 0;
+}
+
+static void backend_dry_needs_the_same_memory(void **state) {
+  for (int w = 0; w < WORLDS; w++)
+    for (int i = 1; i < WAYS; i++) {
+      trial t = trial_of(w, ways[i]);
+      run_ranks(worlds[w].ranks, takes_what_dry_says, &t);
+    }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_update_follows_the_formula),
+      cmocka_unit_test(every_way_has_the_bits_of_one_process),
+      cmocka_unit_test(other_options_have_the_bits_of_one_process_too),
+      cmocka_unit_test(backend_hostile_changes_no_bit),
+      cmocka_unit_test(each_rank_works_on_what_it_was_dealt),
+      cmocka_unit_test(backend_dry_needs_the_same_memory),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
