@@ -228,7 +228,7 @@ static ad_status record_leaf(ad_tape *tape, const ad_array *value, const ad_para
   leaf->from = from;
   leaf->carries = carries;
   leaf->reached = carries && !from;
-  leaf->grad_dtype = from && carries ? ad_dtype_wide(value->dtype) : value->dtype;
+  leaf->grad_dtype = from ? ad_dtype_wide(value->dtype) : value->dtype;
   tape->last = *out = leaf;
   return AD_OK;
 }

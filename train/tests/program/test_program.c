@@ -28,6 +28,7 @@ typedef struct plan {
   int without_count;
   int64_t width;             /* its key allows 1 to 8; the kind's `check` refuses 3 */
   const char *param, *state; /* names of each module's second parameter and of its state; NULL: b and s */
+  int bare;                  /* 1: the first module has no parameters */
 } plan;
 
 static ad_status run_nothing(void *own, ad_phase_run *at) { return AD_OK; }
@@ -46,7 +47,7 @@ static ad_status add_module(const plan *p, ad_program *to, size_t index) {
                          .name = names[index],
                          .mesh = ad_program_mesh(to, index),
                          .params = params,
-                         .param_count = 2,
+                         .param_count = p->bare && !index ? 0 : 2,
                          .states = &state,
                          .state_count = 1};
   ad_status status = ad_program_add_module(to, &spec);
@@ -112,7 +113,7 @@ static const ad_phase right_order[] = {
     {.size = sizeof(ad_phase), .name = "maker", .gives = h, .run = run_nothing},
     {.size = sizeof(ad_phase), .name = "user", .module = 1, .needs = h, .run = run_nothing}};
 
-static plan right(void) { return (plan){2, right_order, 2, one_loss, 1, 0, 4, NULL, NULL}; }
+static plan right(void) { return (plan){2, right_order, 2, one_loss, 1, 0, 4, NULL, NULL, 0}; }
 
 static ad_status make_kind(const ad_program_kind *of, const char *first, const char *second, const plan *p,
                            int64_t microbatches, ad_program **out) {
@@ -478,6 +479,46 @@ static void a_kind_is_registered_under_a_name_of_its_own(void **state) {
   assert_ptr_equal(kinds[count - 1], &kind);
 }
 
+/* ---- frozen parameters ---- */
+
+static ad_status after_nothing(void *own, ad_phase_run *at) { return AD_OK; }
+
+/* Freezes parameters of the two modules (bit i: parameter i of the four) and asks which phases learn. */
+static unsigned learning_of(const plan *p, unsigned frozen) {
+  ad_program *program;
+  unsigned learning = 0;
+  must(make(p, &program));
+  for (unsigned i = p->bare ? 2 : 0; i < 4; i++) ad_program_param(program, i / 2, i % 2)->frozen = frozen >> i & 1;
+  must(ad_program_settle_frozen(program));
+  assert_int_equal(ad_program_has_frozen(program), frozen != 0);
+  for (unsigned i = 0; i < p->phase_count; i++) learning |= (unsigned)ad_program_phase_learns(program, i) << i;
+  ad_program_destroy(program);
+  return learning;
+}
+
+static void a_phase_learns_from_its_own_parameters_and_from_what_it_needs(void **state) {
+  static const char *const z[] = {"z", NULL};
+  const ad_phase phases[] = {
+      {.size = sizeof(ad_phase), .name = "maker", .gives = h, .run = run_nothing},
+      {.size = sizeof(ad_phase), .name = "user", .module = 1, .needs = h, .gives = z, .run = run_nothing},
+      {.size = sizeof(ad_phase), .name = "end", .needs = z, .run = run_nothing},
+      {.size = sizeof(ad_phase), .name = "climb", .run = run_nothing, .after = after_nothing}};
+  plan p = right();
+  p.phases = phases;
+  p.phase_count = 4;
+  assert_int_equal(learning_of(&p, 0), 15);
+  assert_int_equal(learning_of(&p, 1), 15);        /* one of the first module's two parameters is not frozen */
+  assert_int_equal(learning_of(&p, 3), 8 + 4 + 2); /* `end` needs what the second module learns from */
+  assert_int_equal(learning_of(&p, 12), 15);       /* `user` passes the gradient of `h` on */
+  assert_int_equal(learning_of(&p, 15), 8);        /* `after` may read gradients of the phase's own inputs */
+}
+
+static void a_module_without_parameters_may_learn(void **state) {
+  plan p = right();
+  p.bare = 1;
+  assert_int_equal(learning_of(&p, 12), 3);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_program_has_what_its_kind_added),
@@ -497,6 +538,8 @@ int main(void) {
       cmocka_unit_test(what_a_phase_does_not_list_is_refused),
       cmocka_unit_test(a_loss_is_submitted_once),
       cmocka_unit_test(a_kind_is_registered_under_a_name_of_its_own),
+      cmocka_unit_test(a_phase_learns_from_its_own_parameters_and_from_what_it_needs),
+      cmocka_unit_test(a_module_without_parameters_may_learn),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
