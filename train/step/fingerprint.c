@@ -75,7 +75,7 @@ static ad_status add_other_facts(const ad_run *run, ad_fingerprint *to) {
   AD_TRY(add_text(PRODUCTS, ad_products_print(text), to));
   for (int i = 0; run->recipe->train.leaves && i < LEAF_FACTS; i++)
     AD_TRY(add_text(leaf_facts[i].key, print_leaf_fact(run, i, text), to));
-  return ad_run_add_state_facts(run, &to->schema, to->facts, &to->count);
+  return ad_run_add_state_facts(run, to->facts, &to->count);
 }
 
 static ad_status add_facts(const ad_run *run, ad_fingerprint *to) {

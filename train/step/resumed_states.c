@@ -1,7 +1,6 @@
 /* Compares which optimizers a checkpoint and a run have, parameter by parameter, and begins states anew. */
 #include "step/resumed_states.h"
 
-#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 #include "module/module.h"
 #include "optim/record.h"
 #include "program/program.h"
+#include "recipe/groups.h"
 
 enum { WORDS = AD_MESSAGE_MAX / 2, WORD_SHOWN = 40, BEGINS_NOW = -1 };
 #define FROZEN "frozen"
@@ -24,7 +24,10 @@ static const char *name_of(const ad_run *run, size_t param, char buffer[AD_PROGR
 
 /* ---- this run ---- */
 
-ad_optimizer_kind ad_run_optimizer_kind(const ad_run *run, size_t param) { return run->recipe->optimizer.kind; }
+ad_optimizer_kind ad_run_optimizer_kind(const ad_run *run, size_t param) {
+  char name[AD_PROGRAM_NAME_SIZE];
+  return ad_recipe_group_kind(run->recipe, ad_recipe_group_of(run->recipe, name_of(run, param, name)));
+}
 
 static int is_frozen(const ad_run *run, size_t param) { return ad_run_param_at(run, param).spec->frozen; }
 
@@ -34,17 +37,17 @@ static int is_mirrored(const ad_run *run, size_t param) {
 }
 
 /* Returns what a recipe calls the optimizer of a parameter, or FROZEN. */
-static const char *optimizer_of(const ad_run *run, const ad_schema *schema, size_t param) {
-  const char *const *words = ad_schema_find(schema, "optimizer.kind")->key.words;
-  return is_frozen(run, param) ? FROZEN : words[ad_run_optimizer_kind(run, param)];
+static const char *optimizer_of(const ad_run *run, size_t param) {
+  return is_frozen(run, param) ? FROZEN : ad_optimizer_names[ad_run_optimizer_kind(run, param)];
 }
 
-static int matches(const char *pattern, const char *name) { return !fnmatch(pattern, name, 0); }
+static int matches(const char *pattern, const char *name) {
+  return !ad_pattern_first((ad_patterns){&pattern, sizeof pattern, 1}, name);
+}
 
 static int name_is_fresh(const ad_run *run, const char *name) {
-  for (size_t i = 0; i < run->options.fresh_state_count; i++)
-    if (matches(run->options.fresh_states[i], name)) return 1;
-  return 0;
+  size_t count = run->options.fresh_state_count;
+  return ad_pattern_first((ad_patterns){run->options.fresh_states, sizeof(char *), count}, name) < count;
 }
 
 int ad_run_has_fresh_states(const ad_run *run, size_t param) {
@@ -107,13 +110,13 @@ static ad_status add_object(const char *key, json_t *object, int failed, ad_chec
   return status;
 }
 
-ad_status ad_run_add_state_facts(const ad_run *run, const ad_schema *schema, ad_checkpoint_fact *facts, size_t *count) {
-  const char *usual = ad_schema_find(schema, "optimizer.kind")->key.words[run->recipe->optimizer.kind];
+ad_status ad_run_add_state_facts(const ad_run *run, ad_checkpoint_fact *facts, size_t *count) {
+  const char *usual = ad_optimizer_names[run->recipe->optimizer.kind];
   json_t *optimizers = json_object(), *began = json_object();
   char name[AD_PROGRAM_NAME_SIZE];
   int failed = 0;
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
-    const char *own = optimizer_of(run, schema, i);
+    const char *own = optimizer_of(run, i);
     if (is_mirrored(run, i)) continue;
     if (strcmp(own, usual) != 0) failed |= json_object_set_new(optimizers, name_of(run, i, name), json_string(own));
     if (run->began && run->began[i] > 0)
@@ -176,19 +179,19 @@ int ad_earlier_is_frozen(const ad_run *run, const ad_earlier_states *earlier, si
 }
 
 /* Returns AD_INVALID if parameters whose states do not begin anew have another optimizer than before. */
-static ad_status check_optimizers(const ad_run *run, const ad_schema *schema, const ad_earlier_states *earlier) {
+static ad_status check_optimizers(const ad_run *run, const ad_earlier_states *earlier) {
   char words[WORDS] = "", name[AD_PROGRAM_NAME_SIZE], first[AD_PROGRAM_NAME_SIZE] = "";
   ad_text text = ad_text_on(words, WORDS);
   size_t count = 0;
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
-    const char *before = earlier_optimizer(earlier, name_of(run, i, name)), *now = optimizer_of(run, schema, i);
+    const char *before = earlier_optimizer(earlier, name_of(run, i, name)), *now = optimizer_of(run, i);
     if (!strcmp(before, now) || is_mirrored(run, i) || name_is_fresh(run, name)) continue;
     if (!count) memcpy(first, name, sizeof first);
     ad_text_list(&text, &count, "", "`%s` (checkpoint: %.*s, recipe: %s)", name, WORD_SHOWN, before, now);
   }
   if (!count) return AD_OK;
   return ad_fail(AD_INVALID,
-                 "the checkpoint has the states of another optimizer than the recipe for %zu parameter%s: %s; give %s "
+                 "the recipe gives %zu parameter%s another optimizer than the checkpoint: %s; give %s "
                  "the optimizer of the checkpoint, or let the states begin anew (--fresh-states PATTERN, such as "
                  "--fresh-states \"%s\")",
                  count, ad_plural((long long)count), words, count == 1 ? "it" : "them", first);
@@ -244,8 +247,8 @@ static ad_status take_began(ad_run *run, const ad_earlier_states *earlier) {
   return AD_OK;
 }
 
-ad_status ad_earlier_states_judge(ad_run *run, const ad_schema *schema, const ad_earlier_states *earlier) {
-  AD_TRY(check_optimizers(run, schema, earlier));
+ad_status ad_earlier_states_judge(ad_run *run, const ad_earlier_states *earlier) {
+  AD_TRY(check_optimizers(run, earlier));
   AD_TRY(check_patterns(run, earlier));
   return take_began(run, earlier);
 }

@@ -6,7 +6,7 @@
 #include "recipe/schema.h"
 #include "step/run.h"
 
-/* Returns the kind of optimizer that updates a parameter, unless the parameter is frozen. */
+/* Returns the kind of optimizer that updates a parameter; of a frozen one that of optimizer.kind. */
 ad_optimizer_kind ad_run_optimizer_kind(const ad_run *run, size_t param);
 /* Returns 1 if the states of the parameter begin anew: its name matches a pattern of the option fresh_states. */
 int ad_run_has_fresh_states(const ad_run *run, size_t param);
@@ -23,8 +23,7 @@ ad_status ad_run_check_fresh_states(const ad_run *run) AD_CHECKED;
 #define AD_FACT_BEGAN "states_began"
 enum { AD_STATE_FACTS = 2 };
 /* Adds those facts that say something about this run, at most AD_STATE_FACTS. The values are owned by the list. */
-ad_status ad_run_add_state_facts(const ad_run *run, const ad_schema *schema, ad_checkpoint_fact *facts,
-                                 size_t *count) AD_CHECKED;
+ad_status ad_run_add_state_facts(const ad_run *run, ad_checkpoint_fact *facts, size_t *count) AD_CHECKED;
 
 /* What the facts of a checkpoint say about states. */
 typedef struct ad_earlier_states {
@@ -40,7 +39,7 @@ int ad_earlier_is_frozen(const ad_run *run, const ad_earlier_states *earlier, si
 /* Returns AD_INVALID, with their names, if parameters whose states do not begin anew have another optimizer than before
  * the checkpoint; or if a pattern of fresh_states matches only parameters that are frozen now and were before. Else sets
  * run->began to what the checkpoint says. */
-ad_status ad_earlier_states_judge(ad_run *run, const ad_schema *schema, const ad_earlier_states *earlier) AD_CHECKED;
+ad_status ad_earlier_states_judge(ad_run *run, const ad_earlier_states *earlier) AD_CHECKED;
 /* Tells the optimizers, which have taken `steps` steps, when the states of each parameter began, and logs on the first
  * rank which states begin anew. Returns AD_IO if the checkpoint's numbers are impossible. */
 ad_status ad_run_begin_states(ad_run *run, int64_t steps) AD_CHECKED;

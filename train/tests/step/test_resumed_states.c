@@ -203,14 +203,76 @@ static void other_checkpoints_have_no_facts_about_states(void **state) {
   close_alone(&again);
 }
 
-/* ---- refusals ---- */
-
+/* Returns what loading the checkpoint into the run says, and closes the run. */
 static ad_status refused(alone of) {
   int64_t steps;
   ad_status status = ad_run_load(of.run, folder, &steps);
   close_alone(&of);
   return status;
 }
+
+/* ---- groups, and frozen parameters ---- */
+
+#define GROUP(words) "groups: [{match: \"embedding.*\", " words "}]\n"
+
+static int is_embedding(const alone *of, size_t i) { return !strcmp(name_of(of, i), "embedding.weight"); }
+
+/* A parameter's own group decides by which name its states are stored, and whose states must be there. */
+static void a_group_of_another_optimizer_resumes(void **state) {
+  static const char groups[] = "optimizer: {momentum: 0.9}\n" GROUP("kind: sgd");
+  alone before = trained(groups), again = open_alone(groups, NULL), other = open_alone(ADAMW, "embedding.*");
+  load(&again, STOP);
+  same_runs(&before, &again);
+  for (size_t i = 0; i < ad_run_param_count(again.run); i++)
+    assert_int_equal(ad_run_part(again.run, i, AD_PART_STATE + 1) == NULL, is_embedding(&again, i));
+  assert_int_equal(refused(open_alone(ADAMW, NULL)), AD_INVALID);
+  assert_says("embedding.weight", "--fresh-states");
+  assert_null(strstr(ad_last_error(), "blocks."));
+  load(&other, STOP);
+  for (size_t i = 0; i < ad_run_param_count(other.run); i++)
+    assert_int_equal(same_part(&before, &other, i, AD_PART_STATE), !is_embedding(&other, i));
+  take_step(&before, STOP);
+  take_step(&again, STOP);
+  same_runs(&before, &again);
+  alone *const all[] = {&before, &again, &other};
+  for (size_t i = 0; i < 3; i++) close_alone(all[i]);
+}
+
+/* A parameter that was frozen has a value alone: its master is made of that, and only its states begin anew. */
+static void frozen_parameters_begin_to_learn_and_stop(void **state) {
+  static const char bf16[] = "precision: {param: bf16}\n",
+                    frozen[] = "precision: {param: bf16}\n" GROUP("frozen: true");
+  alone before = trained(frozen), fresh = open_alone(bf16, "embedding.*");
+  assert_int_equal(refused(open_alone(bf16, NULL)), AD_INVALID);
+  assert_says("embedding.weight", "--fresh-states");
+  load(&fresh, STOP);
+  for (size_t i = 0; i < ad_run_param_count(fresh.run); i++) {
+    const ad_array *value = ad_run_part(fresh.run, i, AD_PART_VALUE),
+                   *master = ad_run_part(fresh.run, i, AD_PART_MASTER);
+    assert_true(same_part(&before, &fresh, i, AD_PART_VALUE));
+    assert_int_equal(fresh.run->began[i], is_embedding(&fresh, i) ? STOP : 0);
+    assert_int_equal(same_part(&before, &fresh, i, AD_PART_STATE), !is_embedding(&fresh, i));
+    for (size_t k = 0; is_embedding(&fresh, i) && k < ad_array_numel(value); k++)
+      assert_true(ad_array_get(value, k) == ad_array_get(master, k));
+  }
+  take_step(&fresh, STOP);
+  must(save_run(fresh.run, STOP + 1));
+  assert_int_equal(refused(open_alone(frozen, NULL)), AD_INVALID);
+  assert_says("embedding.weight", "--fresh-states");
+  alone stopped = open_alone(frozen, "embedding.*");
+  load(&stopped, STOP + 1);
+  for (size_t i = 0; i < ad_run_param_count(fresh.run); i++) {
+    assert_true(same_part(&fresh, &stopped, i, AD_PART_VALUE));
+    assert_int_equal(same_part(&fresh, &stopped, i, AD_PART_STATE), !is_embedding(&fresh, i));
+  }
+  must(save_run(stopped.run, STOP + 1));
+  assert_int_equal(refused(open_alone(frozen, "embedding.*")), AD_INVALID);
+  assert_says("--fresh-states", "embedding.*");
+  alone *const all[] = {&before, &fresh, &stopped};
+  for (size_t i = 0; i < 3; i++) close_alone(all[i]);
+}
+
+/* ---- refusals ---- */
 
 static void another_optimizer_is_refused_by_the_names_of_parameters(void **state) {
   alone before = trained(SGD);
@@ -340,6 +402,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(states_that_begin_anew_are_those_of_a_first_step, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(states_that_no_pattern_matches_are_kept, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(other_checkpoints_have_no_facts_about_states, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(a_group_of_another_optimizer_resumes, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(frozen_parameters_begin_to_learn_and_stop, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(another_optimizer_is_refused_by_the_names_of_parameters, make_folder,
                                       remove_folder),
       cmocka_unit_test_setup_teardown(a_pattern_that_matches_nothing_is_refused, make_folder, remove_folder),
