@@ -116,10 +116,11 @@ static void declare(run *r, const world *w, ad_dtype dtype, int alone) {
     }
 }
 
-static void create_optimizer(run *r, const ad_optimizer_options *options) {
+static void create_optimizer(run *r, const ad_optimizer_options *options, const ad_matrix_cuts *cuts) {
   const ad_array *params[PARAMS_MAX];
   for (size_t i = 0; i < r->count; i++) params[i] = &r->params[i];
-  const ad_optimizer_setup setup = {.size = sizeof setup, .groups = options, .group_count = 1, .comm = r->comm};
+  const ad_optimizer_setup setup = {
+      .size = sizeof setup, .groups = options, .group_count = 1, .comm = r->comm, .cuts = cuts};
   CHECK_OK(ad_optimizer_create_groups(params, r->specs, r->count, &setup, &r->optimizer));
 }
 
@@ -151,12 +152,46 @@ static void finish(run *r) {
   ad_mesh_destroy(r->mesh);
 }
 
+/* Where ranks divide dimension `dim` of n indices; returns how many cuts there are. */
+static size_t cuts_of(const ad_layout *layout, int64_t ranks, int dim, int64_t n, int64_t *cuts) {
+  size_t count = 0;
+  for (int64_t at = 1; at < n; at++)
+    for (int64_t rank = 0; rank < ranks; rank++) {
+      ad_span span = {0, 0};
+      ad_layout_spans(layout, dim, n, rank, &span, 1);
+      if (!span.count || span.first != at) continue;
+      cuts[count++] = at;
+      break;
+    }
+  return count;
+}
+
+/* The cuts of each parameter in the world's layouts, for the options `blockwise`. */
+static const ad_matrix_cuts *world_cuts(const world *w) {
+  static ad_matrix_cuts cuts[PARAMS_MAX];
+  static int64_t rows[PARAMS_MAX][16], cols[PARAMS_MAX][16];
+  size_t i = 0;
+  ad_mesh *mesh;
+  CHECK_OK(ad_mesh_create(w->mesh, &mesh));
+  for (size_t k = 0; k < 6 && w->kinds[k].copies; k++)
+    for (int copy = 0; copy < w->kinds[k].copies; copy++, i++) {
+      const ad_shape *shape = &w->kinds[k].shape;
+      ad_layout layout;
+      CHECK_OK(ad_layout_parse(mesh, w->kinds[k].layout, &layout));
+      cuts[i] = (ad_matrix_cuts){.rows = rows[i], .cols = cols[i]};
+      cuts[i].row_count = cuts_of(&layout, w->ranks, shape->ndim - 2, shape->dim[shape->ndim - 2], rows[i]);
+      cuts[i].col_count = cuts_of(&layout, w->ranks, shape->ndim - 1, shape->dim[shape->ndim - 1], cols[i]);
+    }
+  ad_mesh_destroy(mesh);
+  return cuts;
+}
+
 static void begin(run *r, ad_comm *comm, const trial *t, int alone) {
   *r = (run){.comm = comm};
   declare(r, t->world, t->dtype, alone);
   for (size_t i = 0; i < r->count; i++)
     CHECK_OK(ad_param_initialise(&r->specs[i], 7, ad_comm_rank(comm), &r->params[i]));
-  create_optimizer(r, &t->options);
+  create_optimizer(r, &t->options, alone && t->options.muon.blockwise ? world_cuts(t->world) : NULL);
 }
 
 /* ---- comparison with one process ---- */
@@ -246,6 +281,36 @@ static void other_options_have_the_bits_of_one_process_too(void **state) {
   t.options.muon.dtype = AD_F32;
   t.options.decays_all = 1;
   run_ranks(worlds[6].ranks, has_bits_of_one_process, &t);
+}
+
+/* One process repeats the blocks of a distributed run; that is another optimizer than one of whole matrices. */
+static void blocks_have_the_bits_of_one_process_with_their_cuts(void **state) {
+  static const int with_blocks[] = {1, 2, 4, 5, 6};
+  for (size_t i = 0; i < sizeof with_blocks / sizeof *with_blocks; i++) {
+    trial t = trial_of(with_blocks[i], AD_WAY_CHEAPEST);
+    t.options.muon.blockwise = 1;
+    run_ranks(t.world->ranks, has_bits_of_one_process, &t);
+  }
+}
+
+static int differs_from_blocks(ad_comm *comm, void *context) {
+  const trial *t = context;
+  trial of_blocks = *t;
+  of_blocks.options.muon.blockwise = 1;
+  run whole, blocks;
+  begin(&whole, comm, t, 0);
+  begin(&blocks, comm, &of_blocks, 0);
+  take_step(&whole, t->dtype, 0);
+  take_step(&blocks, t->dtype, 0);
+  CHECK(memcmp(whole.params[0].data, blocks.params[0].data, ad_array_bytes(&whole.params[0])));
+  finish(&whole);
+  finish(&blocks);
+  return 0;
+}
+
+static void blocks_are_another_optimizer(void **state) {
+  trial t = trial_of(1, AD_WAY_CHEAPEST);
+  run_ranks(t.world->ranks, differs_from_blocks, &t);
 }
 
 /* ---- one process against the formula ---- */
@@ -407,7 +472,7 @@ static int takes_what_dry_says(ad_comm *comm, void *context) {
   CHECK_OK(ad_comm_open_dry(ad_comm_rank(comm), ad_comm_size(comm), &dry));
   paper = (run){.comm = dry};
   declare(&paper, t->world, t->dtype, 0);
-  create_optimizer(&paper, &t->options);
+  create_optimizer(&paper, &t->options, NULL);
   const ad_whole *one = ad_optimizer_whole(real.optimizer), *other = ad_optimizer_whole(paper.optimizer);
   CHECK(one && other && ad_whole_bytes(one) == ad_whole_bytes(other));
   take_step(&real, t->dtype, 0);
@@ -432,8 +497,206 @@ static void backend_dry_needs_the_same_memory(void **state) {
     }
 }
 
+/* ---- groups, and what is refused ---- */
+
+/* A matrix, a vector and a frozen matrix of one process. */
+typedef struct little {
+  ad_comm *comm;
+  ad_mesh *mesh;
+  double values[3][12], grads[3][12];
+  ad_array params[3], gradients[3];
+  ad_param_spec specs[3];
+} little;
+
+static void open_little(little *l) {
+  static const ad_shape shapes[3] = {{2, {3, 4}}, {1, {5}}, {2, {2, 2}}};
+  assert_int_equal(ad_comm_open_alone(&l->comm), AD_OK);
+  assert_int_equal(ad_mesh_create("dp_shard=1", &l->mesh), AD_OK);
+  for (int p = 0; p < 3; p++) {
+    for (int i = 0; i < 12; i++) {
+      l->values[p][i] = ad_random_normal(5, (uint64_t)p, (uint64_t)i);
+      l->grads[p][i] = ad_random_normal(6, (uint64_t)p, (uint64_t)i);
+    }
+    l->params[p] = array_of(l->mesh, &shapes[p], l->values[p]);
+    l->gradients[p] = array_of(l->mesh, &shapes[p], l->grads[p]);
+    l->specs[p] = (ad_param_spec){
+        .size = sizeof(ad_param_spec), .name = p == 1 ? "norm" : "weight", .shape = shapes[p], .frozen = p == 2};
+  }
+}
+
+static void close_little(little *l) {
+  ad_mesh_destroy(l->mesh);
+  ad_comm_close(l->comm);
+}
+
+static const ad_optimizer_options muon_and_sgd[] = {{.size = sizeof(ad_optimizer_options), .kind = AD_MUON},
+                                                    {.size = sizeof(ad_optimizer_options), .kind = AD_SGD}};
+static const size_t group_of[] = {0, 1, 0};
+
+static ad_status create_little(little *l, const ad_optimizer_options *groups, const size_t *of, ad_comm *comm,
+                               ad_optimizer **out) {
+  const ad_array *params[] = {&l->params[0], &l->params[1], &l->params[2]};
+  const ad_optimizer_setup setup = {
+      .size = sizeof setup, .groups = groups, .group_count = 2, .group_of = of, .comm = comm};
+  return ad_optimizer_create_groups(params, l->specs, 3, &setup, out);
+}
+
+static void groups_have_rates_and_optimizers_of_their_own(void **state) {
+  little l;
+  ad_optimizer *optimizer;
+  open_little(&l);
+  double matrix[12], average[12] = {0}, vector[5], frozen[4];
+  memcpy(matrix, l.values[0], sizeof matrix);
+  memcpy(vector, l.values[1], sizeof vector);
+  memcpy(frozen, l.values[2], sizeof frozen);
+  assert_int_equal(create_little(&l, muon_and_sgd, group_of, l.comm, &optimizer), AD_OK);
+  ad_array *params[] = {&l.params[0], &l.params[1], &l.params[2]};
+  const ad_array *grads[] = {&l.gradients[0], &l.gradients[1], NULL};
+  for (int step = 0; step < 2; step++) {
+    assert_int_equal(ad_optimizer_step_rates(optimizer, params, grads, ((const double[]){0.5, 0.25}), 1), AD_OK);
+    muon_step(matrix, average, l.grads[0], 3, 4, 0.5, 0, sqrt(4.0 / 3));
+    for (int i = 0; i < 5; i++) vector[i] -= 0.25 * l.grads[1][i];
+  }
+  for (int i = 0; i < 12; i++) assert_true(fabs(l.values[0][i] - matrix[i]) < 1e-13);
+  assert_memory_equal(l.values[1], vector, sizeof vector);
+  assert_memory_equal(l.values[2], frozen, sizeof frozen);
+  assert_int_equal(ad_optimizer_bytes(optimizer), sizeof average);
+  ad_optimizer_destroy(optimizer);
+  close_little(&l);
+}
+
+/* Without a gradient and with a rate of 0 the average goes on; a direction of zero moves nothing but decay. */
+static void a_missing_gradient_and_a_rate_of_zero_are_defined(void **state) {
+  little l;
+  ad_optimizer *optimizer;
+  ad_optimizer_options groups[2] = {muon_and_sgd[0], muon_and_sgd[1]};
+  groups[0].weight_decay = 0.5;
+  groups[0].decays_all = 1;
+  open_little(&l);
+  assert_int_equal(create_little(&l, groups, group_of, l.comm, &optimizer), AD_OK);
+  ad_array *params[] = {&l.params[0], &l.params[1], &l.params[2]};
+  const ad_array *none[3] = {0}, *grads[] = {&l.gradients[0], &l.gradients[1], NULL};
+  double before[12], average[12];
+  memcpy(before, l.values[0], sizeof before);
+  assert_int_equal(ad_optimizer_step(optimizer, params, none, 0.25, 1), AD_OK);
+  for (int i = 0; i < 12; i++) assert_true(l.values[0][i] == before[i] * (1 - 0.25 * 0.5));
+  memcpy(before, l.values[0], sizeof before);
+  assert_int_equal(ad_optimizer_step(optimizer, params, grads, 0, 1), AD_OK);
+  assert_memory_equal(l.values[0], before, sizeof before);
+  memcpy(average, ad_optimizer_state(optimizer, 0, 0)->data, sizeof average);
+  for (int i = 0; i < 12; i++) assert_true(fabs(average[i] - 0.05 * l.grads[0][i]) < 1e-15);
+  assert_int_equal(ad_optimizer_step(optimizer, params, none, 0.25, 1), AD_OK);
+  assert_memory_not_equal(l.values[0], before, sizeof before);
+  l.grads[0][3] = NAN;
+  assert_int_equal(ad_optimizer_step(optimizer, params, grads, 0.25, 1), AD_NUMBER);
+  assert_says("weight", "Muon", "3", "4");
+  ad_optimizer_destroy(optimizer);
+  close_little(&l);
+}
+
+static void refused(little *l, ad_optimizer_options options) {
+  ad_optimizer *none = NULL;
+  options.size = sizeof options;
+  const ad_optimizer_options groups[] = {options, muon_and_sgd[1]};
+  assert_int_equal(create_little(l, groups, group_of, l->comm, &none), AD_INVALID);
+  assert_null(none);
+}
+
+#define MUON_WITH(...) \
+  (ad_optimizer_options) { .kind = AD_MUON, .muon = { __VA_ARGS__ } }
+
+static void what_muon_cannot_do_is_refused(void **state) {
+  little l;
+  ad_optimizer *none = NULL;
+  open_little(&l);
+  assert_int_equal(create_little(&l, muon_and_sgd, group_of, NULL, &none), AD_INVALID);
+  assert_says("Muon", "comm", "ad_optimizer_setup");
+  assert_int_equal(create_little(&l, muon_and_sgd, NULL, l.comm, &none), AD_INVALID);
+  assert_says("Muon", "norm", "kind");
+  refused(&l, MUON_WITH(.steps = 100));
+  assert_says("Muon", "steps", "100");
+  refused(&l, MUON_WITH(.steps = -1));
+  refused(&l, MUON_WITH(.momentum = 1));
+  assert_says("Muon", "momentum", "1");
+  refused(&l, MUON_WITH(.epsilon = -1e-7));
+  assert_says("Muon", "epsilon", "-1e-07");
+  refused(&l, MUON_WITH(.nesterov = 2));
+  assert_says("Muon", "nesterov", "2");
+  refused(&l, MUON_WITH(.b = NAN));
+  assert_says("Muon", "b");
+  refused(&l, MUON_WITH(.dtype = AD_F16));
+  assert_says("Muon", "dtype", "f16");
+  refused(&l, MUON_WITH(.way = (ad_muon_way)4));
+  assert_says("Muon", "way", "4");
+  refused(&l, MUON_WITH(.rate = (ad_muon_rate)3));
+  refused(&l, (ad_optimizer_options){.kind = AD_MUON, .beta1 = 0.5});
+  assert_facts(ad_last_error(), "Muon", "beta1", "AdamW");
+  refused(&l, (ad_optimizer_options){.kind = AD_SGD, .muon = {.steps = 3}});
+  assert_says("SGD", "muon.steps", "Muon");
+  l.specs[0].matrices.form = AD_MATRIX_NONE;
+  assert_int_equal(create_little(&l, muon_and_sgd, group_of, l.comm, &none), AD_INVALID);
+  assert_facts(ad_last_error(), "Muon", "weight");
+  l.specs[0].matrices = (ad_param_matrices){
+      .form = AD_MATRIX_FUSED, .along = 1, .count = 2, .repeats = 1, .piece = {1, 3}};
+  refused(&l, MUON_WITH(.blockwise = 1));
+  assert_says("Muon", "weight", "blockwise");
+  assert_null(none);
+  close_little(&l);
+}
+
+/* On backend dry, as rank 0 of a world of nine. */
+static void layouts_and_ways_that_do_not_work_are_refused(void **state) {
+  static const struct {
+    const char *layout;
+    ad_status status;
+  } cases[] = {{"dp_replicate=R", AD_INVALID}, {"dp_replicate=S0z", AD_TYPE}, {"dp_replicate=S0", AD_OK}};
+  ad_comm *comm;
+  ad_mesh *mesh;
+  assert_int_equal(ad_comm_open_dry(0, 9, &comm), AD_OK);
+  assert_int_equal(ad_mesh_create("dp_replicate=9", &mesh), AD_OK);
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    ad_layout layout;
+    ad_optimizer *optimizer = NULL;
+    const ad_shape shape = {2, {36, 3}};
+    assert_int_equal(ad_layout_parse(mesh, cases[i].layout, &layout), AD_OK);
+    const ad_array array = ad_array_describe(comm, AD_F32, &shape, &layout), *params[] = {&array};
+    const ad_param_spec spec = {.size = sizeof spec, .name = "weight", .shape = shape};
+    const ad_optimizer_options options = {
+        .size = sizeof options, .kind = AD_MUON, .muon = {.way = AD_WAY_DEALT_TO_REPLICAS}};
+    const ad_optimizer_setup setup = {.size = sizeof setup, .groups = &options, .group_count = 1, .comm = comm};
+    assert_int_equal(ad_optimizer_create_groups(params, &spec, 1, &setup, &optimizer), cases[i].status);
+    if (i == 0) assert_says("Muon", "weight", "9", "8");
+    if (i == 1) assert_says("Muon", "weight", "dp_replicate");
+    ad_optimizer_destroy(optimizer);
+  }
+  ad_mesh_destroy(mesh);
+  ad_comm_close(comm);
+}
+
+static void a_failed_allocation_leaves_nothing_behind(void **state) {
+  little l;
+  open_little(&l);
+  for (long n = 1;; n++) {
+    ad_optimizer *optimizer = NULL;
+    ad_memory_fail_at(n);
+    ad_status status = create_little(&l, muon_and_sgd, group_of, l.comm, &optimizer);
+    assert_true(reports_allocation(n, status));
+    assert_true((optimizer == NULL) == (status != AD_OK));
+    ad_optimizer_destroy(optimizer);
+    if (!status) break;
+  }
+  close_little(&l);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(groups_have_rates_and_optimizers_of_their_own),
+      cmocka_unit_test(a_missing_gradient_and_a_rate_of_zero_are_defined),
+      cmocka_unit_test(what_muon_cannot_do_is_refused),
+      cmocka_unit_test(layouts_and_ways_that_do_not_work_are_refused),
+      cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
+      cmocka_unit_test(blocks_have_the_bits_of_one_process_with_their_cuts),
+      cmocka_unit_test(blocks_are_another_optimizer),
       cmocka_unit_test(the_update_follows_the_formula),
       cmocka_unit_test(every_way_has_the_bits_of_one_process),
       cmocka_unit_test(other_options_have_the_bits_of_one_process_too),
