@@ -46,7 +46,11 @@ ad_tensor *ad_decoder_shard(const ad_decoder *d, ad_tape *t, ad_tensor *x) {
 
 ad_tensor *ad_decoder_blocks(const ad_decoder *d, ad_tape *t, ad_tensor *x) {
   ad_span blocks = d->stage->blocks;
-  for (int64_t i = 0; i < blocks.count; i++) x = block_forward(d, t, blocks.first + i, x, NULL);
+  const ad_tensor *first = x;
+  for (int64_t i = 0; i < blocks.count; i++) {
+    x = block_forward(d, t, blocks.first + i, x, NULL);
+    ad_forget(first, x);
+  }
   return x;
 }
 

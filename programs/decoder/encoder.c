@@ -100,7 +100,11 @@ ad_tensor *ad_encoder_forward(ad_encoder *e, ad_phase_run *at, ad_tensor *x) {
   ad_tape *t = ad_phase_tape(at);
   for (size_t i = 0; i < e->param_count; i++) e->leaves[i] = ad_parameter(t, ad_phase_parameters(at), i);
   x = ad_to_dtype(t, ad_linear(t, x, e->leaves[e->input]), ad_tape_residual(t));
-  for (int64_t i = 0; i < e->shape.layers; i++) x = block_forward(e, t, i, x);
+  const ad_tensor *first = x;
+  for (int64_t i = 0; i < e->shape.layers; i++) {
+    x = block_forward(e, t, i, x);
+    ad_forget(first, x);
+  }
   x = ad_norm_forward(t, e->leaves, &e->final_norm, x);
   return full(t, ad_linear(t, x, e->leaves[e->output]));
 }

@@ -24,15 +24,17 @@ static const char no_name[] = "NULL";
 
 /* Puts a value that came from other ranks on the phase's tape. All replicas of the value are equal. If no gradient is
  * wanted, it is a constant. Otherwise it becomes R on the axes along which the bridge sums the gradient, so that each
- * rank leaves an addend; the site of this conversion is the value's name. */
+ * rank leaves an addend; the site of this conversion is the value's name. A value without a gradient because of frozen
+ * parameters becomes R as well, so that freezing parameters changes no types. */
 static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const ad_transfer_spec *transfer) {
   const ad_array *array = passed->arrived;
-  if (transfer->one_way) return passed->inputs[at->place] = ad_constant(at->tape, array);
-  ad_tensor *leaf = passed->inputs[at->place] =
-      ad_input_with(at->tape, array, ad_transfer_dtype(at->program, transfer, 1), AD_HERE);
+  ad_tensor *leaf = transfer->one_way
+                        ? ad_constant(at->tape, array)
+                        : ad_input_with(at->tape, array, ad_transfer_dtype(at->program, transfer, 1), AD_HERE);
   ad_axes added = ad_bridge_added(transfer->bridge);
   char axes[128];
-  if (!added) return leaf;
+  passed->inputs[at->place] = leaf;
+  if (!added || (transfer->one_way && !ad_program_has_frozen(at->program))) return leaf;
   return ad_move_at(at->tape, leaf, AD_MOVE_CONVERT, ad_axes_print(added, axes, sizeof axes), AD_R, transfer->value);
 }
 
@@ -128,6 +130,12 @@ static ad_status check_gift(const ad_phase_run *at, size_t found, const char *na
                    "phase `%s` gives, as the value `%s`, a tensor that this tape did not make: it is %s; give a result "
                    "of this tape",
                    phase, name, ad_tape_foreigner(value));
+  if (value->is_forgotten)
+    return ad_fail(
+        AD_INVALID,
+        "phase `%s` gives as `%s` a value whose memory ad_forget gave back; call ad_forget after the last use "
+        "of the value",
+        phase, name);
   if (at->values[found].output)
     return ad_fail(AD_INVALID, "phase `%s` gives the value `%s` a second time in this microbatch; give it once", phase,
                    name);

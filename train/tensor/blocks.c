@@ -146,6 +146,36 @@ ad_status ad_tape_drop(ad_tape *tape) {
   return AD_OK;
 }
 
+/* ---- giving values back that no backward reads, while a tape records ---- */
+
+/* Marks the values between the two tensors that a backward will read, because an operation on them has a gradient. */
+static void find_read(const ad_tensor *first, ad_tensor *last) {
+  for (ad_tensor *each = last->previous; each && each != first; each = each->previous) each->is_needed = 0;
+  for (ad_tensor *each = last->previous; each && each != first; each = each->previous)
+    for (int i = 0; each->carries && i < each->operand_count; i++) owner_of(each->operand[i])->is_needed = 1;
+}
+
+static int is_spent(const ad_tensor *owner) {
+  return owner->op && !owner->carries && !owner->is_needed && !owner->is_lent && owner->array.shape.ndim;
+}
+
+void ad_forget(const ad_tensor *first, ad_tensor *last) {
+  if (!last || !ad_tape_owns(last->tape, last) || last->carries || !last->tape->values->is_shared) return;
+  const ad_tensor *kept = owner_of(last);
+  find_read(first, last);
+  for (ad_tensor *each = last->previous; each && each != first; each = each->previous) {
+    if (each->shares_value || each == kept || !is_spent(each)) continue;
+    ad_status status = give_value(last->tape, each);
+    if (status) ad_tape_fail(last->tape, status);
+    each->is_forgotten = 1;
+  }
+  for (ad_tensor *each = last->previous; each && each != first; each = each->previous) {
+    if (!owner_of(each)->is_forgotten) continue;
+    each->is_forgotten = 1;
+    each->array.data = NULL;
+  }
+}
+
 /* ---- giving memory back at the reset ---- */
 
 // Gives a gradient's memory back. After a failure in the middle of a call, two gradients may have the same memory; so a

@@ -340,6 +340,12 @@ static ad_status set_operands(ad_tape *tape, ad_tensor *out, ad_tensor *const *o
     if (!ad_tape_owns(tape, operands[i]))
       return ad_fail(AD_INVALID, "%s: operand %d of `%s` is %s; give a tensor of this tape", out->site, i + 1,
                      out->op->name, ad_tape_foreigner(operands[i]));
+    if (operands[i]->is_forgotten)
+      return ad_fail(
+          AD_INVALID,
+          "%s: operand %d of `%s` is a value whose memory ad_forget gave back; call ad_forget after the last "
+          "use of the value",
+          out->site, i + 1, out->op->name);
     out->operand[i] = operands[i];
     out->carries |= operands[i]->carries;
     if (operands[i]->reached) out->reached = 1;

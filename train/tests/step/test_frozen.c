@@ -252,11 +252,17 @@ typedef struct paper {
   ad_run *run;
 } paper;
 
-static paper open_paper(const place *at, pools_form form, int frozen, int64_t rank) {
-  paper p = {.recipe = recipe_of(at, form, frozen, 4, 0, "")};
-  must(ad_comm_open_dry(rank, at->ranks, &p.comm));
+static paper paper_of(ad_recipe *recipe, int64_t rank) {
+  paper p = {.recipe = recipe};
+  int64_t ranks;
+  must(ad_recipe_world(recipe, &ranks));
+  must(ad_comm_open_dry(rank, ranks, &p.comm));
   if (ad_run_create(p.comm, p.recipe, &in_f64, &p.run)) fail_msg("%s", ad_last_error());
   return p;
+}
+
+static paper open_paper(const place *at, pools_form form, int frozen, int64_t rank) {
+  return paper_of(recipe_of(at, form, frozen, 4, 0, ""), rank);
 }
 
 static void close_paper(paper *p) {
@@ -314,6 +320,62 @@ static void a_phase_without_a_gradient_takes_the_memory_of_its_forward(void **st
   close_paper(&p);
 }
 
+/* ---- an encoder behind a bridge, and the first stages of a pipeline ---- */
+
+static ad_recipe *parse(const char *text) {
+  ad_recipe *recipe = NULL;
+  if (ad_recipe_parse(text, "frozen.yaml", NULL, 0, &recipe)) fail_msg("%s", ad_last_error());
+  return recipe;
+}
+
+/* An encoder with `layers` blocks before a decoder; microbatches have 4 samples. */
+static ad_recipe *encoder_recipe(int layers, int microbatches, int is_frozen) {
+  char text[1024];
+  snprintf(text, sizeof text,
+           "model: {kind: ocr, encoder_layers: %d, encoder_d_model: 24, encoder_heads: 4, patch: 8, layers: 2, "
+           "d_model: 24, heads: 4}\n"
+           "data: {text: [/usr/share/common-licenses], fonts: [none.ttf], chars: 8, height: 16, width: 64, "
+           "sizes: [9, 11]}\n"
+           "mesh: {encoder: dp=2 tp=2, model: dp=2 cp=2}\nplacement: disjoint\n"
+           "train: {global_batch: %d, microbatches: %d, steps: 2, lr: 1e-3}\n%s\n",
+           layers, 4 * microbatches, microbatches, is_frozen ? "groups: [{match: 'encoder.*', frozen: true}]" : "");
+  return parse(text);
+}
+
+static void a_frozen_encoder_sends_forward_alone_and_types_stay(void **state) {
+  for (int64_t rank = 0; rank < 8; rank++) {
+    paper p = paper_of(encoder_recipe(2, 4, 1), rank), trained = paper_of(encoder_recipe(2, 4, 0), rank);
+    ad_step_report report;
+    must(ad_run_step(p.run, 0, &report)); /* the decoder's operations refuse a value of other types */
+    assert_int_equal(actions_of(&p, AD_ACTION_SEND_F) + actions_of(&p, AD_ACTION_RECV_F), 4);
+    assert_int_equal(actions_of(&p, AD_ACTION_SEND_B) + actions_of(&p, AD_ACTION_RECV_B), 0);
+    assert_int_equal(actions_of(&trained, AD_ACTION_SEND_B) + actions_of(&trained, AD_ACTION_RECV_B), 4);
+    close_paper(&p);
+    close_paper(&trained);
+  }
+}
+
+/* Takes a step as the encoder's first rank. Returns the bytes of values on its tapes: all bytes, but those that tapes
+ * need to know their operations. */
+static size_t value_bytes(ad_recipe *recipe) {
+  ad_step_report report;
+  paper p = paper_of(recipe, 0);
+  if (ad_run_step(p.run, 0, &report)) fail_msg("%s", ad_last_error());
+  size_t bytes = ad_tape_pool_peak_bytes(p.run->in_flight.pool);
+  close_paper(&p);
+  return bytes;
+}
+
+/* A block's values leave their memory to those of the next block, and a microbatch's to those of the next one. The few
+ * that stay, such as the residual stream before the block and what the encoder gave, have 2 samples of 8 patches. */
+static void a_frozen_encoder_needs_the_memory_of_one_block(void **state) {
+  enum { FEW_VALUES = 4 * (2 * 8 * 24 * sizeof(double)) };
+  size_t one_block = value_bytes(encoder_recipe(1, 1, 1));
+  assert_true(one_block > 4 * FEW_VALUES);
+  assert_true(value_bytes(encoder_recipe(10, 1, 1)) <= one_block + FEW_VALUES);
+  assert_true(value_bytes(encoder_recipe(1, 4, 1)) <= one_block + FEW_VALUES);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_others_learn_what_they_learn_without_frozen_ones),
@@ -323,6 +385,8 @@ int main(void) {
       cmocka_unit_test(what_has_no_gradient_sends_and_receives_none),
       cmocka_unit_test(a_module_without_a_gradient_has_no_bucket_and_no_memory_for_one),
       cmocka_unit_test(a_phase_without_a_gradient_takes_the_memory_of_its_forward),
+      cmocka_unit_test(a_frozen_encoder_sends_forward_alone_and_types_stay),
+      cmocka_unit_test(a_frozen_encoder_needs_the_memory_of_one_block),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

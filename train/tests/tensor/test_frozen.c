@@ -189,12 +189,124 @@ static void frozen_layers_before_all_others_keep_nothing_for_a_backward(void **s
   close_model(&m);
 }
 
+/* ---- values that are used no more ---- */
+
+enum { DEEP = 12 };
+
+/* A tape whose memory is a pool's. */
+typedef struct pooled {
+  ad_tape_pool *pool;
+  ad_tape *tape;
+} pooled;
+
+static pooled open_pooled(const model *m, ad_comm *comm) {
+  pooled p;
+  must(ad_tape_pool_create(ad_comm_is_dry(comm), &p.pool));
+  must(ad_tape_create(comm, m->w.mesh, &(ad_tape_options){.size = sizeof(ad_tape_options), .dtype = AD_F64}, &p.tape));
+  ad_tape_share(p.tape, p.pool);
+  return p;
+}
+
+static void close_pooled(pooled *p) {
+  ad_tape_destroy(p->tape);
+  ad_tape_pool_destroy(p->pool);
+}
+
+/* x + its norm times a matrix, through a view of it. */
+static ad_tensor *block(const model *m, ad_tape *t, ad_tensor *x, ad_tensor *gain, ad_tensor *weight) {
+  ad_tensor *h = ad_view(t, ad_rms_norm(t, x, gain, 1e-5), m->w.mesh);
+  return ad_add(t, x, ad_linear(t, h, weight));
+}
+
+/* Runs blocks with constants; the result is in *out. Returns the pool's bytes. */
+static size_t run_blocks(const model *m, ad_comm *comm, int blocks, int forgets, double *out) {
+  pooled p = open_pooled(m, comm);
+  ad_tensor *first = ad_constant(p.tape, &m->x), *x = first;
+  ad_tensor *gain = ad_constant(p.tape, m->list[0]), *weight = ad_constant(p.tape, m->list[1]);
+  for (int i = 0; i < blocks; i++) {
+    x = block(m, p.tape, x, gain, weight);
+    if (forgets) ad_forget(first, x);
+  }
+  must(ad_tape_status(p.tape));
+  if (ad_tensor_array(x)->data) memcpy(out, ad_tensor_array(x)->data, ad_array_bytes(ad_tensor_array(x)));
+  size_t bytes = ad_tape_pool_peak_bytes(p.pool);
+  close_pooled(&p);
+  return bytes;
+}
+
+static void values_that_are_forgotten_leave_their_memory_to_later_ones(void **state) {
+  double with[ROWS * WIDTH], without[ROWS * WIDTH];
+  model m;
+  ad_comm *dry;
+  open_model(&m);
+  must(ad_comm_open_dry(0, 1, &dry));
+  for (int is_dry = 0; is_dry < 2; is_dry++) {
+    ad_comm *comm = is_dry ? dry : m.w.comm;
+    size_t bytes = run_blocks(&m, comm, 4, 1, with);
+    assert_int_equal(run_blocks(&m, comm, DEEP, 1, with), bytes);
+    assert_true(run_blocks(&m, comm, DEEP, 0, without) > 2 * bytes);
+    if (!is_dry) assert_memory_equal(with, without, sizeof with);
+  }
+  ad_comm_close(dry);
+  close_model(&m);
+}
+
+static void a_value_that_was_forgotten_is_refused(void **state) {
+  model m;
+  open_model(&m);
+  pooled p = open_pooled(&m, m.w.comm);
+  for (int is_view = 0; is_view < 2; is_view++) {
+    ad_tensor *first = ad_constant(p.tape, &m.x), *h = ad_scale(p.tape, first, 2);
+    ad_tensor *view = ad_view(p.tape, h, m.w.mesh), *sum = ad_sum(p.tape, h), *last = ad_scale(p.tape, h, 3);
+    ad_forget(first, last);
+    assert_null(ad_tensor_array(h)->data);
+    assert_null(ad_tensor_array(view)->data);
+    ad_scale(p.tape, sum, 2);
+    ad_add(p.tape, first, last);
+    must(ad_tape_status(p.tape)); /* scalars, the first and the last value stay */
+    ad_scale(p.tape, is_view ? view : h, 2);
+    assert_int_equal(ad_tape_status(p.tape), AD_INVALID);
+    assert_says("test_frozen.c", "ad_forget", "operand 1", "scale");
+    ad_tape_reset(p.tape);
+  }
+  close_pooled(&p);
+  close_model(&m);
+}
+
+/* The last value is a view of another, and a value with a gradient was computed from a third. */
+static void what_is_still_read_is_not_forgotten(void **state) {
+  model m;
+  seen s = {0};
+  open_model(&m);
+  pooled p = open_pooled(&m, m.w.comm);
+  ad_parameters from = parameters_of(&m, NULL, &s);
+  ad_tensor *first = ad_constant(p.tape, &m.x), *h = ad_scale(p.tape, first, 2);
+  ad_tensor *learned = ad_linear(p.tape, h, ad_parameter(p.tape, &from, 1));
+  ad_tensor *made = ad_scale(p.tape, h, 3), *last = ad_view(p.tape, made, m.w.mesh);
+  ad_tensor *side = ad_sum(p.tape, learned);
+  ad_forget(first, side); /* does nothing, because the sum has a gradient */
+  assert_non_null(ad_tensor_array(made)->data);
+  ad_forget(first, last);
+  assert_non_null(ad_tensor_array(h)->data);
+  assert_non_null(ad_tensor_array(learned)->data);
+  assert_ptr_equal(ad_tensor_array(made)->data, ad_tensor_array(last)->data);
+  assert_non_null(ad_tensor_array(last)->data);
+  must(ad_backward(p.tape, side));
+  assert_non_null(s.gradient[1]);
+  forget(&s);
+  close_pooled(&p);
+  close_model(&m);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(other_gradients_keep_their_bits),
       cmocka_unit_test(a_frozen_parameter_is_acquired_where_it_is_read),
       cmocka_unit_test(nothing_to_learn_is_refused),
       cmocka_unit_test(frozen_layers_before_all_others_keep_nothing_for_a_backward),
+      cmocka_unit_test(values_that_are_forgotten_leave_their_memory_to_later_ones),
+      cmocka_unit_test(a_value_that_was_forgotten_is_refused),
+      cmocka_unit_test(what_is_still_read_is_not_forgotten),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
