@@ -184,7 +184,7 @@ class Leaves:
         return torch.stack(turned) if self.kind == "muon" and self.ndim == 3 else turned[0]
 
     def array(self, each):
-        return np.ascontiguousarray(self.joined([tensor.detach() for tensor in each]).numpy())
+        return np.array(self.joined([tensor.detach() for tensor in each]).numpy(), order="C")
 
 
 def optimizer_of(program, leaves):
