@@ -23,6 +23,7 @@
 #include "layout/shown.h"
 #include "module/module.h"
 #include "program/program.h"
+#include "recipe/groups.h"
 #include "recipe/recipe.h"
 #include "step/run.h"
 
@@ -265,6 +266,7 @@ static void describe_param(const ad_run *run, size_t index, ad_check_param *out)
   out->frozen = !ad_run_trains(run, index);
   if (!out->frozen) ad_causes_add(&out->causes, AD_CAUSE_UNKNOWN, 0, NAN, "no step was taken: every one overflowed");
   ad_program_param_name(ad_run_program(run), at.module, at.param, out->name, sizeof out->name);
+  out->group = ad_recipe_group_of(run->recipe, out->name);
   snprintf(out->mesh, sizeof out->mesh, "%s", ad_mesh_text(at.spec->layout.mesh));
   ad_layout_shown(&at.spec->layout, out->layout, sizeof out->layout);
   ad_layout_shown(&at.spec->storage, out->storage, sizeof out->storage);

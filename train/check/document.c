@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "check/computing.h"
+#include "check/groups.h"
 #include "check/no_axis.h"
 
 static json_t *json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
@@ -49,8 +50,13 @@ static json_t *param_document(const ad_check_param *param) {
 static json_t *params_document(const ad_findings *findings) {
   json_t *params = json_array();
   if (findings->options->directional) return params;
-  for (size_t i = 0; i < findings->result->param_count; i++)
-    json_array_append_new(params, param_document(&findings->result->params[i]));
+  for (size_t i = 0; i < findings->result->param_count; i++) {
+    const ad_check_param *param = &findings->result->params[i];
+    json_t *document = param_document(param);
+    if (findings->recipe->group_count)
+      json_object_set_new(document, "group", ad_group_match_document(findings->recipe, param->group));
+    json_array_append_new(params, document);
+  }
   return params;
 }
 
@@ -361,6 +367,8 @@ json_t *ad_findings_document(const ad_findings *findings) {
   if (!directional) json_object_set_new(json_object_get(document, "norm"), "bound", json_number(result->norm_bound));
   if (!directional) add_counted(result, json_object_get(document, "norm"));
   json_object_set_new(document, "params", params_document(findings));
+  if (findings->recipe->group_count && !directional)
+    json_object_set_new(document, "groups", ad_groups_document(findings->recipe, result));
   json_object_set_new(document, "summary", summary_document(findings));
   if (directional || findings->slope) add_directional(directional ? result : findings->slope, document);
   if (findings->not_smooth) json_object_set_new(document, "not_smooth", json_string(findings->not_smooth));

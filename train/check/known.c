@@ -10,6 +10,7 @@
 #include "optim/known_bugs.h"
 #include "program/known_bugs.h"
 #include "program/program.h"
+#include "recipe/groups.h"
 #include "recipe/leaves.h"
 #include "recipe/recipe.h"
 #include "reduce/known_bugs.h"
@@ -119,8 +120,13 @@ static int64_t counted_in(const ad_run *run, size_t count, size_t m) {
 
 /* Returns the facts about how a parameter is updated. */
 static ad_needs facts_of_update(const ad_run *run, size_t param) {
-  ad_needs facts =
-      ad_run_param_at(run, param).spec->decays && run->recipe->optimizer.weight_decay > 0 ? AD_NEED_DECAY : 0;
+  ad_optimizer_options options[AD_GROUPS_MAX];
+  ad_run_param at = ad_run_param_at(run, param);
+  char name[AD_PROGRAM_NAME_SIZE];
+  ad_recipe_optimizers(run->recipe, options);
+  const ad_optimizer_options *own = &options[ad_recipe_group_of(
+      run->recipe, ad_program_param_name(run->program, at.module, at.param, name, sizeof name))];
+  ad_needs facts = (at.spec->decays || own->decays_all) && own->weight_decay > 0 ? AD_NEED_DECAY : 0;
   for (int part = AD_PART_STATE; part < AD_PART_GRADIENT; part++)
     if (ad_run_part(run, param, (ad_param_part)part)) facts |= AD_NEED_STATES;
   return facts;
@@ -186,6 +192,7 @@ ad_needs ad_known_facts(const ad_run *run, int shards_formulas) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     ad_run_param at = ad_run_param_at(run, i);
     char name[AD_PROGRAM_NAME_SIZE];
+    if (!ad_run_trains(run, i)) continue;
     facts |= facts_of_path(at.spec) | facts_of_update(run, i);
     facts |= facts_of_policy(run->recipe, ad_program_param_name(run->program, at.module, at.param, name, sizeof name));
   }

@@ -46,7 +46,8 @@ typedef struct ad_check_param {
   /* 1: one process's optimizer, given the distributed gradient, computed the same bits; or the parameter is frozen, and no
    * step changed a bit of it */
   int update_equal;
-  int frozen; /* 1: it has no gradient, so that no number above is judged but `replicas_equal` */
+  size_t group; /* number of its group (recipe/groups.h) */
+  int frozen;   /* 1: it has no gradient, so that no number above is judged but `replicas_equal` */
   ad_causes causes;
 } ad_check_param;
 

@@ -231,6 +231,30 @@ static void print_params(FILE *file, const json_t *document, int all, const ad_p
   print_overflow(file, document, json_object_get(document, "summary"));
 }
 
+/* Prints a line for each group: what updates its parameters, and whether that gave one process's bits. */
+static void print_groups(FILE *file, const json_t *document, const ad_paint *paint) {
+  const json_t *group;
+  size_t i;
+  json_array_foreach(json_object_get(document, "groups"), i, group) {
+    int equal = is_true(group, "updates_equal"), frozen = is_true(group, "frozen");
+    long long params = ad_integer_of(group, "params");
+    if (!i) fprintf(file, "\n");
+    print_word(file, equal ? FITS : FITS_NOT, paint);
+    if (json_is_string(json_object_get(group, "match")))
+      fprintf(file, "group `%s` (", ad_text_of(group, "match"));
+    else
+      fprintf(file, "all others (");
+    if (frozen)
+      fprintf(file, "frozen");
+    else
+      fprintf(file, "%s, lr %g", ad_text_of(group, "kind"), ad_number_of(group, "lr"));
+    fprintf(file, "): %lld parameter%s, %s\n", params, ad_plural(params),
+            frozen  ? (equal ? "unchanged" : "changed")
+            : equal ? "updates equal"
+                    : "updates differ");
+  }
+}
+
 static void print_directional(FILE *file, const json_t *document, const ad_paint *paint) {
   const json_t *directional = json_object_get(document, "directional");
   if (!directional) return;
@@ -497,6 +521,7 @@ static void print_check(FILE *file, const json_t *document, const void *context)
   fprintf(file, "\n");
   print_head(file, document, paint);
   print_params(file, document, how->all, paint);
+  print_groups(file, document, paint);
   print_failures(file, document, json_object_get(document, "summary"), paint);
   print_directional(file, document, paint);
   print_not_smooth(file, document);
