@@ -102,6 +102,7 @@ KNOWN = {
     'experts-divided-by-own-group': ({'doubled'}, r'not divided', ''),
     'factor-wrong-width': ({'missing', 'unknown'}, r'sum is zero, and no rank|factor|not finite', ''),
     'first-step-unsynchronised': ({'partial'}, r'own addend only: not summed over|not reduced over', 'sum'),
+    'frozen-moves': ({'unknown', 'replicas_differ'}, r'is frozen', ''),
     'last-microbatch-only': ({'missing'}, r'only the last microbatch', ''),
     'master-in-bf16': ({'unknown', 'replicas_differ'}, UPDATE, ''),
     'mean-of-microbatch-means': ({'averaged', 'unknown'}, rf'each divided by its own count|{FORWARD}', ''),

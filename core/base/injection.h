@@ -52,6 +52,7 @@ typedef enum ad_injection_point {
   AD_INJECT_NORM,      /* double *: the norm that decides whether the step is taken */
   AD_INJECT_UPDATE,    /* ad_updating *: a parameter of this rank is about to be updated */
   AD_INJECT_UPDATED,   /* ad_array *: a parameter's master weights, which the optimizer has just written */
+  AD_INJECT_FROZEN,    /* ad_array *: a frozen parameter, which the step leaves as it is */
   AD_INJECT_COUNT
 } ad_injection_point;
 

@@ -54,6 +54,7 @@
   X(ROUNDS, "each rank computes one part of the batch in a step")                                         \
   X(TWO_LEAVES, "no rank has two leaves")                                                                 \
   X(FOUR_LEAVES, "no rank has four leaves")                                                               \
+  X(FROZEN, "no parameter is frozen (groups)")                                                            \
   X(FULL_FORMULAS, "formulas are sharded (tp, cp, ep), and each sharding rounds differently")
 typedef enum ad_need_number {
 #define AD_NEED_NUMBER(code, sentence) AD_NEED_NUMBER_##code,

@@ -192,7 +192,10 @@ ad_needs ad_known_facts(const ad_run *run, int shards_formulas) {
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
     ad_run_param at = ad_run_param_at(run, i);
     char name[AD_PROGRAM_NAME_SIZE];
-    if (!ad_run_trains(run, i)) continue;
+    if (!ad_run_trains(run, i)) {
+      facts |= AD_NEED_FROZEN;
+      continue;
+    }
     facts |= facts_of_path(at.spec) | facts_of_update(run, i);
     facts |= facts_of_policy(run->recipe, ad_program_param_name(run->program, at.module, at.param, name, sizeof name));
   }

@@ -4,6 +4,7 @@
 
 #include <string.h>
 #include "base/error.h"
+#include "base/injection.h"
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "base/options.h"
@@ -297,6 +298,8 @@ ad_status ad_module_update_from(ad_module *module, const ad_array *const *gradie
                                 const char *site) {
   if (module->optimizer)
     AD_TRY(ad_optimizer_step_rates_at(module->optimizer, module->masters, gradients, rates, factor, site));
+  for (size_t i = 0; module->frozen && i < module->param_count; i++)
+    if (module->frozen[i]) ad_inject(AD_INJECT_FROZEN, ad_module_part(module, i, AD_PART_VALUE));
   return ad_store_refresh(module->store, AD_MASTERS_UPDATED);
 }
 

@@ -141,6 +141,30 @@ static void round_master(void *context, void *passing) {
   ((ad_known_bug_scene *)context)->fired = 1;
 }
 
+/* ---- frozen parameters ---- */
+
+int ad_gives_frozen(const ad_run *run, const ad_transfer_spec *spec) {
+  size_t length = strlen(spec->value);
+  int frozen = !ad_program_phase_learns(run->program, ad_program_giver(run->program, spec->value));
+  for (size_t i = 0; i < ad_run_param_count(run) && spec->is_parameter; i++) {
+    const char *name = ad_run_param_at(run, i).spec->name;
+    if (strncmp(name, spec->value, length) != 0 || name[length] != '.') continue;
+    if (ad_run_trains(run, i)) return 0;
+    frozen = 1;
+  }
+  return frozen;
+}
+
+/* The bug: adds to a frozen parameter, as weight decay or a stale state of an optimizer that still has it would. */
+static void move_frozen(void *context, void *passing) {
+  ad_known_bug_scene *scene = context;
+  const ad_array *value = passing;
+  double amount = 1e-3;
+  if (!value->data || !ad_array_numel(value)) return;
+  ad_accumulate(value->data, value->dtype, &amount, AD_F64, 1, 1);
+  scene->fired = 1;
+}
+
 static const ad_known_bug bugs[] = {
     {.name = "shifted-slice",
      .words = "one rank reads its slice from the batch of another step",
@@ -170,6 +194,10 @@ static const ad_known_bug bugs[] = {
      .words = "a master is rounded to bf16 after every step",
      .needs = AD_NEED_TOKENS,
      .at = {{AD_INJECT_UPDATED, round_master}}},
+    {.name = "frozen-moves",
+     .words = "a frozen parameter is changed",
+     .needs = AD_NEED_FROZEN,
+     .at = {{AD_INJECT_FROZEN, move_frozen}}},
 };
 
 const ad_known_bug *ad_train_known_bugs(size_t *count) {

@@ -24,4 +24,8 @@ ad_needs ad_pool_facts(const ad_run *run);
 const ad_known_bug *ad_pipeline_known_bugs(size_t *count);
 ad_needs ad_pipeline_facts(const ad_run *run);
 
+/* Returns 1 if the transfer brings a frozen parameter, or a value that is computed from frozen parameters alone: no
+ * gradient of it returns, and no step changes it. */
+int ad_gives_frozen(const ad_run *run, const ad_transfer_spec *spec);
+
 #endif

@@ -193,7 +193,8 @@ ad_needs ad_pipeline_facts(const ad_run *run) {
   if (adds_before_reductions(run->recipe)) facts |= AD_NEED_ADDED_FIRST;
   for (size_t i = 0; i < ad_program_transfer_count(run->program); i++) {
     const ad_transfer_spec *spec = ad_program_transfer(run->program, i);
-    if (spec->is_parameter && ad_bridge_is_disjoint(spec->bridge)) facts |= AD_NEED_TIED_STAGES;
+    if (spec->is_parameter && ad_bridge_is_disjoint(spec->bridge) && !ad_gives_frozen(run, spec))
+      facts |= AD_NEED_TIED_STAGES;
   }
   return facts;
 }

@@ -185,13 +185,15 @@ static int has_gradient(const ad_run *run, size_t param) {
   return 0;
 }
 
-/* Returns 1 if modules on other ranks compute with parameters of this module. */
+/* Returns 1 if modules on other ranks compute with parameters of this module, or with values of them, that learn. */
 static int gives_values_away(const ad_run *run, size_t module) {
   for (size_t i = 0; i < ad_program_transfer_count(run->program); i++) {
     const ad_transfer_spec *spec = ad_program_transfer(run->program, i);
     ad_layout from = ad_bridge_from(spec->bridge);
     int is_from_here = ad_mesh_same_ranks(from.mesh, ad_program_module(run->program, module)->mesh);
-    if (is_from_here && ad_bridge_is_disjoint(spec->bridge) && !ad_transfer_is_split(spec)) return 1;
+    if (is_from_here && ad_bridge_is_disjoint(spec->bridge) && !ad_transfer_is_split(spec) &&
+        !ad_gives_frozen(run, spec))
+      return 1;
   }
   return 0;
 }
