@@ -45,6 +45,7 @@ ad_status ad_program_settle_frozen(ad_program *program) {
         phase->after || module_learns(ad_program_module(program, phase->module)) || needs_learning(program, phase);
   }
   for (size_t i = 0; i < program->transfer_count; i++)
-    if (!program->learns[ad_program_giver(program, program->transfers[i].value)]) program->transfers[i].one_way = 1;
+    if (!program->transfers[i].one_way && !program->learns[ad_program_giver(program, program->transfers[i].value)])
+      program->transfers[i].one_way = AD_ONE_WAY_FROZEN;
   return AD_OK;
 }

@@ -22,19 +22,20 @@ ad_array *ad_phase_state(ad_phase_run *at, size_t state) { return ad_module_stat
 
 static const char no_name[] = "NULL";
 
-/* Puts a value that came from other ranks on the phase's tape. All replicas of the value are equal. If no gradient is
- * wanted, it is a constant. Otherwise it becomes R on the axes along which the bridge sums the gradient, so that each
- * rank leaves an addend; the site of this conversion is the value's name. A value without a gradient because of frozen
- * parameters becomes R as well, so that freezing parameters changes no types. */
+/* Puts a value that came from other ranks on the phase's tape. All replicas of the value are equal. If the program wants
+ * no gradient, it is a constant. Otherwise it becomes R on the axes along which the bridge sums the gradient, so that
+ * each rank leaves an addend; the site of this conversion is the value's name. It does so too if frozen parameters leave
+ * no gradient, because freezing a parameter changes no types. */
 static ad_tensor *take_arrived(ad_phase_run *at, ad_passed_value *passed, const ad_transfer_spec *transfer) {
   const ad_array *array = passed->arrived;
-  ad_tensor *leaf = transfer->one_way
-                        ? ad_constant(at->tape, array)
-                        : ad_input_with(at->tape, array, ad_transfer_dtype(at->program, transfer, 1), AD_HERE);
+  int is_frozen = transfer->one_way == AD_ONE_WAY_FROZEN;
+  if (transfer->one_way && !is_frozen) return passed->inputs[at->place] = ad_constant(at->tape, array);
+  ad_tensor *leaf = passed->inputs[at->place] =
+      is_frozen ? ad_frozen_input(at->tape, array, AD_HERE)
+                : ad_input_with(at->tape, array, ad_transfer_dtype(at->program, transfer, 1), AD_HERE);
   ad_axes added = ad_bridge_added(transfer->bridge);
   char axes[128];
-  passed->inputs[at->place] = leaf;
-  if (!added || (transfer->one_way && !ad_program_has_frozen(at->program))) return leaf;
+  if (!added) return leaf;
   return ad_move_at(at->tape, leaf, AD_MOVE_CONVERT, ad_axes_print(added, axes, sizeof axes), AD_R, transfer->value);
 }
 
@@ -52,8 +53,9 @@ static ad_tensor *transfer_leaf(ad_phase_run *at, ad_tensor *leaf, const ad_tran
 /* Puts a value that another phase of this rank gave on this phase's tape. */
 static ad_tensor *take_given(ad_phase_run *at, ad_passed_value *passed, const ad_transfer_spec *transfer) {
   const ad_array *array = ad_tensor_array(passed->output);
-  ad_tensor *leaf = passed->output->carries ? ad_input_with(at->tape, array, passed->output->grad_dtype, AD_HERE)
-                                            : ad_constant(at->tape, array);
+  ad_tensor *leaf = passed->output->carries     ? ad_input_with(at->tape, array, passed->output->grad_dtype, AD_HERE)
+                    : passed->output->is_frozen ? ad_frozen_input(at->tape, array, AD_HERE)
+                                                : ad_constant(at->tape, array);
   passed->inputs[at->place] = leaf;
   return transfer ? transfer_leaf(at, leaf, transfer) : leaf;
 }

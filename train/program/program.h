@@ -42,6 +42,9 @@ struct ad_program {
   unsigned char *learns; /* see ad_program_phase_learns, for each phase; NULL if no parameter is frozen */
 };
 
+/* The value of a transfer's `one_way` if the program declared a gradient, but frozen parameters leave none. */
+enum { AD_ONE_WAY_FROZEN = 2 };
+
 enum {
   AD_VALUES_MAX = 2048,         /* the most values that phases give each other */
   AD_STAGES_MAX = AD_VALUES_MAX /* the most stages of a pipeline: each gives its stream to the next one, and the

@@ -156,7 +156,8 @@ static void find_read(const ad_tensor *first, ad_tensor *last) {
 }
 
 static int is_spent(const ad_tensor *owner) {
-  return owner->op && !owner->carries && !owner->is_needed && !owner->is_lent && owner->array.shape.ndim;
+  return owner->op && owner->is_frozen && !owner->carries && !owner->is_needed && !owner->is_lent &&
+         owner->array.shape.ndim;
 }
 
 void ad_forget(const ad_tensor *first, ad_tensor *last) {

@@ -80,7 +80,7 @@ static ad_status attention_describe(ad_tape *tape, ad_tensor *out) {
   dims[5] = dims[9] = !tape->position && sharded_axes(array_of(out, K), 1) ? 's' : 't';
   dims[6] = dims[10] = sharded_axes(array_of(out, K), 2) ? 'd' : 'e';
   const ad_layout *layouts[] = {&array_of(out, Q)->layout, &array_of(out, K)->layout, &array_of(out, V)->layout};
-  int constant[] = {!out->operand[Q]->carries, !out->operand[K]->carries, !out->operand[V]->carries};
+  int constant[] = {ad_is_constant(out->operand[Q]), ad_is_constant(out->operand[K]), ad_is_constant(out->operand[V])};
   ad_rule rule = {.size = sizeof rule, .name = "attention", .dims = dims, .linearity = AD_NONLINEAR, .full = "te"};
   ad_layout layout;
   AD_TRY(ad_layout_propagate_at(&rule, layouts, constant, 3, &layout, out->site));

@@ -88,7 +88,7 @@ static ad_status layout_of_parts(const ad_tensor *out, ad_layout *layout) {
   char dims[(AD_OPERANDS_MAX + 1) * (AD_DIMS_MAX + 1) + 2], *end = dims;
   for (int i = 0; i < out->operand_count; i++) {
     layouts[i] = &out->operand[i]->array.layout;
-    constant[i] = !out->operand[i]->carries;
+    constant[i] = ad_is_constant(out->operand[i]);
     end = ad_put_letters(end, ndim, -1);
     end += sprintf(end, "%s", i + 1 < out->operand_count ? "," : "->");
   }

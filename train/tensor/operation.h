@@ -24,6 +24,7 @@ struct ad_tensor {
    * `grad` is summed directly in the reducer's bucket. */
   unsigned char has_value, has_saved, is_in_reducer;
   int carries;                /* 1: the tensor has a gradient: it is a parameter or an input, or computed from one */
+  unsigned char is_frozen;    /* 1: it is a frozen parameter or computed from one */
   unsigned char is_kept;      /* the caller wants the gradient to stay (ad_keep) */
   unsigned char is_lent;      /* another tape or rank reads the value until this tape's reset */
   unsigned char is_forgotten; /* the value's memory was given back (ad_forget) */
@@ -79,6 +80,9 @@ static inline uint64_t ad_operation_unread(const ad_operation *op, uint64_t fill
   return op->linearity == AD_ADDITIVE ? ~UINT64_C(0) : op->unread | (is_one ? filled : 0);
 }
 
+/* Returns 1 if the tensor counts as a constant in the rules of types. What would have a gradient if no parameter were
+ * frozen does not: freezing a parameter changes no types. */
+static inline int ad_is_constant(const ad_tensor *tensor) { return !tensor->carries && !tensor->is_frozen; }
 static inline int ad_is_parameter(const ad_tensor *tensor) { return tensor->from != NULL; }
 
 /* Returns the dtype in which statistics of the value are kept: its wide dtype. */

@@ -169,7 +169,7 @@ static ad_status describe_by_rule(const ad_tape *tape, ad_tensor *out, const ad_
   ad_shape shape;
   AD_TRY(shape_by_letters(out, letters, dims, &shape));
   int constant[AD_OPERANDS_MAX];
-  for (int i = 0; i < out->operand_count; i++) constant[i] = !out->operand[i]->carries;
+  for (int i = 0; i < out->operand_count; i++) constant[i] = ad_is_constant(out->operand[i]);
   ad_rule rule = {
       .size = sizeof rule, .name = out->op->name, .dims = letters, .linearity = out->op->linearity, .full = full};
   ad_layout layout;

@@ -227,6 +227,7 @@ static ad_status record_leaf(ad_tape *tape, const ad_array *value, const ad_para
   if (is_full) leaf->array.layout.mesh = tape->mesh;
   leaf->from = from;
   leaf->carries = carries;
+  leaf->is_frozen = from && !carries;
   leaf->reached = carries && !from;
   leaf->grad_dtype = from ? ad_dtype_wide(value->dtype) : value->dtype;
   tape->last = *out = leaf;
@@ -247,6 +248,12 @@ ad_tensor *ad_constant_at(ad_tape *tape, const ad_array *value, const char *site
   ad_constant_passing passing = {site, ad_tensor_array(constant)};
   if (passing.value) ad_inject(AD_INJECT_CONSTANT, &passing);
   return constant;
+}
+
+ad_tensor *ad_frozen_input(ad_tape *tape, const ad_array *value, const char *site) {
+  ad_tensor *leaf = record_value(tape, value, 0, site);
+  if (tape && !ad_tape_failed(tape)) leaf->is_frozen = 1;
+  return leaf;
 }
 
 ad_tensor *ad_input_at(ad_tape *tape, const ad_array *value, const char *site) {
@@ -348,6 +355,7 @@ static ad_status set_operands(ad_tape *tape, ad_tensor *out, ad_tensor *const *o
           out->site, i + 1, out->op->name);
     out->operand[i] = operands[i];
     out->carries |= operands[i]->carries;
+    out->is_frozen |= operands[i]->is_frozen;
     if (operands[i]->reached) out->reached = 1;
   }
   out->operand_count = count;

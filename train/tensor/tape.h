@@ -147,6 +147,8 @@ void ad_tape_trace(ad_tape *tape, ad_pass pass, ad_edge edge);
 /* Like ad_input, for a value whose gradient has the dtype `gradient`: the value's own or, as a parameter's gradient,
  * the wide one. */
 ad_tensor *ad_input_with(ad_tape *tape, const ad_array *value, ad_dtype gradient, const char *site);
+/* Like ad_constant, for a value of another tape that was computed from frozen parameters. */
+ad_tensor *ad_frozen_input(ad_tape *tape, const ad_array *value, const char *site);
 
 /* The dtypes to which a value, and in backward its gradient, is rounded during a transfer; 0: not rounded. */
 typedef struct transfer_rounding {

@@ -95,10 +95,10 @@ AD_API const ad_array *ad_grad(const ad_tensor *tensor);
 /* Keeps a tensor's gradient readable after ad_backward, summed over the starts of backward. A leaf's gradient is
  * kept without this call, unless the reducer took it. */
 AD_API void ad_keep(ad_tensor *tensor);
-/* For values computed from constants and frozen parameters alone, which no backward reads: gives back the memory of those
- * that were recorded after `first` and before `last`, as far as `last` does not use it. The caller promises to use none
- * of them again; an operation on one is AD_INVALID. Scalars, such as losses, stay. Does nothing if `last` has a
- * gradient. */
+/* For values that have no gradient because they were computed from frozen parameters: gives back the memory of those that
+ * were recorded after `first` and before `last`, as far as neither `last` nor a backward uses it. The caller promises to
+ * use none of them again; an operation on one is AD_INVALID. Scalars, such as losses, stay. Does nothing if `last` has
+ * a gradient. */
 AD_API void ad_forget(const ad_tensor *first, ad_tensor *last);
 /* returns the value of this rank's replica; NaN if the tensor is no scalar */
 AD_API double ad_tensor_scalar(const ad_tensor *tensor);

@@ -147,6 +147,39 @@ static void nothing_to_learn_is_refused(void **state) {
   close_model(&m);
 }
 
+/* ---- types ---- */
+
+/* Returns the type on tp of a product of an I parameter and a constant that is R, and of what is computed from it. */
+static ad_type type_of_product(const unsigned char *frozen, int is_constant) {
+  ad_comm *comm;
+  ad_mesh *mesh;
+  ad_tape *t;
+  ad_layout replicated, invariant;
+  must(ad_comm_open_dry(0, 2, &comm));
+  must(ad_mesh_create("tp=2", &mesh));
+  must(ad_tape_create(comm, mesh, NULL, &t));
+  must(ad_layout_parse(mesh, "tp=R", &replicated));
+  must(ad_layout_parse(mesh, "tp=I", &invariant));
+  ad_array x = ad_array_describe(comm, AD_F32, &SHAPE(1, 4), &replicated);
+  ad_array value = ad_array_describe(comm, AD_F32, &SHAPE(1, 4), &invariant);
+  ad_parameters from = {.size = sizeof from, .values = (const ad_array *[]){&value}, .count = 1, .frozen = frozen};
+  ad_tensor *p = is_constant ? ad_constant(t, &value) : ad_parameter(t, &from, 0);
+  ad_tensor *product = ad_multiply(t, ad_multiply(t, ad_constant(t, &x), p), ad_constant(t, &x));
+  must(ad_tape_status(t));
+  ad_type type = ad_tensor_array(product)->layout.type[AD_TP];
+  ad_tape_destroy(t);
+  ad_mesh_destroy(mesh);
+  ad_comm_close(comm);
+  return type;
+}
+
+static void freezing_a_parameter_changes_no_types(void **state) {
+  static const unsigned char frozen[] = {1};
+  assert_int_equal(type_of_product(NULL, 0), AD_I);
+  assert_int_equal(type_of_product(frozen, 0), AD_I);
+  assert_int_equal(type_of_product(NULL, 1), AD_R); /* a constant counts as R or as I */
+}
+
 /* ---- memory ---- */
 
 /* Returns the bytes that a tape has taken after the layers' forward and, if `back` is 1, backward. The first
@@ -218,11 +251,15 @@ static ad_tensor *block(const model *m, ad_tape *t, ad_tensor *x, ad_tensor *gai
   return ad_add(t, x, ad_linear(t, h, weight));
 }
 
-/* Runs blocks with constants; the result is in *out. Returns the pool's bytes. */
+/* Runs blocks of frozen parameters; the result is in *out. Returns the pool's bytes. */
 static size_t run_blocks(const model *m, ad_comm *comm, int blocks, int forgets, double *out) {
   pooled p = open_pooled(m, comm);
+  seen s = {0};
+  unsigned char frozen[PARAMS];
+  list_frozen(3, frozen);
+  ad_parameters from = parameters_of(m, frozen, &s);
   ad_tensor *first = ad_constant(p.tape, &m->x), *x = first;
-  ad_tensor *gain = ad_constant(p.tape, m->list[0]), *weight = ad_constant(p.tape, m->list[1]);
+  ad_tensor *gain = ad_parameter(p.tape, &from, 0), *weight = ad_parameter(p.tape, &from, 1);
   for (int i = 0; i < blocks; i++) {
     x = block(m, p.tape, x, gain, weight);
     if (forgets) ad_forget(first, x);
@@ -256,7 +293,7 @@ static void a_value_that_was_forgotten_is_refused(void **state) {
   open_model(&m);
   pooled p = open_pooled(&m, m.w.comm);
   for (int is_view = 0; is_view < 2; is_view++) {
-    ad_tensor *first = ad_constant(p.tape, &m.x), *h = ad_scale(p.tape, first, 2);
+    ad_tensor *first = ad_frozen_input(p.tape, &m.x, AD_HERE), *h = ad_scale(p.tape, first, 2);
     ad_tensor *view = ad_view(p.tape, h, m.w.mesh), *sum = ad_sum(p.tape, h), *last = ad_scale(p.tape, h, 3);
     ad_forget(first, last);
     assert_null(ad_tensor_array(h)->data);
@@ -280,7 +317,7 @@ static void what_is_still_read_is_not_forgotten(void **state) {
   open_model(&m);
   pooled p = open_pooled(&m, m.w.comm);
   ad_parameters from = parameters_of(&m, NULL, &s);
-  ad_tensor *first = ad_constant(p.tape, &m.x), *h = ad_scale(p.tape, first, 2);
+  ad_tensor *first = ad_frozen_input(p.tape, &m.x, AD_HERE), *h = ad_scale(p.tape, first, 2);
   ad_tensor *learned = ad_linear(p.tape, h, ad_parameter(p.tape, &from, 1));
   ad_tensor *made = ad_scale(p.tape, h, 3), *last = ad_view(p.tape, made, m.w.mesh);
   ad_tensor *side = ad_sum(p.tape, learned);
@@ -303,6 +340,7 @@ int main(void) {
       cmocka_unit_test(other_gradients_keep_their_bits),
       cmocka_unit_test(a_frozen_parameter_is_acquired_where_it_is_read),
       cmocka_unit_test(nothing_to_learn_is_refused),
+      cmocka_unit_test(freezing_a_parameter_changes_no_types),
       cmocka_unit_test(frozen_layers_before_all_others_keep_nothing_for_a_backward),
       cmocka_unit_test(values_that_are_forgotten_leave_their_memory_to_later_ones),
       cmocka_unit_test(a_value_that_was_forgotten_is_refused),
