@@ -54,6 +54,13 @@
   X(ROUNDS, "each rank computes one part of the batch in a step")                                         \
   X(TWO_LEAVES, "no rank has two leaves")                                                                 \
   X(FOUR_LEAVES, "no rank has four leaves")                                                               \
+  X(UNDECAYED, "every parameter decays, or none does")                                                    \
+  X(STEP_NUMBER, "no optimizer uses the number of the step")                                              \
+  X(GROUP_RATES, "no group has another learning rate than the next one (groups)")                         \
+  X(MATRICES, "no parameter is updated as a whole matrix (optimizer.kind)")                               \
+  X(SHARDED_MATRICES, "no matrix that is updated as a whole is sharded")                                  \
+  X(TP_MATRICES, "no matrix that is updated as a whole is sharded over tp or etp")                        \
+  X(FUSED, "no parameter that is updated as whole matrices is several of them beside each other")         \
   X(FROZEN, "no parameter is frozen (groups)")                                                            \
   X(FULL_FORMULAS, "formulas are sharded (tp, cp, ep), and each sharding rounds differently")
 typedef enum ad_need_number {

@@ -8,6 +8,7 @@
 #include "check/mutants.h"
 #include "module/module.h"
 #include "optim/known_bugs.h"
+#include "optim/record.h"
 #include "program/known_bugs.h"
 #include "program/program.h"
 #include "recipe/groups.h"
@@ -118,18 +119,45 @@ static int64_t counted_in(const ad_run *run, size_t count, size_t m) {
   return ad_run_count(run, count) ? ad_count_of(ad_run_count(run, count), m) : 0;
 }
 
+/* Returns the facts about a parameter that is updated as whole matrices. Where each rank works on the block that it
+ * stores, no matrix is brought together. */
+static ad_needs facts_of_matrices(const ad_param_spec *spec, int is_blockwise) {
+  ad_axes large = is_blockwise ? 0 : ad_mesh_large(spec->storage.mesh);
+  ad_needs facts = AD_NEED_MATRICES | (spec->matrices.form == AD_MATRIX_FUSED ? AD_NEED_FUSED : 0);
+  for (int dimension = spec->shape.ndim - 2; dimension < spec->shape.ndim; dimension++) {
+    ad_axes sharded = ad_layout_axes_of(&spec->storage, AD_S(dimension)) & large;
+    if (sharded) facts |= AD_NEED_SHARDED_MATRICES;
+    if (sharded & (AD_AXES(AD_TP) | AD_AXES(AD_ETP))) facts |= AD_NEED_TP_MATRICES;
+  }
+  return facts;
+}
+
 /* Returns the facts about how a parameter is updated. */
 static ad_needs facts_of_update(const ad_run *run, size_t param) {
   ad_optimizer_options options[AD_GROUPS_MAX];
   ad_run_param at = ad_run_param_at(run, param);
   char name[AD_PROGRAM_NAME_SIZE];
+  ad_program_param_name(run->program, at.module, at.param, name, sizeof name);
   ad_recipe_optimizers(run->recipe, options);
-  const ad_optimizer_options *own = &options[ad_recipe_group_of(
-      run->recipe, ad_program_param_name(run->program, at.module, at.param, name, sizeof name))];
-  ad_needs facts = (at.spec->decays || own->decays_all) && own->weight_decay > 0 ? AD_NEED_DECAY : 0;
+  const ad_optimizer_options *own = &options[ad_recipe_group_of(run->recipe, name)];
+  const ad_optimizer_record *record = ad_optimizer_record_of(own->kind);
+  int decays = at.spec->decays || own->decays_all;
+  ad_needs facts = own->weight_decay <= 0 ? 0 : decays ? AD_NEED_DECAY : AD_NEED_UNDECAYED;
+  if (record->prepare) facts |= AD_NEED_STEP_NUMBER;
+  if (record->whole) facts |= facts_of_matrices(at.spec, record->whole->is_blockwise(own));
   for (int part = AD_PART_STATE; part < AD_PART_GRADIENT; part++)
     if (ad_run_part(run, param, (ad_param_part)part)) facts |= AD_NEED_STATES;
   return facts;
+}
+
+/* Returns the facts about learning rates. A rate of another group is that of the next one. */
+static ad_needs facts_of_rates(const ad_recipe *recipe) {
+  double rates[AD_GROUPS_MAX];
+  size_t count = ad_recipe_group_count(recipe);
+  if (ad_recipe_rates(recipe, 0, rates)) return 0;
+  for (size_t i = 0; i < count; i++)
+    if (rates[i] != rates[(i + 1) % count]) return AD_NEED_GROUP_RATES;
+  return 0;
 }
 
 static int some_are_counted(const ad_run *run, size_t m) {
@@ -184,7 +212,7 @@ static ad_needs facts_of_leaves(const ad_run *run) {
 
 ad_needs ad_known_facts(const ad_run *run, int shards_formulas) {
   ad_needs facts = facts_of_batch(run) | facts_of_computing(run, shards_formulas) | ad_pool_facts(run) |
-                   ad_pipeline_facts(run) | facts_of_leaves(run);
+                   ad_pipeline_facts(run) | facts_of_leaves(run) | facts_of_rates(run->recipe);
   if (ad_comm_size(run->comm) > 1) facts |= AD_NEED_RANKS;
   if (ad_replicas_differ_on_other_mesh(run)) facts |= AD_NEED_OTHER_REPLICAS;
   for (size_t m = 0; m < ad_program_module_count(run->program); m++)

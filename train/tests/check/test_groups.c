@@ -6,6 +6,7 @@
 #include "base/known_bugs.h"
 #include "check/document.h"
 #include "optim/known_bugs.h"
+#include "step/run.h"
 
 #define GROUPS                                                                                                       \
   "groups: [{match: \"blocks.*.norm.*\", kind: sgd, lr: 0.05, decay: 0}, {match: \"*.attn.*\", lr: 0.002}, {match: " \
@@ -134,11 +135,44 @@ static void a_groups_decay_is_one_that_can_be_missing(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+/* The facts of updates in a run of one process. */
+static ad_needs facts_of(const char *train, const char *more) {
+  static const ad_needs all = AD_NEED_DECAY | AD_NEED_UNDECAYED | AD_NEED_STEP_NUMBER | AD_NEED_GROUP_RATES |
+                              AD_NEED_STATES | AD_NEED_FROZEN | AD_NEED_MATRICES;
+  char text[256];
+  ad_run_options options = {.size = sizeof options, .dtype = AD_F64};
+  ad_comm *comm;
+  ad_run *run;
+  ad_step_report report;
+  snprintf(text, sizeof text, "%s}\n%s\nshard: {zero: 1", train, more);
+  ad_recipe *recipe = small_recipe("dp=1", "", text);
+  must(ad_comm_open_alone(&comm));
+  must(ad_run_create(comm, recipe, &options, &run));
+  must(ad_run_step(run, 0, &report));
+  ad_needs facts = ad_known_facts(run, 0) & all;
+  ad_run_destroy(run);
+  ad_comm_close(comm);
+  ad_recipe_destroy(recipe);
+  return facts;
+}
+
+static void a_run_shows_which_mutants_of_updates_can_have_an_effect(void **state) {
+  static const ad_needs adamw = AD_NEED_STATES | AD_NEED_STEP_NUMBER, decays = AD_NEED_DECAY | AD_NEED_UNDECAYED;
+  assert_true(facts_of("", "") == (adamw | decays)); /* the small recipe decays matrices */
+  assert_true(facts_of("", "optimizer: {kind: sgd}") == decays);
+  assert_true(facts_of("", "groups: [{match: \"*\", decay: 0.1}]") == (adamw | AD_NEED_DECAY));
+  assert_true(facts_of("", "groups: [{match: \"*\", decay: 0}]") == adamw);
+  assert_true(facts_of("", "groups: [{match: \"*.attn.*\", lr: 0.01}]") == (adamw | decays)); /* the rate of all */
+  assert_true(facts_of("", "groups: [{match: \"*.attn.*\", lr: 0.02}]") == (adamw | decays | AD_NEED_GROUP_RATES));
+  assert_true(facts_of("", "groups: [{match: \"*.attn.*\", frozen: true}]") == (adamw | decays | AD_NEED_FROZEN));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_group_is_updated_with_its_own_optimizer_rate_and_decay),
       cmocka_unit_test(a_mistake_in_one_group_shows_in_no_other),
       cmocka_unit_test(a_groups_decay_is_one_that_can_be_missing),
+      cmocka_unit_test(a_run_shows_which_mutants_of_updates_can_have_an_effect),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
