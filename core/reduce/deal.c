@@ -26,9 +26,25 @@ static ad_span rounds_of(const ad_leaf_deal *deal, int64_t round, int (*ends)(co
 
 static int ends_segment(const ad_leaf_deal *deal, int64_t round) { return deal->sync[round] == AD_SYNC_ALL; }
 
-ad_span ad_leaves_of_segment(const ad_leaf_deal *deal, int64_t round) {
-  ad_span segment = rounds_of(deal, round, ends_segment);
+ad_leaf_rounds ad_leaf_rounds_of(const ad_leaf_deal *deal, int64_t round) {
+  return (ad_leaf_rounds){rounds_of(deal, round, ends_segment), rounds_of(deal, round, ad_leaf_round_sends)};
+}
+
+static ad_span of_segment(const ad_leaf_deal *deal, ad_span segment) {
   return weighed((ad_span){0, deal->leaves}, segment.first, segment.count, deal->rounds);
+}
+
+static ad_span of_unit(const ad_leaf_deal *deal, ad_leaf_rounds rounds, int64_t replica) {
+  ad_span leaves = cut(of_segment(deal, rounds.segment), replica, deal->replicas);
+  return weighed(leaves, rounds.unit.first - rounds.segment.first, rounds.unit.count, rounds.segment.count);
+}
+
+ad_span ad_leaves_in_rounds(const ad_leaf_deal *deal, ad_leaf_rounds rounds, int64_t replica, int64_t shard) {
+  return cut(of_unit(deal, rounds, replica), shard, deal->shards);
+}
+
+ad_span ad_leaves_of_segment(const ad_leaf_deal *deal, int64_t round) {
+  return of_segment(deal, rounds_of(deal, round, ends_segment));
 }
 
 ad_span ad_leaves_of_replica(const ad_leaf_deal *deal, int64_t replica, int64_t round) {
@@ -36,17 +52,15 @@ ad_span ad_leaves_of_replica(const ad_leaf_deal *deal, int64_t replica, int64_t 
 }
 
 ad_span ad_leaves_of_unit(const ad_leaf_deal *deal, int64_t replica, int64_t round) {
-  ad_span segment = rounds_of(deal, round, ends_segment), unit = rounds_of(deal, round, ad_leaf_round_sends);
-  ad_span leaves = ad_leaves_of_replica(deal, replica, round);
-  return weighed(leaves, unit.first - segment.first, unit.count, segment.count);
+  return of_unit(deal, ad_leaf_rounds_of(deal, round), replica);
 }
 
 ad_span ad_leaves_of_position(const ad_leaf_deal *deal, int64_t replica, int64_t shard, int64_t round) {
-  return cut(ad_leaves_of_unit(deal, replica, round), shard, deal->shards);
+  return ad_leaves_in_rounds(deal, ad_leaf_rounds_of(deal, round), replica, shard);
 }
 
 int64_t ad_leaf_of(const ad_leaf_deal *deal, int64_t replica, int64_t shard, int64_t round) {
-  ad_span unit = rounds_of(deal, round, ad_leaf_round_sends);
-  ad_span leaf = cut(ad_leaves_of_position(deal, replica, shard, round), round - unit.first, unit.count);
+  ad_leaf_rounds rounds = ad_leaf_rounds_of(deal, round);
+  ad_span leaf = cut(ad_leaves_in_rounds(deal, rounds, replica, shard), round - rounds.unit.first, rounds.unit.count);
   return leaf.count ? leaf.first : -1;
 }

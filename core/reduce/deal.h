@@ -34,6 +34,13 @@ ad_span ad_leaves_of_position(const ad_leaf_deal *deal, int64_t replica, int64_t
 ad_span ad_leaves_of_unit(const ad_leaf_deal *deal, int64_t replica, int64_t round);
 ad_span ad_leaves_of_replica(const ad_leaf_deal *deal, int64_t replica, int64_t round);
 ad_span ad_leaves_of_segment(const ad_leaf_deal *deal, int64_t round);
+/* The rounds of the segment and of the unit that contain a round. ad_leaf_rounds_of walks over rounds to find them; with
+ * them ad_leaves_in_rounds returns in a few steps what ad_leaves_of_position does. */
+typedef struct ad_leaf_rounds {
+  ad_span segment, unit;
+} ad_leaf_rounds;
+ad_leaf_rounds ad_leaf_rounds_of(const ad_leaf_deal *deal, int64_t round);
+ad_span ad_leaves_in_rounds(const ad_leaf_deal *deal, ad_leaf_rounds rounds, int64_t replica, int64_t shard);
 /* Returns 1 if the round's gradients are sent, so that a unit ends with this round; else 0. */
 int ad_leaf_round_sends(const ad_leaf_deal *deal, int64_t round);
 

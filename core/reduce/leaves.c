@@ -108,28 +108,36 @@ static int64_t unit_begin(const ad_reducer *reducer, const ad_bucket *bucket, in
   return round;
 }
 
-/* Returns the leaves that several ranks compute from the unit of round `from` to the unit of round `to` (deal.h). The
- * ranks are those of `rank`'s group over the data-parallel axes among `axes`. */
-static ad_node leaves_over(const ad_reducer *reducer, const ad_mesh *mesh, int64_t rank, ad_axes axes, int64_t from,
-                           int64_t to) {
+/* The rounds from the unit of one round to the unit of another (deal.h). */
+typedef struct unit_range {
+  ad_leaf_rounds from, to;
+} unit_range;
+
+static unit_range units_from(const ad_reducer *reducer, int64_t from, int64_t to) {
+  const ad_leaf_deal *deal = &reducer->leaves.deal;
+  return (unit_range){ad_leaf_rounds_of(deal, from), ad_leaf_rounds_of(deal, to)};
+}
+
+/* Returns the leaves that several ranks compute in these units. The ranks are those of `rank`'s group over the
+ * data-parallel axes among `axes`. */
+static ad_node leaves_over(const ad_reducer *reducer, const ad_mesh *mesh, int64_t rank, ad_axes axes,
+                           unit_range units) {
   ad_group group = ad_mesh_group(mesh, axes & AD_AXES_DP, rank);
   int64_t first = reducer->leaves.deal.leaves, end = 0;
   for (int64_t i = 0; i < ad_group_size(&group); i++) {
     int64_t member = ad_group_rank(&group, i), replica = ad_mesh_position(mesh, member, AD_DP_REPLICATE),
             shard = ad_mesh_position(mesh, member, AD_DP_SHARD);
-    ad_span early = ad_leaves_of_position(&reducer->leaves.deal, replica, shard, from),
-            late = ad_leaves_of_position(&reducer->leaves.deal, replica, shard, to);
+    ad_span early = ad_leaves_in_rounds(&reducer->leaves.deal, units.from, replica, shard),
+            late = ad_leaves_in_rounds(&reducer->leaves.deal, units.to, replica, shard);
     if (early.first < first) first = early.first;
     if (late.first + late.count > end) end = late.first + late.count;
   }
   return (ad_node){first, end - first};
 }
 
-/* Returns the leaves that the bucket sends at the end of `round` on the ranks of `rank`'s group over `axes` (no axes:
- * on `rank` alone). */
-static ad_node leaves_sent(const ad_reducer *reducer, const ad_bucket *bucket, int64_t rank, ad_axes axes,
-                           int64_t round) {
-  return leaves_over(reducer, bucket->key.mesh, rank, axes, unit_begin(reducer, bucket, round), round);
+/* Returns the units whose leaves the bucket sends together at the end of `round`. */
+static unit_range units_sent(const ad_reducer *reducer, const ad_bucket *bucket, int64_t round) {
+  return units_from(reducer, unit_begin(reducer, bucket, round), round);
 }
 
 static ad_node leaves_of_segment(const ad_reducer *reducer, int64_t round) {
@@ -182,19 +190,31 @@ static ad_status check_step(const ad_bucket *bucket, ad_path_step step, held_lea
   return AD_OK;
 }
 
+/* Records that each position's sum is that of all leaves of these units on the ranks of the step's group. */
+static void hold_segment(const ad_reducer *reducer, const ad_bucket *bucket, ad_path_step step, unit_range segment,
+                         held_leaves *held) {
+  for (int64_t i = 0; i < ad_group_size(&held->group); i++) {
+    int64_t rank = ad_group_rank(&held->group, i);
+    ad_group members = ad_mesh_group(bucket->key.mesh, step.axes, rank);
+    if (ad_group_rank(&members, 0) != rank) continue;
+    ad_node sum = leaves_over(reducer, bucket->key.mesh, rank, step.axes, segment);
+    for (int64_t k = 0; k < ad_group_size(&members); k++)
+      held->sum[ad_group_index(&held->group, ad_group_rank(&members, k))] = sum;
+  }
+}
+
 /* Checks the collectives that the bucket runs if it is launched in `round`. */
 static ad_status check_round(const ad_reducer *reducer, const ad_bucket *bucket, int64_t round, held_leaves *held) {
   int is_all = reducer->leaves.deal.sync[round] == AD_SYNC_ALL;
-  for (int64_t i = 0; i < ad_group_size(&held->group); i++) {
-    held->sum[i] = leaves_sent(reducer, bucket, ad_group_rank(&held->group, i), 0, round);
-  }
+  unit_range sent = units_sent(reducer, bucket, round),
+             segment = units_from(reducer, segment_begin(reducer, round), round);
+  for (int64_t i = 0; i < ad_group_size(&held->group); i++)
+    held->sum[i] = leaves_over(reducer, bucket->key.mesh, ad_group_rank(&held->group, i), 0, sent);
   for (int k = 0; k < bucket->key.step_count && (k == 0 || is_all); k++) {
     ad_path_step step = bucket->key.steps[k];
     if (!(step.axes & AD_AXES_DP)) continue;
     AD_TRY(check_step(bucket, step, held));
-    for (int64_t i = 0; !k && bucket->key.early && i < ad_group_size(&held->group); i++)
-      held->sum[i] = leaves_over(reducer, bucket->key.mesh, ad_group_rank(&held->group, i), step.axes,
-                                 segment_begin(reducer, round), round);
+    if (!k && bucket->key.early) hold_segment(reducer, bucket, step, segment, held);
   }
   return AD_OK;
 }
@@ -327,11 +347,11 @@ static ad_status note_step(const ad_reducer *reducer, const ad_bucket *bucket, i
   ad_axes axes = bucket->key.steps[k].axes;
   *adds = 0;
   if (!k && bucket->key.early)
-    return place_sums(reducer, sums, leaves_sent(reducer, bucket, rank, axes, round), round, bucket->key.scatters,
-                      adds);
-  int64_t from = segment_begin(reducer, round);
-  ad_node own = leaves_over(reducer, mesh, rank, axes_of(bucket, k), from, round),
-          range = leaves_over(reducer, mesh, rank, axes_of(bucket, k + 1), from, round);
+    return place_sums(reducer, sums, leaves_over(reducer, mesh, rank, axes, units_sent(reducer, bucket, round)), round,
+                      bucket->key.scatters, adds);
+  unit_range segment = units_from(reducer, segment_begin(reducer, round), round);
+  ad_node own = leaves_over(reducer, mesh, rank, axes_of(bucket, k), segment),
+          range = leaves_over(reducer, mesh, rank, axes_of(bucket, k + 1), segment);
   if (ad_mesh_ranks_over(mesh, axes) > 1 && range.count) {
     AD_TRY(ad_stack_expect(sums, own.first, own.count));
     AD_TRY(ad_stack_widen(sums, range));
@@ -431,7 +451,8 @@ ad_status ad_leaf_keep(ad_reducer *reducer, ad_bucket *bucket) {
 ad_status ad_leaves_complete(ad_reducer *reducer, ad_bucket *bucket) {
   ad_node_stack *stack = &bucket->stack;
   int64_t round = reducer->leaves.rounds - 1;
-  ad_node own = leaves_sent(reducer, bucket, ad_comm_rank(reducer->comm), 0, round);
+  ad_node own =
+      leaves_over(reducer, bucket->key.mesh, ad_comm_rank(reducer->comm), 0, units_sent(reducer, bucket, round));
   int64_t first = bucket->key.early || sums_are_widened(bucket) ? own.first : 0;
   AD_TRY(ad_leaf_keep(reducer, bucket));
   AD_TRY(in_bucket(bucket, ad_stack_expect(stack, first, own.first + own.count - first)));
@@ -450,10 +471,10 @@ void ad_leaves_ranges(const ad_reducer *reducer, const ad_bucket *bucket, ad_lea
   *out = (ad_leaf_ranges){.starts = starts};
   if (!(step.axes & AD_AXES_DP)) return;
   for (int k = 0; k < bucket->steps.next; k++) before |= bucket->key.steps[k].axes;
-  int64_t from =
-      bucket->steps.next && bucket->key.early ? segment_begin(reducer, round) : unit_begin(reducer, bucket, round);
+  unit_range units = bucket->steps.next && bucket->key.early ? units_from(reducer, segment_begin(reducer, round), round)
+                                                             : units_sent(reducer, bucket, round);
   for (int64_t i = 0; i < ad_group_size(&group); i++) {
-    ad_node held = leaves_over(reducer, bucket->key.mesh, ad_group_rank(&group, i), before, from, round);
+    ad_node held = leaves_over(reducer, bucket->key.mesh, ad_group_rank(&group, i), before, units);
     starts[i] = held.first;
     starts[i + 1] = held.first + held.count;
   }
