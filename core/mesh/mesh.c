@@ -168,6 +168,9 @@ int64_t ad_mesh_stride(const ad_mesh *mesh, ad_axis axis) {
   return ad_has((size_t)(int)axis, AD_AXIS_COUNT, __func__, "axis") ? mesh->stride[axis] : 0;
 }
 ad_axes ad_mesh_named(const ad_mesh *mesh) { return mesh->named; }
+ad_axis ad_mesh_axis_at(const ad_mesh *mesh, int index) {
+  return index < mesh->named_count ? mesh->order[index] : AD_AXIS_COUNT;
+}
 
 int ad_mesh_has_rank(const ad_mesh *mesh, int64_t rank) {
   int64_t number = rank - mesh->first_rank;

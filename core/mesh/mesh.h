@@ -18,6 +18,8 @@ AD_INTERNAL int64_t ad_mesh_last_rank(const ad_mesh *mesh);
 AD_INTERNAL int64_t ad_mesh_stride(const ad_mesh *mesh, ad_axis axis);
 /* The number of ranks in each group over `axes`: the product of the axes' sizes. */
 AD_INTERNAL int64_t ad_mesh_ranks_over(const ad_mesh *mesh, ad_axes axes);
+/* Returns the axis at index `index` of the mesh's text, slowest first; AD_AXIS_COUNT after the last. */
+AD_INTERNAL ad_axis ad_mesh_axis_at(const ad_mesh *mesh, int index);
 AD_INTERNAL ad_axes ad_mesh_large(const ad_mesh *mesh); /* the axes with more than one rank */
 /* Returns 1 if both meshes have the same axes in the same order on the same ranks, else 0. */
 AD_INTERNAL int ad_mesh_equal(const ad_mesh *a, const ad_mesh *b);

@@ -53,14 +53,27 @@ void ad_leaves_release(ad_reducer *reducer) {
 
 /* ---- parameters that can be summed by leaves ---- */
 
+/* Returns 1 if both meshes have the same ranks, and each rank has the same positions on the data-parallel axes of
+ * both. */
+static int same_positions(const ad_mesh *a, const ad_mesh *b) {
+  const ad_axis axes[] = {AD_DP_REPLICATE, AD_DP_SHARD};
+  if (!ad_mesh_same_ranks(a, b)) return 0;
+  for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
+    int64_t size = ad_mesh_axis_size(a, axes[i]);
+    if (size != ad_mesh_axis_size(b, axes[i])) return 0;
+    if (size > 1 && ad_mesh_stride(a, axes[i]) != ad_mesh_stride(b, axes[i])) return 0;
+  }
+  return 1;
+}
+
 static ad_status check_param(const ad_reducer *reducer, const ad_reduced_param *param) {
   const ad_mesh *mesh = param->layout.mesh;
   char axes[96], layout[160];
-  if (!ad_mesh_equal(mesh, reducer->params[0].layout.mesh))
+  if (!same_positions(mesh, reducer->params[0].layout.mesh))
     return ad_fail(
         AD_INVALID,
-        "parameter `%s` is on mesh \"%s\", but `%s` is on mesh \"%s\"; with leaves all parameters of a reducer "
-        "must be on one mesh",
+        "parameter `%s` is on mesh \"%s\", but `%s` is on mesh \"%s\"; with leaves each rank must have the same "
+        "positions on dp_replicate and dp_shard in the meshes of all parameters of a reducer",
         param->name, ad_mesh_text(mesh), reducer->params[0].name, ad_mesh_text(reducer->params[0].layout.mesh));
   if (param->frozen) return AD_OK;
   ad_axes other = ad_mesh_named(mesh) & AD_AXES_DP & ~ad_layout_axes_of(&param->layout, AD_R);

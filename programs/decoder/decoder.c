@@ -23,6 +23,7 @@ static ad_tensor *block_forward(const ad_decoder *d, ad_tape *t, int64_t index, 
 
 void ad_decoder_begin(ad_decoder *d, ad_phase_run *at, size_t stage) {
   d->microbatch = ad_phase_microbatch(at);
+  d->discards = ad_phase_discards(at);
   d->stage = &d->stages[stage];
   for (size_t i = 0; i < d->stage->param_count; i++)
     d->leaves[i] = ad_parameter(ad_phase_tape(at), ad_phase_parameters(at), i);

@@ -37,6 +37,7 @@ struct ad_decoder {
   const ad_branch *branch;
   void *branch_own;
   size_t microbatch;   /* the microbatch that the running phase computes */
+  int discards;        /* 1: the phase's results are discarded (ad_phase_discards) */
   double expert_share; /* the fraction of the matrices [experts, ...] that one token uses */
   ad_parallel parallel;
   double output_factor; /* factor of the initial values of the matrices whose products are added to the residual

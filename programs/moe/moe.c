@@ -106,7 +106,7 @@ static ad_tensor *experts_forward(void *own, const ad_decoder *decoder, ad_tape 
   const ad_array *bias = has_bias(model->options) ? decoder->states[block] : NULL;
   ad_tensor *y = ad_experts_forward(t, decoder->leaves, &model->layers[block], x, bias,
                                     decisions_at(model, decoder, block), &notes);
-  ad_moe_load_add(&model->load, block, notes.routing);
+  if (!decoder->discards) ad_moe_load_add(&model->load, block, notes.routing);
   if (notes.balance)
     model->balance = block > decoder->stage->blocks.first ? ad_add(t, model->balance, notes.balance) : notes.balance;
   return y;
@@ -142,6 +142,11 @@ static ad_status create_views(moe *model, const ad_program *program) {
   return AD_OK;
 }
 
+/* Returns the mesh over which the experts' choices are counted. */
+static const ad_mesh *counted_on(const ad_program *program) {
+  return ad_program_setting_of(program)->leaves ? ad_program_full_mesh(program, 0) : ad_program_pool(program, 0);
+}
+
 static ad_status create_moe(const void *options, ad_program *to, void **own) {
   const ad_moe_options *moe_options = options;
   moe *model;
@@ -151,8 +156,8 @@ static ad_status create_moe(const void *options, ad_program *to, void **own) {
   model->microbatches = ad_program_setting_of(to)->microbatches;
   AD_TRY(create_views(model, to));
   AD_TRY(ad_new((size_t)moe_options->decoder.layers, &model->layers));
-  AD_TRY(ad_moe_load_create(&model->load, ad_program_setting_of(to)->comm, ad_program_pool(to, 0), model->views[0],
-                            moe_options));
+  AD_TRY(
+      ad_moe_load_create(&model->load, ad_program_setting_of(to)->comm, counted_on(to), model->views[0], moe_options));
   double share = (double)moe_options->top_k / (double)moe_options->experts;
   AD_TRY(ad_text_decoder_create(&model->text, &moe_options->decoder, &experts, model, share, to));
   return add_balance_loss(moe_options, to);
@@ -217,6 +222,7 @@ const ad_program_kind *ad_moe(void) {
                                        .account.measured = measured,
                                        .course.after_step = after_step,
                                        .architectures = architectures,
+                                       .sums_leaves = 1,
                                        AD_TEXT_DECODER_MEMBERS};
   return &kind;
 }

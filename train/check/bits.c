@@ -13,12 +13,13 @@
 #include "step/run.h"
 
 /* Returns an upper limit of the notes that one rank makes in a step: one for each leaf; for each parameter, the nodes
- * of the tree over leaves (fewer than two for each leaf) before and after each reduction, and the updated arrays; and
- * the losses, norms and clip factors. */
+ * of the tree over leaves (fewer than two for each leaf) before and after each reduction, and the updated arrays; the
+ * losses, norms and clip factors; and the states. */
 static size_t notes_in_step(const ad_recipe *recipe, const ad_program *program) {
-  size_t leaves = (size_t)recipe->train.leaves, params = ad_program_module(program, 0)->param_count;
+  size_t leaves = (size_t)recipe->train.leaves, params = ad_program_module(program, 0)->param_count,
+         states = ad_program_module(program, 0)->state_count;
   size_t sums = 2 * leaves * (AD_AXIS_COUNT + 1), numbers = AD_LOSSES_MAX + 2 * AD_NORM_GROUPS_MAX;
-  return leaves + params * (sums + AD_PART_KEPT) + numbers;
+  return leaves + params * (sums + AD_PART_KEPT) + numbers + states;
 }
 
 static ad_status launch(const ad_recipe *recipe, int64_t steps, ad_bits_notes *notes) {

@@ -36,13 +36,16 @@ static void print_subject(const comparing *c, const ad_bits_note *note, ad_text 
     case AD_BITS_VALUE:
       ad_text_add(text, "the updated %s of `%s`", part_name(note->part), c->found->param);
       return;
+    case AD_BITS_STATE:
+      ad_text_add(text, "the state `%s`", ad_program_module(c->program, 0)->states[note->of].name);
+      return;
     default:
       ad_text_add(text, "`%s`", c->found->param);
   }
 }
 
 static const char *what(const ad_bits_note *note) {
-  static const char *const words[] = {"run", "node", "loss", "norm", "norm", "clip", "update"};
+  static const char *const words[] = {"run", "node", "loss", "norm", "norm", "clip", "update", "update"};
   return note->kind == AD_BITS_SUM && note->node.count == 1 ? "leaf" : words[note->kind];
 }
 
@@ -134,9 +137,10 @@ static void say_value(const comparing *c, const ad_bits_listed *at, int64_t rank
   ad_text text = begin(c, at, rank);
   print_subject(c, &at->note, &text);
   print_differs(&text, &at->note, rank);
-  ad_text_add(&text, at->note.kind == AD_BITS_VALUE  ? "; gradients, norm and clip factor agree"
-                     : at->note.kind == AD_BITS_LOSS ? "; all gradients agree"
-                                                     : "; all gradients and losses agree");
+  ad_text_add(&text, at->note.kind == AD_BITS_STATE   ? "; gradients and updated values agree"
+                     : at->note.kind == AD_BITS_VALUE ? "; gradients, norm and clip factor agree"
+                     : at->note.kind == AD_BITS_LOSS  ? "; all gradients agree"
+                                                      : "; all gradients and losses agree");
 }
 
 static void say_differs(const comparing *c, const ad_bits_listed *at, int64_t rank) {
@@ -246,7 +250,7 @@ ad_status ad_bits_compare(const ad_bits_notes *run, const ad_bits_notes *referen
   AD_TRY(ad_bits_list_create(run, &c.run));
   ad_status status = ad_bits_list_create(reference, &c.reference);
   for (int64_t step = 0; !status && step < out->steps; step++)
-    for (int kind = AD_BITS_RAN; kind <= AD_BITS_VALUE; kind++) compare_kind(&c, step, (ad_bits_kind)kind, &next);
+    for (int kind = AD_BITS_RAN; kind <= AD_BITS_STATE; kind++) compare_kind(&c, step, (ad_bits_kind)kind, &next);
   ad_bits_list_release(&c.run);
   ad_bits_list_release(&c.reference);
   return status;

@@ -16,13 +16,14 @@ typedef enum ad_bits_kind {
   AD_BITS_NORM,    /* the norm of a norm group */
   AD_BITS_CLIP,    /* the factor by which a norm group is clipped */
   AD_BITS_VALUE,   /* a value, master or optimizer state of one parameter after the update */
+  AD_BITS_STATE,   /* a state of the module after the step */
 } ad_bits_kind;
 
 typedef struct ad_bits_note {
   int64_t step;
   ad_bits_kind kind;
   ad_axes over, beyond; /* only for AD_BITS_SUM: as in ad_watched_sum (reduce/watch.h) */
-  int64_t of;           /* index of the parameter, loss or norm group */
+  int64_t of;           /* index of the parameter, loss, norm group or state */
   int64_t part;         /* only for AD_BITS_VALUE: an ad_param_part */
   ad_node node;         /* only for AD_BITS_RAN and AD_BITS_SUM: the leaf, or the node of the tree over leaves */
   int64_t numel;        /* number of elements that this rank has; 1 for a number */

@@ -113,12 +113,22 @@ static void note_values(rank_notes *r) {
     }
 }
 
+static void note_states(rank_notes *r) {
+  ad_module *module = ad_run_module(r->run, 0);
+  for (size_t i = 0; i < ad_module_state_count(module); i++) {
+    ad_bits_note note = {.kind = AD_BITS_STATE, .of = (int64_t)i};
+    hash_array(ad_module_state(module, i), r->rank, &note);
+    if (note.numel) add(r, note);
+  }
+}
+
 static ad_status take_steps(rank_notes *r) {
   for (r->step = 0; r->step < r->job->steps; r->step++) {
     ad_step_report report;
     AD_TRY(ad_run_step(r->run, r->step, &report));
     AD_TRY(note_report(r, &report));
     note_values(r);
+    note_states(r);
   }
   return r->status;
 }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "tensor/routing.h"
+#include "tensor/tape.h"
 #include "nn/parallel.h"
 
 /* ---- declaring the experts' parameters ---- */
@@ -170,11 +171,15 @@ static ad_tensor *moved(ad_tape *t, ad_tensor *x, ad_type from, ad_move move, ad
   return axes ? ad_move_at(t, x, move, ad_axes_print(axes, text, sizeof text), to, AD_HERE) : x;
 }
 
-/* Returns how often the tokens of all ranks chose each expert, on the mesh of x. */
+/* Returns how often the tokens of all ranks chose each expert, on the mesh of x. The sum is over one microbatch; with
+ * train.leaves that is a leaf, whose tokens are all on the ranks of the tape. */
 static ad_tensor *all_choices(pass *at) {
   const ad_array *x = ad_tensor_array(at->x);
   ad_tensor *own = moved(at->t, ad_choices(at->t, at->routing), AD_V, AD_MOVE_DECLARE, AD_P);
-  return moved(at->t, ad_view(at->t, own, x ? x->layout.mesh : NULL), AD_P, AD_MOVE_ALL_REDUCE, AD_R);
+  at->t->sums_microbatch = 1;
+  own = moved(at->t, ad_view(at->t, own, x ? x->layout.mesh : NULL), AD_P, AD_MOVE_ALL_REDUCE, AD_R);
+  at->t->sums_microbatch = 0;
+  return own;
 }
 
 /* Returns the balancing loss of this rank's scores and all ranks' choices. The loss is an addend if ranks have their

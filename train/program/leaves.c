@@ -4,6 +4,7 @@
  * it changes meshes. A parameter that is R on a data-parallel axis has a gradient that is P there, on the mesh of all
  * ranks. */
 #include "base/error.h"
+#include "base/memory.h"
 #include "mesh/mesh.h"
 #include "program/program.h"
 
@@ -23,21 +24,24 @@ ad_status ad_leaves_slice(ad_program *program) {
                    "train.leaves out",
                    program->kind->name, program->mesh_count);
   AD_TRY(slice(program, &program->pools[0], &program->full_pool));
-  return slice(program, &program->meshes[0], &program->full_mesh);
+  AD_TRY(slice(program, &program->meshes[0], &program->full_mesh));
+  AD_TRY(ad_new(1, &program->leaf_meshes));
+  program->leaf_meshes[program->leaf_mesh_count++] = (ad_leaf_mesh){program->full_mesh, program->meshes[0]};
+  return ad_leaves_take_views(program);
 }
 
 /* ---- after the kind's `create` ---- */
 
-/* Refuses a parameter that is not R on every data-parallel axis, or that is on another view: its gradient would not be
- * the sum over the leaves of all ranks. */
+/* Refuses a parameter that is not R on every data-parallel axis: its gradient would not be the sum over the leaves of
+ * all ranks. */
 static ad_status check_param(const ad_program *program, const ad_param_spec *param) {
   char axes[96];
   ad_axes wrong = AD_AXES_DP & ~ad_layout_axes_of(&param->layout, AD_R);
-  if (param->layout.mesh != program->meshes[0])
+  if (!ad_mesh_same_ranks(param->layout.mesh, program->meshes[0]))
     return ad_fail(AD_INVALID,
-                   "parameter `%s` is on \"%s\", another view of the module's ranks, but with train.leaves parameters "
-                   "must be on the module's mesh itself; leave train.leaves out",
-                   param->name, ad_mesh_text(param->layout.mesh));
+                   "parameter `%s` is on \"%s\", but with train.leaves parameters must be on the module's mesh \"%s\" "
+                   "or on a view of its ranks; declare the parameter there",
+                   param->name, ad_mesh_text(param->layout.mesh), ad_mesh_text(program->meshes[0]));
   if (!wrong) return AD_OK;
   return ad_fail(AD_TYPE,
                  "parameter `%s` is not R on %s, but with train.leaves every parameter must be R there, because each "
@@ -46,25 +50,44 @@ static ad_status check_param(const ad_program *program, const ad_param_spec *par
                  param->name, ad_axes_print(wrong, axes, sizeof axes));
 }
 
-static ad_status widen_params(ad_program *program, ad_planned_module *module) {
-  for (size_t i = 0; i < module->spec.param_count; i++) {
-    ad_param_spec *param = &module->params[i];
-    AD_TRY(check_param(program, param));
-    param->layout.mesh = program->full_mesh;
-    if (param->storage.mesh) param->storage.mesh = program->full_mesh;
-  }
+/* Moves a parameter to the ranks of all positions. A parameter on a view that ZeRO shards over efsdp is there sharded
+ * over dp_shard, like other parameters. */
+static ad_status widen_param(ad_program *program, ad_param_spec *param) {
+  const ad_mesh *full;
+  AD_TRY(check_param(program, param));
+  AD_TRY(ad_leaves_full_view(program, param->layout.mesh, &full));
+  param->layout.mesh = full;
+  if (param->storage.mesh) param->storage.mesh = full;
+  if (param->sharded & AD_AXES(AD_EFSDP)) param->sharded = (param->sharded & ~AD_AXES(AD_EFSDP)) | AD_AXES(AD_DP_SHARD);
   return AD_OK;
 }
 
-/* Refuses a module with states. A state may change in each microbatch, and later microbatches see the change. A rank
- * does not see the changes made by leaves on other ranks, so the state would depend on which rank computes which
- * leaf. */
-static ad_status check_states(const ad_planned_module *module) {
-  if (!module->spec.state_count) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "module `%s` has the state `%s`, which may change from one microbatch to the next, but with "
-                 "train.leaves a rank computes only some leaves of the batch; leave train.leaves out",
-                 module->spec.name, module->states[0].name);
+static ad_status widen_params(ad_program *program, ad_planned_module *module) {
+  for (size_t i = 0; i < module->spec.param_count; i++) AD_TRY(widen_param(program, &module->params[i]));
+  return AD_OK;
+}
+
+/* Refuses a module with states, unless the kind says that they change only after a step. A state may change in each
+ * microbatch, and later microbatches see the change. A rank does not see the changes made by leaves on other ranks, so
+ * the state would depend on which rank computes which leaf. */
+static ad_status widen_states(const ad_program *program, ad_planned_module *module) {
+  if (module->spec.state_count && !program->kind->sums_leaves)
+    return ad_fail(AD_INVALID,
+                   "module `%s` has the state `%s`, which may change from one microbatch to the next, but with "
+                   "train.leaves a rank computes only some leaves of the batch; leave train.leaves out",
+                   module->spec.name, module->states[0].name);
+  char layout[160];
+  for (size_t i = 0; i < module->spec.state_count; i++) {
+    ad_state_spec *state = &module->states[i];
+    if (state->layout.mesh != program->meshes[0] || ad_layout_sharded_axes(&state->layout) & AD_AXES_DP)
+      return ad_fail(AD_INVALID,
+                     "state `%s` is on \"%s\" with the layout \"%s\", but with train.leaves a state must be on the "
+                     "module's mesh and R or I on dp_replicate and dp_shard; leave train.leaves out",
+                     state->name, ad_mesh_text(state->layout.mesh),
+                     ad_layout_print(&state->layout, layout, sizeof layout));
+    state->layout.mesh = program->full_mesh;
+  }
+  return AD_OK;
 }
 
 /* Puts a count on the mesh of all ranks. Each leaf is counted at one data-parallel position, so there the count is P on
@@ -83,7 +106,7 @@ static ad_status widen_count(const ad_program *program, ad_count_spec *count) {
 
 ad_status ad_leaves_widen(ad_program *program) {
   ad_planned_module *module = &program->modules[0];
-  AD_TRY(check_states(module));
+  AD_TRY(widen_states(program, module));
   AD_TRY(widen_params(program, module));
   module->spec.mesh = program->full_mesh;
   for (size_t i = 0; i < program->count_count; i++) AD_TRY(widen_count(program, &program->counts[i]));

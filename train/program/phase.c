@@ -15,6 +15,7 @@ size_t ad_phase_microbatch(const ad_phase_run *at) { return at->microbatch; }
 
 size_t ad_phase_module(const ad_phase_run *at) { return phase_of(at)->module; }
 int ad_phase_trains(const ad_phase_run *at) { return at->trains; }
+int ad_phase_discards(const ad_phase_run *at) { return at->discards; }
 double ad_phase_loss_scale(const ad_phase_run *at) { return ldexp(1, at->loss_scale); }
 
 const ad_parameters *ad_phase_parameters(ad_phase_run *at) { return at->parameters; }

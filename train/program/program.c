@@ -26,7 +26,8 @@ const ad_mesh *ad_program_mesh(const ad_program *program, size_t module) {
   return ad_has(module, program->mesh_count, __func__, "module") ? program->meshes[module] : NULL;
 }
 const ad_mesh *ad_program_full_mesh(const ad_program *program, size_t module) {
-  return program->full_mesh ? program->full_mesh : ad_program_mesh(program, module);
+  const ad_mesh *mesh = ad_program_mesh(program, module);
+  return mesh && program->full_mesh ? program->full_mesh : mesh;
 }
 const ad_mesh *ad_program_pool(const ad_program *program, size_t pool) {
   return ad_has(pool, program->pool_count, __func__, "pool") ? program->pools[pool] : NULL;
@@ -508,6 +509,7 @@ void ad_program_destroy(ad_program *program) {
   for (size_t i = 0; i < program->mesh_count; i++) ad_mesh_destroy(program->meshes[i]);
   for (size_t i = 0; program->pools && ad_program_kind_modules(program->kind)[i]; i++)
     ad_mesh_destroy(program->pools[i]);
+  ad_leaves_release_views(program);
   ad_mesh_destroy(program->full_mesh);
   ad_mesh_destroy(program->full_pool);
   ad_release(program->own_list);

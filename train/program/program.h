@@ -4,6 +4,7 @@
 #include "addend/program.h"
 #include "base/guest.h"
 #include "module/module.h"
+#include "tensor/tape.h"
 
 /* A module in a program's plan. Strings and specs are copies. */
 typedef struct ad_planned_module {
@@ -24,6 +25,11 @@ struct ad_program {
   /* With leaves, the meshes of all ranks, on which the module and the counts are; `pools` and `meshes` then have one
    * mesh each, that of this rank's data-parallel position. NULL without leaves. */
   ad_mesh *full_pool, *full_mesh;
+  /* With leaves, what the meshes of all ranks are on the tape of a leaf: first the module's mesh, then the views on
+   * which parameters are. The program owns the views' `full`. */
+  ad_leaf_mesh *leaf_meshes;
+  size_t leaf_mesh_count;
+  void *own_options; /* with leaves, the options with views of one position (ad_leaves_take_views); else NULL */
   int64_t *own_list; /* the list that setting.own points to */
   void *own;         /* the object that the kind's `create` made */
   ad_batch *batch;   /* NULL if the kind has its own function that reads the batch */
@@ -71,6 +77,7 @@ struct ad_phase_run {
   const ad_program *program;
   size_t phase, place, microbatch; /* place: the phase's index among this rank's phases */
   int trains;
+  int discards;      /* 1: the results of this run are discarded (ad_phase_discards) */
   int loss_scale;    /* exponent of the power of 2 by which a step's gradients are scaled */
   int rounds;        /* 1: transferred values are rounded to their communication dtypes, even within a rank */
   int comm_scale;    /* exponent of the power of 2 by which gradients are scaled while they are rounded to a
@@ -170,14 +177,20 @@ int ad_program_has_validation(const ad_program *program); /* returns 1 if some d
 /* Sets *out to the number of a pipeline's stages on this mesh. Returns AD_INVALID if it is below pp, which would leave
  * ranks without a stage. */
 ad_status ad_program_find_stages(const ad_program_setting *setting, const ad_mesh *mesh, int64_t *out) AD_CHECKED;
+/* Sets *out to the text of the part of a view (the text of an AD_KEY_VIEW) that lies on one data-parallel position of
+ * the mesh. Release it with ad_release. AD_INVALID if it has ranks of several positions. */
+ad_status ad_leaves_view(const ad_mesh *mesh, const char *text, char **out) AD_CHECKED;
+/* In leaf_views.c, for leaves.c: ad_leaves_take_views replaces the program's options by a copy whose views are those of
+ * one position. ad_leaves_full_view sets *out to the mesh of all ranks on which the parameters of `own`, the module's
+ * mesh or a view of one position, are stored. */
+ad_status ad_leaves_take_views(ad_program *program) AD_CHECKED;
+ad_status ad_leaves_full_view(ad_program *program, const ad_mesh *own, const ad_mesh **out) AD_CHECKED;
+void ad_leaves_release_views(ad_program *program);
 /* In leaves.c, for programs with leaves. ad_leaves_slice is called before the kind's `create` and replaces the meshes
  * by those of this rank's data-parallel position. ad_leaves_widen is called after it and moves the module and its
  * counts to the meshes of all ranks; AD_INVALID if the gradients or counts cannot be summed by leaves. */
 ad_status ad_leaves_slice(ad_program *program) AD_CHECKED;
 ad_status ad_leaves_widen(ad_program *program) AD_CHECKED;
-/* Returns the mesh of all ranks on which a module's parameters are stored. With leaves, the module's tapes use another
- * mesh (ad_program_mesh). */
-const ad_mesh *ad_program_full_mesh(const ad_program *program, size_t module);
 /* Returns 1 if names in the program are MODULE.NAME, and 0 if the kind has one module, whose names are used as they
  * are. */
 int ad_program_names_modules(const ad_program *program);

@@ -2,6 +2,7 @@
 #include "program/states.h"
 
 #include "base/error.h"
+#include "program/program.h"
 #include "base/options.h"
 #include "base/injection.h"
 
@@ -29,6 +30,11 @@ ad_status ad_phase_change_states(ad_phase_run *at, const ad_state_rule *given, c
   ad_state_rule rule;
   AD_NEED(at, given, changes);
   AD_TRY(ad_options_take(&rule, sizeof rule, given, "ad_state_rule"));
+  if (at->program->setting.leaves)
+    return ad_fail(
+        AD_TYPE,
+        "ad_phase_change_states: with train.leaves no phase may change a state, because other leaves would see "
+        "the change only on this rank; change states in `after_step`, or leave train.leaves out");
   if (!rule.change)
     return ad_fail(AD_INVALID, "ad_phase_change_states: `change` of the ad_state_rule is NULL; set it to a function");
   for (size_t i = 0; i < count; i++) {

@@ -4,22 +4,21 @@
 #include <string.h>
 #include "base/memory.h"
 #include "base/text.h"
+#include "mesh/mesh.h"
+#include "program/program.h"
 #include "recipe/leaves.h"
 
 /* Gives every axis size 1, except those of `keep` and block, and removes no axis: "block=2 dp_replicate=3 cp=2" becomes
- * "block=2 dp_replicate=1 cp=1". So types, names and modules stay the same. */
+ * "block=2 dp_replicate=1 cp=1". So types, names, order and modules stay the same. */
 static ad_status shrink(const char *text, ad_axes keep, char **out) {
   ad_mesh *mesh;
   char buffer[256];
   ad_text shrunk = ad_text_on(buffer, sizeof buffer);
+  ad_axis axis;
   AD_TRY(ad_mesh_create(text, &mesh));
-  if (ad_mesh_named(mesh) & AD_AXES(AD_BLOCK))
-    ad_text_add(&shrunk, "block=%lld", (long long)ad_mesh_axis_size(mesh, AD_BLOCK));
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    if (!(ad_mesh_named(mesh) & AD_AXES(axis)) || axis == AD_BLOCK) continue;
-    ad_text_add(&shrunk, "%s%s=%lld", shrunk.used ? " " : "", ad_axis_name((ad_axis)axis),
-                keep & AD_AXES(axis) ? (long long)ad_mesh_axis_size(mesh, (ad_axis)axis) : 1);
-  }
+  for (int i = 0; (axis = ad_mesh_axis_at(mesh, i)) < AD_AXIS_COUNT; i++)
+    ad_text_add(&shrunk, "%s%s=%lld", shrunk.used ? " " : "", ad_axis_name(axis),
+                (keep | AD_AXES(AD_BLOCK)) & AD_AXES(axis) ? (long long)ad_mesh_axis_size(mesh, axis) : 1);
   ad_mesh_destroy(mesh);
   return ad_copy_string(buffer, out);
 }
@@ -39,7 +38,18 @@ static char **view_at(const ad_recipe *recipe, size_t key) {
   return of->kind == AD_KEY_VIEW ? (char **)((char *)recipe->options + of->offset) : NULL;
 }
 
-/* Copies the program's options, and gives the axes of their views size 1 as in the meshes. */
+/* Shrinks a view, a text of the program's options, like the mesh: to the ranks of one data-parallel position if `keep`
+ * has any axes, else to one rank. */
+static ad_status shrink_view(const ad_recipe *recipe, const char *text, ad_axes keep, char **out) {
+  ad_mesh *mesh;
+  if (!keep) return shrink(text, 0, out);
+  AD_TRY(ad_mesh_create(recipe->meshes[0].text, &mesh));
+  ad_status status = ad_leaves_view(mesh, text, out);
+  ad_mesh_destroy(mesh);
+  return status;
+}
+
+/* Copies the program's options, and shrinks their views like the meshes. */
 static ad_status shrink_views(const ad_recipe *recipe, ad_axes keep, ad_recipe *alone) {
   const ad_program_kind *program = recipe->program;
   AD_TRY(ad_new_bytes(1, program->options_size, &alone->options));
@@ -50,7 +60,7 @@ static ad_status shrink_views(const ad_recipe *recipe, ad_axes keep, ad_recipe *
   }
   for (size_t i = 0; i < program->key_count; i++) {
     char **view = view_at(alone, i);
-    if (view && *view_at(recipe, i)) AD_TRY(shrink(*view_at(recipe, i), keep, view));
+    if (view && *view_at(recipe, i)) AD_TRY(shrink_view(recipe, *view_at(recipe, i), keep, view));
   }
   return AD_OK;
 }

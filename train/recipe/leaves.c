@@ -109,10 +109,10 @@ static const char key[] = "train.leaves";
 /* Some programs need all microbatches on each rank. Returns in a few words why this one does, or NULL if it does
  * not. */
 static const char *needs_all(const ad_program_kind *kind) {
-  if (kind->choices.margin) return "chooses by comparing numbers";
-  if (kind->account.measured) return "measures numbers in each step";
+  if (kind->choices.margin && !kind->sums_leaves) return "chooses by comparing numbers";
+  if (kind->account.measured && !kind->sums_leaves) return "measures numbers in each step";
   if (kind->account.show) return "shows what it learned";
-  if (kind->course.after_step) return "changes states after each step";
+  if (kind->course.after_step && !kind->sums_leaves) return "changes states after each step";
   return kind->course.pretraining ? "has a training before its own" : NULL;
 }
 
@@ -157,6 +157,32 @@ static int refuses_mesh(const ad_mesh *mesh, const ad_complaints *to) {
   return 1;
 }
 
+/* Refuses a view of which no part lies on one data-parallel position. A text that is no view of this mesh is reported
+ * elsewhere. */
+static int refuses_view(const ad_key *of, const char *text, const ad_mesh *mesh, const ad_complaints *to) {
+  ad_mesh *view;
+  char *part = NULL;
+  ad_status status = ad_key_view(mesh, text, &view);
+  if (status == AD_INVALID) return 0;
+  if (!status) {
+    ad_mesh_destroy(view);
+    status = ad_leaves_view(mesh, text, &part);
+    ad_release(part);
+  }
+  if (status) ad_complain_of(to, of->path, status);
+  return status != AD_OK;
+}
+
+static int refuses_views(const ad_recipe *recipe, const ad_mesh *mesh, const ad_complaints *to) {
+  int refused = 0;
+  for (size_t i = 0; i < recipe->program->key_count; i++) {
+    const ad_key *of = &recipe->program->keys[i];
+    const char *text = of->kind == AD_KEY_VIEW ? *(char **)((char *)recipe->options + of->offset) : NULL;
+    if (text) refused |= refuses_view(of, text, mesh, to);
+  }
+  return refused;
+}
+
 static int refuses_stages(const ad_recipe *recipe, const ad_complaints *to) {
   if (recipe->schedule.stages <= 1) return 0;
   ad_complain(to, key, "does not work with schedule.stages %lld; set schedule.stages to 0, or leave this key out",
@@ -176,6 +202,6 @@ static int refuses_number(const ad_recipe *recipe, const ad_mesh *mesh, const ad
 
 void ad_recipe_check_leaves(ad_recipe *recipe, const ad_mesh *mesh, const ad_complaints *to) {
   if (refuses_kind(recipe, to) || refuses_mesh(mesh, to) || refuses_stages(recipe, to)) return;
-  if (refuses_number(recipe, mesh, to)) return;
+  if (refuses_views(recipe, mesh, to) || refuses_number(recipe, mesh, to)) return;
   ad_recipe_set_rounds(recipe, positions_of(mesh));
 }

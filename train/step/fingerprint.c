@@ -41,10 +41,11 @@ static ad_status add_fact(const ad_run *run, const ad_schema_entry *entry, ad_fi
 }
 
 /* Facts that are not keys of the recipe, besides those of step/resumed_states.h. Every run has PRODUCTS: the library
- * that computes matrix products, on which bits depend. Runs with leaves also have leaf_facts, one fact for each choice that changes the bits of a leaf: the
- * details of PRODUCTS, and the sizes of tp and cp. */
+ * that computes matrix products, on which bits depend. Runs with leaves also have leaf_facts, one fact for each choice
+ * that changes the bits of a leaf: the details of PRODUCTS, and the sizes of tp, cp and, of the experts' view, ep and
+ * etp. */
 #define PRODUCTS "products"
-enum { LEAF_TP = AD_PRODUCTS_FACTS, LEAF_CP, LEAF_FACTS };
+enum { LEAF_TP = AD_PRODUCTS_FACTS, LEAF_CP, LEAF_EP, LEAF_ETP, LEAF_FACTS };
 static const struct {
   const char *key, *words;
 } leaf_facts[] = {[AD_PRODUCTS_CHOICE] = {"leaf.products", "the choice of the library of products"},
@@ -54,12 +55,24 @@ static const struct {
                   [AD_PRODUCTS_THREADS] = {"leaf.threads", "ADDEND_BLAS_THREADS"},
                   [AD_PRODUCTS_PROCESSOR] = {"leaf.processor", "the processor"},
                   [LEAF_TP] = {"leaf.tp", "`tp`"},
-                  [LEAF_CP] = {"leaf.cp", "`cp`"}};
+                  [LEAF_CP] = {"leaf.cp", "`cp`"},
+                  [LEAF_EP] = {"leaf.ep", "`ep`"},
+                  [LEAF_ETP] = {"leaf.etp", "`etp`"}};
+
+/* Returns the most ranks on the axis in the meshes of one data-parallel position: the module's, and views of it. */
+static int64_t own_ranks_on(const ad_program *program, ad_axis axis) {
+  int64_t most = 1;
+  for (size_t i = 0; i < program->leaf_mesh_count; i++) {
+    int64_t size = ad_mesh_axis_size(program->leaf_meshes[i].own, axis);
+    if (size > most) most = size;
+  }
+  return most;
+}
 
 static const char *print_leaf_fact(const ad_run *run, int fact, char buffer[AD_PRODUCTS_TEXT]) {
+  static const ad_axis axes[] = {AD_TP, AD_CP, AD_EP, AD_ETP};
   if (fact < AD_PRODUCTS_FACTS) return ad_products_print_fact((ad_products_fact)fact, buffer);
-  snprintf(buffer, AD_PRODUCTS_TEXT, "%" PRId64,
-           ad_mesh_axis_size(ad_program_mesh(run->program, 0), fact == LEAF_TP ? AD_TP : AD_CP));
+  snprintf(buffer, AD_PRODUCTS_TEXT, "%" PRId64, own_ranks_on(run->program, axes[fact - LEAF_TP]));
   return buffer;
 }
 

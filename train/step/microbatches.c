@@ -68,7 +68,7 @@ static ad_status create_phase_tapes(ad_run *run, size_t p, const ad_tape_options
   AD_TRY(ad_new(phase->tape_count, &phase->tapes));
   for (size_t i = 0; module_of(run, p) && i < phase->tape_count; i++) {
     AD_TRY(ad_tape_create(run->comm, ad_program_mesh(run->program, module), options, &phase->tapes[i]));
-    if (run->leaves) ad_tape_take_leaf(phase->tapes[i], ad_program_full_mesh(run->program, module));
+    if (run->leaves) ad_tape_take_leaf(phase->tapes[i], run->program->leaf_meshes, run->program->leaf_mesh_count);
     if (run->in_flight.pool) ad_tape_share(phase->tapes[i], run->in_flight.pool);
   }
   return AD_OK;

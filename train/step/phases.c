@@ -51,6 +51,7 @@ static ad_phase_run phase_run(ad_run *run, size_t p, size_t m) {
                         .place = ad_run_phase(run, p)->place,
                         .microbatch = part_of(run, m),
                         .trains = run->trains,
+                        .discards = drops(run, m),
                         .loss_scale = ad_run_loss_scale_exponent(run),
                         .rounds = ad_run_rounds_transfers(run),
                         .comm_scale = run->transfers.scale,

@@ -55,7 +55,7 @@ static ad_status first_gradient(ad_tape *tape, ad_tensor *tensor, int *adds) {
  * the parameters of a tape that computes one leaf of the batch (train.leaves). The bits of a share then do not depend on
  * the shares before it; a product that adds to them would round in another way. */
 static int has_single_shares(const ad_tape *tape, const ad_tensor *tensor) {
-  return tape->full && ad_is_parameter(tensor);
+  return tape->leaf_meshes && ad_is_parameter(tensor);
 }
 
 /* Returns 1 if the next share of the gradient forms in memory of its own, because the gradient has a share already. */
@@ -137,7 +137,7 @@ static ad_status claim_slots(ad_tape *tape, ad_tensor *out, uint64_t filled, ad_
 static ad_status pass_to_reducer(ad_tape *tape, ad_tensor *parameter) {
   const ad_parameters *from = parameter->from;
   ad_array gradient = parameter->grad;
-  if (tape->full) gradient.layout.mesh = tape->full;
+  if (tape->leaf_meshes) gradient.layout.mesh = from->values[parameter->param]->layout.mesh;
   if (!from->reducer) {
     if (from->gradient) from->gradient(from->gradient_context, parameter->param, &gradient);
     return AD_OK;

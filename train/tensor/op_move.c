@@ -51,7 +51,7 @@ static int is_undone(const ad_layout *before, const ad_layout *after, const move
 static ad_status check_leaf(const ad_tape *tape, const ad_tensor *out) {
   ad_axes axes = numbers_of(out)->axes & (AD_AXES_DP | AD_AXES(AD_PP));
   char names[96];
-  if (!tape->full || !axes || !ad_move_moves_bytes(numbers_of(out)->move)) return AD_OK;
+  if (!tape->leaf_meshes || tape->sums_microbatch || !axes || !ad_move_moves_bytes(numbers_of(out)->move)) return AD_OK;
   ad_axes_print(axes, names, sizeof names);
   return ad_fail(AD_TYPE,
                  "%s: `%s` is over %s, but with train.leaves each leaf of the batch is computed on the ranks of one "

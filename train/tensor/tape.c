@@ -10,6 +10,7 @@
 #include "base/options.h"
 #include "base/injection.h"
 #include "layout/sentences.h"
+#include "layout/type.h"
 #include "products/gemm.h"
 #include "mesh/mesh.h"
 
@@ -37,7 +38,10 @@ ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) {
   return ad_memory_take(from, tape->dry, out->op->scratch(out), &out->scratch);
 }
 
-void ad_tape_take_leaf(ad_tape *tape, const ad_mesh *full) { tape->full = full; }
+void ad_tape_take_leaf(ad_tape *tape, const ad_leaf_mesh *meshes, size_t count) {
+  tape->leaf_meshes = meshes;
+  tape->leaf_mesh_count = count;
+}
 
 void ad_tape_note_samples(ad_tape *tape, const ad_sample_losses *to) { tape->samples = to; }
 
@@ -216,15 +220,26 @@ static ad_status check_leaf(const ad_tape *tape, const ad_array *value, const ad
   return AD_OK;
 }
 
+// For the tape of a leaf of the batch: finds the mesh of all ranks on which a parameter or a state is. NULL: the value
+// is on no such mesh, or its positions have different parts of it.
+static const ad_leaf_mesh *find_leaf_mesh(const ad_tape *tape, const ad_array *value) {
+  ad_axes same = value ? ad_layout_same_axes(&value->layout) : 0;
+  for (size_t i = 0; i < tape->leaf_mesh_count && !(AD_AXES_DP & ~same); i++)
+    if (tape->leaf_meshes[i].full == value->layout.mesh) return &tape->leaf_meshes[i];
+  return NULL;
+}
+
 // Records a leaf tensor with this value. `from` is NULL if it is not a parameter.
 static ad_status record_leaf(ad_tape *tape, const ad_array *value, const ad_parameters *from, int carries,
                              const char *site, ad_tensor **out) {
-  int may_index = !carries && !from, comes_later = from && from->acquire, is_full = from && tape->full;
-  AD_TRY(check_leaf(tape, value, is_full ? tape->full : tape->mesh, may_index, comes_later, site));
+  int may_index = !carries && !from, comes_later = from && from->acquire;
+  const ad_leaf_mesh *meshes = find_leaf_mesh(tape, value);
+  int is_full = meshes || (from && tape->leaf_meshes);
+  AD_TRY(check_leaf(tape, value, is_full ? tape->leaf_meshes->full : tape->mesh, may_index, comes_later, site));
   ad_tensor *leaf;
   AD_TRY(new_tensor(tape, 0, 0, site, &leaf));
   leaf->array = *value;
-  if (is_full) leaf->array.layout.mesh = tape->mesh;
+  if (meshes) leaf->array.layout.mesh = meshes->own;
   leaf->from = from;
   leaf->carries = carries;
   leaf->is_frozen = from && !carries;

@@ -35,12 +35,21 @@ typedef struct ad_sample_losses {
   size_t batch, first;   /* index of the first sample of the present batch; within it, of the present microbatch */
 } ad_sample_losses;
 
+/* A mesh of all ranks, and the mesh of one data-parallel position that replaces it on the tape of a leaf. */
+typedef struct ad_leaf_mesh {
+  const ad_mesh *full, *own;
+} ad_leaf_mesh;
+
 struct ad_tape {
   ad_comm *comm;
   const ad_mesh *mesh;
-  /* For a tape that computes one leaf (ad_tape_take_leaf): the mesh of all ranks, on which its parameters are; else NULL
-   */
-  const ad_mesh *full;
+  /* For a tape that computes one leaf (ad_tape_take_leaf): the meshes on which its parameters may be, borrowed; else
+   * NULL */
+  const ad_leaf_mesh *leaf_meshes;
+  size_t leaf_mesh_count;
+  /* 1: what is recorded now sums over a microbatch by definition, so the tape of a leaf may sum over data-parallel axes,
+   * which have one rank there */
+  int sums_microbatch;
   ad_tape_options options;
   int dry;             /* 1: the tape only records and checks operations, and computes nothing */
   tape_memory own;     /* all memory of a step that is not shared */
@@ -91,10 +100,10 @@ typedef struct ad_operation_passing {
 } ad_operation_passing;
 
 /* Makes the tape compute one leaf of the batch (train.leaves) on the tape's mesh, which has the ranks of one
- * data-parallel position. Parameters are on the mesh `full`, which has the same axes and the ranks of all positions. On
- * the tape a parameter is described on the tape's mesh, and its gradient leaves the tape on `full`; types stay the
- * same. From now on, moves of bytes over dp_replicate, dp_shard and pp are refused. */
-void ad_tape_take_leaf(ad_tape *tape, const ad_mesh *full);
+ * data-parallel position. Parameters and states are on the `full` of one of `meshes`, which has the ranks of all
+ * positions. On the tape they are described on the `own` beside it, and gradients leave the tape on `full`; types stay
+ * the same. Borrows `meshes`. From now on, moves of bytes over dp_replicate, dp_shard and pp are refused. */
+void ad_tape_take_leaf(ad_tape *tape, const ad_leaf_mesh *meshes, size_t count);
 void ad_tape_note_samples(ad_tape *tape, const ad_sample_losses *to);
 /* Returns 1 if values of this tape may have the dtype: the tape's own, or the wide one. */
 int ad_tape_has_dtype(const ad_tape *tape, ad_dtype dtype);

@@ -34,11 +34,12 @@ typedef struct setting {
   // if not NULL, the sync of each round, as its first letter: "nsa"; repeated if there are more rounds
   const char *list;
   int reuses;
+  const char *view;  // if not NULL, "by columns" is on this view of the mesh, with etp in place of tp
 } setting;
 
 typedef struct world {
   ad_comm *comm;
-  ad_mesh *mesh;
+  ad_mesh *mesh, *view;
   const setting *s;
   ad_param_spec specs[PARAMS];
   ad_sync sync[ROUNDS_MAX];
@@ -48,11 +49,13 @@ typedef struct world {
 static void describe(world *w, ad_comm *comm, const setting *s) {
   *w = (world){.comm = comm, .s = s};
   CHECK_OK(ad_mesh_create(s->mesh, &w->mesh));
+  if (s->view) CHECK_OK(ad_mesh_create_view(w->mesh, s->view, &w->view));
   for (int p = 0; p < PARAMS; p++) {
     ad_param_spec *spec = &w->specs[p];
     *spec = (ad_param_spec){
         .size = sizeof(ad_param_spec), .name = names[p], .shape = shapes[p], .layout = ad_layout_all(w->mesh, AD_R)};
-    if (p == BY_COLUMNS) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_S(1));
+    if (p == BY_COLUMNS && s->view) spec->layout = ad_layout_all(w->view, AD_R);
+    if (p == BY_COLUMNS) ad_layout_set(&spec->layout, AD_AXES(s->view ? AD_ETP : AD_TP), AD_S(1));
     if (p == INVARIANT) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_I);
     spec->storage = spec->layout;
     if (s->shards == 1 || (s->shards == 2 && p != COPIED && p != BY_COLUMNS))
@@ -81,6 +84,7 @@ static void open_world(world *w, ad_comm *comm, const setting *s) {
 
 static void close_world(world *w) {
   ad_reducer_destroy(w->reducer);
+  ad_mesh_destroy(w->view);
   ad_mesh_destroy(w->mesh);
 }
 
@@ -366,6 +370,35 @@ static void every_round_may_scatter(void **state) {
                                     {"dp_shard=2 tp=2", 6, 3, "ssa", 1}};
   (void)state;
   ON_EACH(cases);
+}
+
+/* As experts are: on a view with the mesh's data-parallel axes, beside parameters on the mesh itself. */
+static void parameters_on_a_view_are_summed_beside_others(void **state) {
+  static const setting cases[] = {{.mesh = "dp_shard=3 tp=2",
+                                   .view = "dp_shard=3 ep=1 etp=2",
+                                   .ranks = 6,
+                                   .leaves = 12,
+                                   .rounds = 4,
+                                   .list = "nnna"},
+                                  {.mesh = "dp_replicate=2 dp_shard=2 tp=2",
+                                   .view = "dp_replicate=2 dp_shard=2 efsdp=1 etp=2",
+                                   .ranks = 8,
+                                   .leaves = 8,
+                                   .rounds = 2,
+                                   .list = "sa",
+                                   .shards = 1},
+                                  {.mesh = "dp_replicate=3 dp_shard=2 tp=2",
+                                   .view = "dp_replicate=3 dp_shard=2 etp=2",
+                                   .ranks = 12,
+                                   .leaves = 13,
+                                   .rounds = 4,
+                                   .list = "sasa",
+                                   .shards = 2}};
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    setting s = cases[i];
+    run_ranks(s.ranks, sum_scattered, &s);
+  }
 }
 
 static void scattered_sums_are_added_over_replicas(void **state) {
@@ -882,6 +915,7 @@ int main(void) {
       cmocka_unit_test(other_axes_are_summed_after_the_leaves),
       cmocka_unit_test(backend_hostile_changes_no_bit),
       cmocka_unit_test(every_round_may_scatter),
+      cmocka_unit_test(parameters_on_a_view_are_summed_beside_others),
       cmocka_unit_test(scattered_sums_are_added_over_replicas),
       cmocka_unit_test(a_scattered_sum_may_have_leaves_of_several_rounds),
       cmocka_unit_test(a_step_may_reduce_before_its_last_round),

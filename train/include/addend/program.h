@@ -24,7 +24,8 @@ typedef enum ad_key_kind {
   AD_KEY_NUMBER,  /* double; if the key has a `word`, this word means 0 */
   AD_KEY_BOOLEAN, /* int; for a key with `words`: the index of the word that was written */
   AD_KEY_TEXT,    /* char *, owned */
-  /* char *, owned: a mesh string for the ranks of the first module; NULL if the recipe leaves the key out */
+  /* char *, owned: a mesh string for the ranks of the first module; NULL if the recipe leaves the key out. With
+   * train.leaves `create` gets a string for the ranks of one data-parallel position. */
   AD_KEY_VIEW,
   AD_KEY_DTYPE,    /* ad_dtype; the key's `word` means 0 */
   AD_KEY_GRADIENT, /* ad_dtype, and an int at `second`; the key's `word` means dtype 0, "raw" sets the int to 1 */
@@ -369,6 +370,10 @@ struct ad_program_kind {
   int has_stages;
   /* Returns what account.flops returns, for one stage: a plan weights stages by it. NULL: all stages weigh the same. */
   double (*stage_flops)(const void *own, size_t stage, int64_t samples);
+  /* 1: train.leaves works although the program has choices, measured numbers, after_step or states. The program then
+   * counts only what ad_phase_discards does not exclude, after_step sums it over ad_program_full_mesh in a way that
+   * depends on no order (integers), and states change in after_step alone. */
+  int sums_leaves;
 };
 
 /* Registers a custom kind; call it before recipes of that kind are read. The record is borrowed. AD_INVALID if the
@@ -442,6 +447,9 @@ AD_API AD_CHECKED ad_status ad_program_add_phase(ad_program *to, const ad_phase 
 
 /* Returns the mesh of a module; with train.leaves, that of this rank's data-parallel position. */
 AD_API const ad_mesh *ad_program_mesh(const ad_program *program, size_t module);
+/* Returns the mesh of a module with all its ranks, also with train.leaves: for sums after a step (after_step), over the
+ * leaves of all ranks. */
+AD_API const ad_mesh *ad_program_full_mesh(const ad_program *program, size_t module);
 /* Returns the mesh of the kind's module `pool` with all its blocks or stages, for counts that blocks or stages
  * share. */
 AD_API const ad_mesh *ad_program_pool(const ad_program *program, size_t pool);
@@ -507,6 +515,9 @@ AD_API size_t ad_phase_module(const ad_phase_run *at);     /* index of the phase
 /* Returns 1 if the phase runs in a step, 0 if it runs in a forward pass without a step, in which it must change
  * nothing. */
 AD_API int ad_phase_trains(const ad_phase_run *at);
+/* Returns 1 if the results of this run of the phase are discarded, because the rank runs the microbatch only to gather
+ * parameters together with other ranks (setting->own). What a program counts for itself must leave out such a run. */
+AD_API int ad_phase_discards(const ad_phase_run *at);
 /* Returns the power of two by which every gradient of a step is multiplied (precision.loss_scale); 1 if there is no
  * loss scale. Code that reads a gradient after backward must divide by it. */
 AD_API double ad_phase_loss_scale(const ad_phase_run *at);

@@ -430,6 +430,54 @@ static void one_unit_in_the_last_place_of_a_leaf_is_seen(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+/* One unit in the last place of an expert's matrix in one leaf, on the rank at this position of tp. */
+static void nudge_expert(void *context, void *passing) {
+  const ad_bucket_passing *of = passing;
+  ad_known_bug_scene *scene = context;
+  if (of->reducer->leaves.leaf != 4 || scene->rank % 2 || scene->fired) return;
+  for (size_t i = 0; i < of->bucket->members.count && !scene->fired; i++) {
+    const ad_reduced_param *param = &of->reducer->params[of->bucket->members.index[i]];
+    if (!strstr(param->name, "moe.gate")) continue;
+    float *values = (float *)of->bucket->sent.data + param->offset;
+    values[3] = nextafterf(values[3], INFINITY);
+    scene->fired = 1;
+  }
+}
+
+static ad_recipe *experts_recipe(const char *mesh, const char *train) {
+  char text[1024];
+  snprintf(text, sizeof text,
+           "name: experts\nmodel: {kind: moe, layers: 1, d_model: 16, heads: 2, experts: 5, top_k: 2, expert_hidden: 6,"
+           " capacity: 0.9, balance_loss: 0.1, balance_rate: 0.1}\n"
+           "data: {text: [/usr/share/common-licenses], seq: 8}\nmesh: \"%s\"\nviews: {sparse: \"ep=2 etp=1\"}\n"
+           "train: {seed: 4, global_batch: 12, steps: 5, lr: 1e-2, clip: 0.5, leaves: 7%s}\n",
+           mesh, train);
+  ad_recipe *recipe = NULL;
+  must(ad_recipe_parse(text, "experts.yaml", NULL, 0, &recipe));
+  return recipe;
+}
+
+/* Experts, of which each rank of tp has some, and the balancing bias. */
+static void experts_are_compared_like_other_parameters(void **state) {
+  static const ad_known_bug bug = {.name = "nudged", .words = "an ulp", .at = {{AD_INJECT_LEAF, nudge_expert}}};
+  static const char *const experts_worlds[][2] = {{"dp_shard=3 tp=2", "}\nshard: {zero: 3"},
+                                                  {"dp_replicate=2 dp_shard=2 tp=2", ", microbatches: 2"},
+                                                  {"dp_shard=2 cp=2", "}\nshard: {zero: 1"}};
+  for (size_t i = 0; i < sizeof experts_worlds / sizeof *experts_worlds; i++) {
+    ad_recipe *recipe = experts_recipe(experts_worlds[i][0], experts_worlds[i][1]);
+    ad_bits *bits;
+    must(ad_bits_create(recipe, 2, &bits));
+    if (!bits->found.equal) fail_msg("%s: %s", experts_worlds[i][0], bits->found.difference);
+    assert_int_equal(bits->found.ranks, 2);
+    ad_bits_finding found = with_bug(bits, &bug);
+    assert_string_equal(found.what, "leaf");
+    assert_int_equal(found.first.node.first, 4);
+    assert_string_equal(found.param, "blocks.0.moe.gate");
+    ad_bits_destroy(bits);
+    ad_recipe_destroy(recipe);
+  }
+}
+
 /* ---- known bugs ---- */
 
 /* The known bugs of leaves alone, with what a run with so many leaves on a rank has. */
@@ -679,6 +727,7 @@ int main(void) {
                                      cmocka_unit_test(right_runs_match_bit_for_bit),
                                      cmocka_unit_test(ranks_that_have_started_are_compared_with_the_first_alone),
                                      cmocka_unit_test(one_unit_in_the_last_place_of_a_leaf_is_seen),
+                                     cmocka_unit_test(experts_are_compared_like_other_parameters),
                                      cmocka_unit_test(known_bugs_of_leaves_are_killed),
                                      cmocka_unit_test(what_killed_a_bug_is_said),
                                      cmocka_unit_test(bugs_are_not_tried_where_bits_differ_anyway),

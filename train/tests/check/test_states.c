@@ -28,6 +28,7 @@ typedef struct scene {
   ad_state_spec states[2];
   ad_module *module;
   ad_tape *tape;
+  ad_program program;
   ad_phase_run at;
   double numbers[2][FIRST];
   ad_array gradients[2];
@@ -46,7 +47,7 @@ static void open_scene(scene *s) {
   ad_tape_options of_tape = {.size = sizeof of_tape};
   must(ad_module_create(s->comm, &spec, &options, &s->module));
   must(ad_tape_create(s->comm, s->mesh, &of_tape, &s->tape));
-  s->at = (ad_phase_run){.module = s->module, .tape = s->tape};
+  s->at = (ad_phase_run){.program = &s->program, .module = s->module, .tape = s->tape};
   for (int64_t i = 0; i < 2; i++) {
     ad_shape shape = {1, {i ? FIRST : SECOND}};
     for (int k = 0; k < FIRST; k++) s->numbers[i][k] = (double)(10 * (i + 1) + k);
@@ -119,6 +120,10 @@ static void what_fits_no_state_is_refused(void **state) {
   assert_int_equal(ad_phase_change_states(NULL, &rule, s.changes, 2), AD_INVALID);
   assert_int_equal(ad_phase_change_states(&s.at, NULL, s.changes, 2), AD_INVALID);
   assert_int_equal(ad_phase_change_states(&s.at, &rule, NULL, 2), AD_INVALID);
+  s.program.setting.leaves = 4;
+  s.changes[0] = s.changes[1];
+  assert_int_equal(ad_phase_change_states(&s.at, &rule, s.changes, 2), AD_TYPE);
+  assert_says("train.leaves", "after_step");
   assert_true(ad_array_get(ad_module_state(s.module, 0), 0) == 1);
   close_scene(&s);
 }

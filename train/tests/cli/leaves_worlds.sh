@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests that runs with train.leaves have the same bits in drawn worlds of 1 to 12 ranks: in each of two families (a gpt
-# that computes in bf16, a custom program with absent gradients) all worlds end with one checksum of weights, losses and
-# norms, whatever the mesh, ZeRO stage, microbatches, order of reductions, bucket size and backend. Clipping is active,
+# Tests that runs with train.leaves have the same bits in drawn worlds of 1 to 12 ranks: in each of three families (a gpt
+# that computes in bf16, a custom program with absent gradients, a mixture of experts that two ranks of tp exchange among
+# each other) all worlds end with one checksum of weights, losses and norms, whatever the mesh, ZeRO stage, microbatches, order of reductions, bucket size and backend. Clipping is active,
 # some tokens do not count, and some leaves are empty.
 # Usage: leaves_worlds.sh ADDEND SOURCE
 set -eu
@@ -29,6 +29,7 @@ fi
   -I"$source/train/include" "$source/train/tests/cli/leaves_custom.c" -o leaves_custom.so
 gpt=("$source/recipes/gpt-leaves.yaml" --set train.steps=5 --set model.layers=1 --set model.d_model=16 --set model.heads=2
   --set data.seq=12 --set train.leaves=13 --set 'precision={compute: bf16, grad: bf16, reduce: f32}')
+moe=("$source/recipes/moe-leaves.yaml" --set train.steps=5 --set train.clip=0.3)
 custom=("$source/train/tests/cli/leaves_custom.yaml" --program "$work/leaves_custom.so")
 
 # draw_worlds FAMILY: prints a world a line: backend, ranks on the first of two hosts, and the keys that differ.
@@ -41,18 +42,20 @@ def dealt(values): # each value as often as the others
     values = list(values) * (count // len(values) + 1)
     draw.shuffle(values)
     return values
-ranks, zeros, backends = dealt(range(1, 13)), dealt(range(4)), dealt(["shm", "hostile"] + sys.argv[4:])
+others = {"moe": " tp=2"}.get(family, "") # beside the data-parallel axes
+ranks, zeros, backends = dealt(range(1, 7 if others else 13)), dealt(range(4)), dealt(["shm", "hostile"] + sys.argv[4:])
 lists = [["none", "shard", "all"], ["shard", "all", "shard", "all"]] # on three replicas of two shards
 for i in range(count):
     zero, shards = zeros[i], draw.choice([n for n in range(1, ranks[i] + 1) if ranks[i] % n == 0])
     replicas = ranks[i] // shards
     sync = [draw.choice(["none", "shard", "all"] if zero != 1 else ["none"]) for _ in range(draw.randrange(4))] + ["all"]
-    if i < len(lists):
+    if i < len(lists) and not others:
         replicas, shards, sync, zero = 3, 2, lists[i], draw.choice([0, 2, 3])
-    first = draw.randrange(1, max(replicas * shards, 2))
+    all_ranks = replicas * shards * (2 if others else 1)
+    first = draw.randrange(1, max(all_ranks, 2))
     bucket = draw.choice([0.0005, 0.005, 25])
-    backend = backends[i] if replicas * shards > 1 else "shm"
-    print(f"{backend} {first} mesh=dp_replicate={replicas} dp_shard={shards}|shard.zero={zero}|"
+    backend = backends[i] if all_ranks > 1 else "shm"
+    print(f"{backend} {first} mesh=dp_replicate={replicas} dp_shard={shards}{others}|shard.zero={zero}|"
           f"train.microbatches={len(sync)}|train.sync=[{', '.join(sync)}]|shard.bucket_mib={bucket}")
 P
 }
@@ -92,7 +95,7 @@ try_world() {
   local family=$1 backend=$2 first=$3 keys sets=() key ranks=1 found status=0
   IFS='|' read -ra keys <<<"$4"
   for key in "${keys[@]}"; do sets+=(--set "$key"); done
-  for key in $(grep -o 'dp_[a-z]*=[0-9]*' <<<"$4"); do ranks=$((ranks * ${key#*=})); done
+  for key in $(grep -oE '(dp_[a-z]*|tp)=[0-9]+' <<<"$4"); do ranks=$((ranks * ${key#*=})); done
   declare -n arguments=$family
   set_command "$backend" "$first" "$ranks" "${arguments[@]}" --out "$work/run" --overwrite ${sets[@]+"${sets[@]}"}
   rm -rf run
@@ -105,12 +108,13 @@ try_world() {
   if [ $status -ne 0 ]; then echo "  exit status $status" && head -n 5 err; else echo "  is        $found" && echo "  and alone $expected"; fi
 } >&2
 
-for family in gpt custom; do
-  expected=
-  try_world $family shm 1 "mesh=dp_replicate=1 dp_shard=1"
+for family in gpt custom moe; do
+  expected= others=
+  [ $family != moe ] || others=" tp=2"
+  try_world $family shm 1 "mesh=dp_replicate=1 dp_shard=1$others"
   echo "worlds of $family: $worlds of any number are taken, ADDEND_TEST_SEED=$ADDEND_TEST_SEED"
   while read -r backend first keys; do try_world $family "$backend" "$first" "$keys"; done < <(draw_worlds $family)
   echo "$family: ${expected%% *}"
 done
-[ $failed -eq 0 ] || { echo "FAILED: $failed of $((2 * worlds)) worlds have other bits than one rank, or none" >&2; exit 1; }
-echo "OK: $worlds worlds of each of two programs have the bits of one rank"
+[ $failed -eq 0 ] || { echo "FAILED: $failed of $((3 * worlds)) worlds have other bits than one rank, or none" >&2; exit 1; }
+echo "OK: $worlds worlds of each of three programs have the bits of one data-parallel rank"

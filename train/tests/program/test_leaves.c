@@ -19,7 +19,7 @@
 enum { BATCH = 7, LEAVES = 4 };
 
 /* What `create` adds besides the usual. */
-typedef enum oddity { USUAL, PARAM_IS_I, PARAM_ON_VIEW, HAS_STATE, COUNT_ON_VIEW } oddity;
+typedef enum oddity { USUAL, PARAM_IS_I, PARAM_ON_VIEW, VIEW_IS_I, HAS_STATE, SHARDED_STATE, COUNT_ON_VIEW } oddity;
 
 typedef struct model {
   ad_batch *batch;
@@ -34,16 +34,24 @@ static ad_status run_nothing(void *own, ad_phase_run *at) { return AD_OK; }
 static ad_status add_module(oddity odd, const ad_mesh *view, ad_program *to) {
   ad_layout full = ad_layout_all(ad_program_mesh(to, 0), AD_R), layout = full;
   if (odd == PARAM_IS_I) ad_layout_set(&layout, AD_AXES(AD_DP_SHARD), AD_I);
-  if (odd == PARAM_ON_VIEW) layout = ad_layout_all(view, AD_R);
-  ad_param_spec param = {.size = sizeof param, .name = "w", .shape = {1, {4}}, .layout = layout, .storage = layout};
+  if (odd == PARAM_ON_VIEW || odd == VIEW_IS_I) layout = ad_layout_all(view, AD_R);
+  if (odd == PARAM_ON_VIEW) ad_layout_set(&layout, AD_AXES(AD_EP), AD_S(0));
+  if (odd == VIEW_IS_I) ad_layout_set(&layout, AD_AXES(AD_DP_SHARD), AD_I);
+  ad_param_spec param = {.size = sizeof param,
+                         .name = "w",
+                         .shape = {1, {4}},
+                         .layout = layout,
+                         .storage = layout,
+                         .sharded = AD_AXES(odd == PARAM_ON_VIEW ? AD_EFSDP : AD_DP_SHARD)};
   ad_state_spec state = {.size = sizeof state, .name = "s", .dtype = AD_F32, .shape = {1, {2}}, .layout = full};
+  if (odd == SHARDED_STATE) ad_layout_set(&state.layout, AD_AXES(AD_DP_SHARD), AD_S(0));
   ad_module_spec spec = {.size = sizeof spec,
                          .name = "model",
                          .mesh = full.mesh,
                          .params = &param,
                          .param_count = 1,
                          .states = &state,
-                         .state_count = odd == HAS_STATE};
+                         .state_count = odd == HAS_STATE || odd == SHARDED_STATE};
   return ad_program_add_module(to, &spec);
 }
 
@@ -53,7 +61,7 @@ static ad_status create(const void *options, ad_program *to, void **out) {
   model *made;
   AD_TRY(ad_new(1, &made));
   *out = made;
-  AD_TRY(ad_mesh_create_view(mesh, ad_mesh_size(mesh) == 2 ? "ep=2" : "ep=1", &made->view));
+  AD_TRY(ad_mesh_create_view(mesh, ad_mesh_size(mesh) == 2 ? "efsdp=1 ep=2" : "ep=1", &made->view));
   AD_TRY(add_module(odd, made->view, to));
   ad_layout rows = ad_layout_all(mesh, AD_R), counted = ad_layout_all(odd == COUNT_ON_VIEW ? made->view : mesh, AD_R);
   ad_layout_set(&rows, AD_AXES_DP, AD_S(0));
@@ -171,12 +179,84 @@ static void only_own_leaves_are_read_and_counted(void **state) {
   ad_comm_close(comm);
 }
 
+/* The view of one position becomes a view of all ranks with the mesh's data-parallel axes, on which ZeRO shards. */
+static void parameters_on_a_view_are_stored_on_all_ranks(void **state) {
+  static const oddity odd = PARAM_ON_VIEW;
+  ad_comm *comm;
+  ad_program *program;
+  must(ad_comm_open_dry(5, 12, &comm));
+  must(make(&kind, comm, "dp_replicate=3 dp_shard=2 tp=2", &odd, &program));
+  const ad_param_spec *param = &ad_program_module(program, 0)->params[0];
+  const model *made = program->own;
+  assert_string_equal(ad_mesh_text(param->layout.mesh), "dp_replicate=3 dp_shard=2 efsdp=1 ep=2");
+  assert_ptr_equal(param->storage.mesh, param->layout.mesh);
+  assert_int_equal(param->sharded, AD_AXES(AD_DP_SHARD));
+  assert_int_equal(param->layout.type[AD_EP], AD_S(0));
+  assert_int_equal(param->layout.type[AD_DP_REPLICATE], AD_R);
+  assert_int_equal(program->leaf_mesh_count, 2);
+  assert_ptr_equal(program->leaf_meshes[1].own, made->view);
+  ad_program_destroy(program);
+  ad_comm_close(comm);
+}
+
+/* A program that promises to change states after steps alone has them on all ranks. */
+static void states_that_change_after_steps_are_on_all_ranks(void **state) {
+  static const oddity replicated = HAS_STATE, sharded = SHARDED_STATE;
+  ad_program_kind promising = kind;
+  ad_comm *comm;
+  ad_program *program;
+  promising.sums_leaves = 1;
+  must(ad_comm_open_dry(3, 4, &comm));
+  must(make(&promising, comm, "dp_replicate=2 dp_shard=1 tp=2", &replicated, &program));
+  assert_ptr_equal(ad_program_module(program, 0)->states[0].layout.mesh, ad_program_full_mesh(program, 0));
+  ad_program_destroy(program);
+  assert_int_equal(make(&promising, comm, "dp_replicate=2 dp_shard=1 tp=2", &sharded, &program), AD_INVALID);
+  assert_says("s", "dp_shard", "train.leaves");
+  ad_comm_close(comm);
+}
+
+/* The part of a view that lies on one data-parallel position. */
+static void a_view_is_divided_among_the_positions(void **state) {
+  static const struct {
+    const char *mesh, *view, *part; /* part NULL: refused, and `fact` is in the message */
+    const char *fact;
+  } cases[] = {{"dp_shard=3 tp=2", "ep=2 etp=1", "efsdp=1 ep=2 etp=1", NULL},
+               {"dp_shard=3 tp=2", "efsdp=3 ep=2", "efsdp=1 ep=2", NULL},
+               {"dp_replicate=3 dp_shard=2 tp=2", "etp=2", "efsdp=1 etp=2", NULL},
+               {"dp_replicate=3 dp_shard=2 tp=2", "dp_replicate=3 ep=2", "dp_replicate=1 efsdp=1 ep=2", NULL},
+               {"dp_shard=2 cp=2 tp=3", "ep=3 etp=2", "efsdp=1 ep=3 etp=2", NULL},
+               {"dp_shard=2 cp=2 tp=3", "ep=3", "efsdp=2 ep=3", NULL},
+               {"dp_replicate=2", "ep=1 etp=1", "efsdp=1 ep=1 etp=1", NULL},
+               {"dp_shard=2 tp=2", "ep=4", NULL, "ep=2"},
+               {"dp_shard=4", "efsdp=2 ep=2", NULL, "ep=1"},
+               {"dp_shard=2 tp=2", "ep=2 efsdp=2", NULL, "efsdp"},
+               {"dp_shard=6 tp=2", "ep=3 etp=2", NULL, "ep=2"},
+               {"dp_replicate=3 dp_shard=2 tp=2", "efsdp=6 ep=2", NULL, "dp_replicate=3"},
+               {"dp_replicate=3 dp_shard=2 tp=2", "dp_replicate=2 efsdp=3 ep=2", NULL, "dp_replicate=3"},
+               {"dp_replicate=3 dp_shard=2", "efsdp=2 dp_replicate=3", NULL, "dp_replicate=3"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    ad_mesh *mesh;
+    char *part = NULL;
+    must(ad_mesh_create(cases[i].mesh, &mesh));
+    ad_status status = ad_leaves_view(mesh, cases[i].view, &part);
+    if (cases[i].part) {
+      must(status);
+      assert_string_equal(part, cases[i].part);
+    } else {
+      assert_int_equal(status, AD_INVALID);
+      assert_says_in(cases[i].view, ad_last_error(), SAYS_FACTS(cases[i].fact, "train.leaves"));
+    }
+    ad_release(part);
+    ad_mesh_destroy(mesh);
+  }
+}
+
 static void what_leaves_cannot_sum_is_refused(void **state) {
   static const struct {
     oddity odd;
     const char *facts[4];
   } cases[] = {{PARAM_IS_I, {"w", "dp_shard", "train.leaves"}},
-               {PARAM_ON_VIEW, {"w", "ep=2", "train.leaves"}},
+               {VIEW_IS_I, {"w", "dp_shard", "train.leaves"}},
                {HAS_STATE, {"model", "s", "train.leaves"}},
                {COUNT_ON_VIEW, {"rows", "ep=2", "train.leaves"}}};
   ad_program_kind two = kind;
@@ -186,7 +266,7 @@ static void what_leaves_cannot_sum_is_refused(void **state) {
   must(ad_comm_open_dry(3, 4, &comm));
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     ad_status status = make(&kind, comm, "dp_replicate=2 dp_shard=1 tp=2", &cases[i].odd, &program);
-    assert_int_equal(status, cases[i].odd == PARAM_IS_I ? AD_TYPE : AD_INVALID);
+    assert_int_equal(status, cases[i].odd == PARAM_IS_I || cases[i].odd == VIEW_IS_I ? AD_TYPE : AD_INVALID);
     assert_says_in(cases[i].facts[0], ad_last_error(), cases[i].facts);
   }
   assert_int_equal(make(&two, comm, "dp_replicate=2 dp_shard=1 tp=2", &cases[0].odd, &program), AD_INVALID);
@@ -202,6 +282,9 @@ int main(void) {
       cmocka_unit_test(tapes_have_one_position_and_the_module_has_all_ranks),
       cmocka_unit_test(a_rank_has_arrays_of_its_own_leaves),
       cmocka_unit_test(only_own_leaves_are_read_and_counted),
+      cmocka_unit_test(parameters_on_a_view_are_stored_on_all_ranks),
+      cmocka_unit_test(states_that_change_after_steps_are_on_all_ranks),
+      cmocka_unit_test(a_view_is_divided_among_the_positions),
       cmocka_unit_test(what_leaves_cannot_sum_is_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -180,12 +180,37 @@ static void the_program_has_a_microbatch_for_each_leaf(void **state) {
 
 /* ---- what is refused ---- */
 
+static const ad_key *view_key(const ad_program_kind *kind) {
+  size_t i = 0;
+  while (kind->keys[i].kind != AD_KEY_VIEW) i++;
+  return &kind->keys[i];
+}
+
 static void keys_that_do_not_go_with_leaves_are_refused(void **state) {
   SET_SAYS(("--set train.leaves", "pp=2", "pp=1"), GOOD, "train.leaves=4", "mesh=pp=2 dp_shard=2");
   SET_SAYS(("--set train.leaves", "tp=2 dp_shard=2", "tp"), GOOD, "train.leaves=4", "mesh=tp=2 dp_shard=2");
   SET_SAYS(("--set train.leaves", "dp_replicate", "dp_shard", "dp_shard=2 dp_replicate=2"), GOOD, "train.leaves=4",
            "mesh=dp_shard=2 dp_replicate=2");
   SET_SAYS(("--set train.leaves", "schedule.stages", "2", "0"), GOOD, "train.leaves=4", "schedule.stages=2");
+}
+
+/* Experts are exchanged among the ranks of one data-parallel position, or not at all. */
+static void views_over_data_parallel_ranks_are_refused(void **state) {
+  static const char text[] =
+      "name: r\nmodel: {kind: moe, layers: 1, d_model: 16, heads: 2, experts: 4, expert_hidden: 4}\n"
+      "data: {text: [a], seq: 8}\nmesh: \"dp_shard=2 tp=2\"\n"
+      "train: {global_batch: 8, steps: 10, lr: 1e-3, leaves: 8}\n";
+  ad_recipe *r = READ(text, "views.sparse=ep=2 etp=1", "model.balance_rate=0.1"), position;
+  assert_int_equal(ad_alone_create_position(r, &position), AD_OK);
+  assert_string_equal(position.meshes[0].text, "dp_shard=1 tp=2");
+  assert_string_equal(*(char **)((char *)position.options + view_key(r->program)->offset), "efsdp=1 ep=2 etp=1");
+  ad_alone_release(&position);
+  ad_recipe_destroy(r);
+  ad_recipe_destroy(READ(text, "mesh=dp_replicate=3 dp_shard=2 tp=2"));
+  ad_recipe_destroy(READ(text, "mesh=dp_shard=4", "views.sparse=ep=1 etp=1"));
+  SET_SAYS(("--set views.sparse", "ep=4", "train.leaves", "ep=2"), text, "views.sparse=ep=4 etp=1");
+  SET_SAYS(("--set views.sparse", "ep=2 etp=2", "train.leaves"), text, "views.sparse=efsdp=1 ep=2 etp=2");
+  SET_SAYS(("--set views.sparse", "ep=2", "train.leaves", "ep=1"), text, "mesh=dp_shard=4", "views.sparse=ep=2 etp=1");
 }
 
 static void fewer_leaves_than_ranks_are_refused(void **state) {
@@ -334,7 +359,10 @@ static void programs_of_several_modules_are_refused(void **state) {
 
 static void a_failing_allocation_leaves_nothing_behind(void **state) {
   const char *sets[] = {"mesh=dp_replicate=2 tp=2"};
+  const char *experts[] = {"mesh=dp_replicate=2 tp=2", "model.kind=moe", "model.experts=4", "model.expert_hidden=4",
+                           "views.sparse=ep=2 etp=1"};
   assert_true(fails_with_each_allocation(GOOD, sets, 1, AD_OK) > 50);
+  assert_true(fails_with_each_allocation(GOOD, experts, 5, AD_OK) > 60);
 }
 
 int main(void) {
@@ -348,6 +376,7 @@ int main(void) {
       cmocka_unit_test(alone_one_rank_has_all_leaves),
       cmocka_unit_test(the_program_has_a_microbatch_for_each_leaf),
       cmocka_unit_test(keys_that_do_not_go_with_leaves_are_refused),
+      cmocka_unit_test(views_over_data_parallel_ranks_are_refused),
       cmocka_unit_test(fewer_leaves_than_ranks_are_refused),
       cmocka_unit_test(recipes_and_reducers_deal_out_alike),
       cmocka_unit_test(sums_that_are_rounded_between_ranks_are_refused),

@@ -135,6 +135,13 @@ static const char gpt_text[] =
 static const char sums_text[] =
     "name: leaves\nmodel: {kind: sums}\nmesh: \"dp=1\"\ntrain: {seed: 4, steps: 4, lr: 1e-2, clip: 0.1}\n";
 
+/* Experts of both ranks of tp, with two ways of balancing them and a limit. */
+static const char moe_text[] =
+    "name: leaves\nmodel: {kind: moe, layers: 2, d_model: 16, heads: 2, experts: 5, top_k: 2, expert_hidden: 6, "
+    "shared_experts: 3, capacity: 0.9, balance_loss: 0.1, balance_rate: 0.02}\n"
+    "data: {text: [/usr/share/common-licenses], seq: 8, valid: [1, 0.5, 0, 0.25, 0.75], validation: 0.1}\n"
+    "evaluate: {samples: 11}\nmesh: \"dp=1\"\ntrain: {seed: 4, steps: 4, lr: 1e-2, clip: 0.1}\n";
+
 typedef struct found {
   uint64_t gradients, weights, losses; /* checksums over all steps */
   uint64_t end;                        /* checksum of values and optimizer states after the last step */
@@ -172,6 +179,20 @@ static ad_status add_arrays(ad_run *run, ad_param_part part, uint64_t *sum) {
   return AD_OK;
 }
 
+/* Adds the states of the module, and the numbers that the program measured in the step. */
+static void add_states(ad_run *run, uint64_t *sum) {
+  const ad_array *state;
+  const double *numbers;
+  const char *name;
+  size_t count;
+  for (size_t i = 0; i < ad_program_module(ad_run_program(run), 0)->state_count; i++) {
+    state = ad_run_state(run, 0, i);
+    add_bytes(sum, state->data, ad_array_bytes(state));
+  }
+  for (size_t i = 0; (numbers = ad_program_measured(ad_run_program(run), i, &name, &count)); i++)
+    add_bytes(sum, numbers, count * sizeof *numbers);
+}
+
 static ad_status load(ad_run *run, const leg *of) {
   int64_t steps = 0;
   if (of->begin) AD_TRY(ad_run_load(run, of->folder, &steps));
@@ -202,11 +223,13 @@ static int take_steps(ad_comm *comm, void *context) {
     RANK_MUST(comm, ad_run_step(run, step, &report));
     RANK_MUST(comm, add_arrays(run, AD_PART_GRADIENT, &own.gradients));
     RANK_MUST(comm, add_arrays(run, AD_PART_VALUE, &own.weights));
+    add_states(run, &own.weights);
     add_bytes(&own.losses, report.losses, ad_program_loss_count(ad_run_program(run)) * sizeof *report.losses);
     add_bytes(&own.losses, &report.norm, sizeof report.norm);
   }
   RANK_MUST(comm, save(run, &j->steps));
   for (int part = 0; part < AD_PART_GRADIENT; part++) RANK_MUST(comm, add_arrays(run, (ad_param_part)part, &own.end));
+  add_states(run, &own.end);
   RANK_MUST(comm, ad_run_evaluate(run, &evaluation));
   add_bytes(&own.losses, &evaluation.loss, sizeof evaluation.loss);
   add_bytes(&own.losses, &evaluation.standard_error, sizeof evaluation.standard_error);
@@ -395,6 +418,68 @@ static void gpt_has_the_same_bits_beside_tp_and_cp(void **state) {
   SOME_COMPUTE_THE_SAME(3, gpt_text, cp, "train.global_batch=13", "train.leaves=8");
 }
 
+/* Takes each step in another world, from the checkpoint of the step before. Returns what the last found. */
+static found resumed(const char *text, const char *const *common, const world legs[STEPS]) {
+  char folder[] = "/tmp/addend-leaves-XXXXXX";
+  found last = {0};
+  assert_non_null(mkdtemp(folder));
+  for (int i = 0; i < STEPS; i++) last = run_in(text, common, legs[i], (leg){i, i + 1, folder});
+  for (int i = 1; i <= STEPS; i++) {
+    char step[sizeof folder + 8];
+    snprintf(step, sizeof step, "%s/step-%d", folder, i);
+    must(ad_folder_remove(step));
+  }
+  must(ad_folder_remove(folder));
+  return last;
+}
+
+/* Each leaf's tokens are exchanged among the ranks of tp and cp, or each rank has a part of every expert, or (ep=1) a
+ * replica; and where experts are on two of four ranks, there are two replicas of each within a position. */
+static void experts_have_the_same_bits_where_they_are_on_the_ranks_of_one_position(void **state) {
+  static const char *const common[] = {"train.global_batch=11", "train.leaves=7"};
+  static const struct {
+    const char *other, *view;
+  } positions[] = {{"tp=2", "views.sparse=ep=2 etp=1"},      {"tp=2", "views.sparse=ep=1 etp=2"},
+                   {"tp=1", "views.sparse=ep=1 etp=1"},      {"cp=2", "views.sparse=ep=2 etp=1"},
+                   {"cp=2 tp=2", "views.sparse=ep=4 etp=1"}, {"cp=2 tp=2", "views.sparse=ep=2 etp=1"},
+                   {"tp=2 cp=2", "views.sparse=ep=2 etp=1"}};
+  static const char *const data[] = {"dp_shard=1",
+                                     "dp_shard=2",
+                                     "dp_replicate=3 dp_shard=1",
+                                     "dp_shard=3",
+                                     "dp_replicate=2 dp_shard=2",
+                                     "dp_replicate=1 dp_shard=5"};
+  for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
+    char meshes[6][64];
+    world in[] = {{meshes[0]},
+                  {meshes[1], zero1},
+                  {meshes[2], "train.microbatches=2", "train.sync=[all, all]"},
+                  {meshes[3], zero3, small},
+                  {meshes[4], zero2, "train.microbatches=2", "train.sync=[shard, all]"},
+                  {meshes[5], zero3}}; /* two ranks have one leaf, one has a pass through another's */
+    for (size_t k = 0; k < 6; k++) snprintf(meshes[k], sizeof *meshes, "mesh=%s %s", data[k], positions[i].other);
+    SOME_COMPUTE_THE_SAME(i ? 3 : 0, moe_text, in, common[0], common[1], positions[i].view);
+  }
+}
+
+static void experts_in_bf16_have_the_same_bits(void **state) {
+  static const world in[] = {{"mesh=dp_shard=1 tp=2"},
+                             {"mesh=dp_shard=3 tp=2", zero3, small},
+                             {"mesh=dp_replicate=2 dp_shard=2 tp=2", zero1},
+                             {"mesh=dp_replicate=5 tp=2"}};
+  ALL_COMPUTE_THE_SAME(moe_text, in, "train.global_batch=11", "train.leaves=7", "views.sparse=ep=2 etp=1",
+                       "model.sigmoid=true", "model.score_before_experts=true", "precision.compute=bf16",
+                       "precision.param=bf16", "precision.reduce=f32");
+}
+
+static void a_run_with_experts_that_resumes_elsewhere_has_the_same_bits(void **state) {
+  static const char *const common[] = {"train.global_batch=11", "train.leaves=7", "views.sparse=ep=2 etp=1", NULL};
+  static const world first = {"mesh=dp_shard=1 tp=2"}, legs[STEPS] = {{"mesh=dp_shard=3 tp=2", zero3},
+                                                                      {"mesh=dp_replicate=2 dp_shard=2 tp=2", zero1},
+                                                                      {"mesh=dp_replicate=3 tp=2", zero2}};
+  assert_true(resumed(moe_text, common, legs).end == run_in(moe_text, common, first, whole).end);
+}
+
 static void gpt_in_bf16_has_the_same_bits_where_sums_are_f32(void **state) {
   SOME_COMPUTE_THE_SAME(10, gpt_text, worlds, "train.global_batch=21", "train.leaves=16", "precision.compute=bf16",
                         "precision.param=bf16", "precision.grad=bf16", "precision.reduce=f32");
@@ -411,17 +496,7 @@ static void a_run_that_resumes_elsewhere_has_the_same_bits(void **state) {
   static const char *const common[] = {"train.global_batch=21", "train.leaves=16", "precision.param=bf16",
                                        "precision.reduce=f32", NULL};
   static const world legs[STEPS] = {{six, zero3}, {four, zero1}, {five_shards, zero2, small}};
-  char folder[] = "/tmp/addend-leaves-XXXXXX";
-  assert_non_null(mkdtemp(folder));
-  found at_once = run_in(gpt_text, common, (const world){one}, whole), last = {0};
-  for (int i = 0; i < STEPS; i++) last = run_in(gpt_text, common, legs[i], (leg){i, i + 1, folder});
-  assert_true(last.end == at_once.end);
-  for (int i = 1; i <= STEPS; i++) {
-    char step[sizeof folder + 8];
-    snprintf(step, sizeof step, "%s/step-%d", folder, i);
-    must(ad_folder_remove(step));
-  }
-  must(ad_folder_remove(folder));
+  assert_true(resumed(gpt_text, common, legs).end == run_in(gpt_text, common, (const world){one}, whole).end);
 }
 
 static void backend_hostile_changes_no_bit(void **state) {
@@ -508,6 +583,9 @@ int main(void) {
       cmocka_unit_test(leaves_may_be_empty),
       cmocka_unit_test(the_number_of_leaves_may_be_odd),
       cmocka_unit_test(gpt_has_the_same_bits_beside_tp_and_cp),
+      cmocka_unit_test(experts_have_the_same_bits_where_they_are_on_the_ranks_of_one_position),
+      cmocka_unit_test(experts_in_bf16_have_the_same_bits),
+      cmocka_unit_test(a_run_with_experts_that_resumes_elsewhere_has_the_same_bits),
       cmocka_unit_test(gpt_in_bf16_has_the_same_bits_where_sums_are_f32),
       cmocka_unit_test(gpt_in_f64_has_the_same_bits),
       cmocka_unit_test(a_run_that_resumes_elsewhere_has_the_same_bits),

@@ -76,7 +76,8 @@ static pass run(const program *p, uint32_t uses, int of_leaf) {
       .size = sizeof from, .values = values, .count = PARAMS, .gradient = keep_gradient, .gradient_context = &done};
   must(ad_tape_create(p->comm, p->w.mesh,
                       &(ad_tape_options){.size = sizeof(ad_tape_options), .dtype = values[0]->dtype}, &t));
-  if (of_leaf) ad_tape_take_leaf(t, p->w.mesh);
+  const ad_leaf_mesh mesh = {p->w.mesh, p->w.mesh};
+  if (of_leaf) ad_tape_take_leaf(t, &mesh, 1);
   ad_tensor *params[PARAMS], *x[USES];
   for (size_t i = 0; i < PARAMS; i++) params[i] = ad_parameter(t, &from, i);
   for (int i = 0; i < USES; i++) x[i] = uses >> i & 1 ? params[used[i]] : ad_constant(t, values[used[i]]);
