@@ -53,6 +53,8 @@ typedef enum ad_injection_point {
   AD_INJECT_UPDATE,    /* ad_updating *: a parameter of this rank is about to be updated */
   AD_INJECT_UPDATED,   /* ad_array *: a parameter's master weights, which the optimizer has just written */
   AD_INJECT_FROZEN,    /* ad_array *: a frozen parameter, which the step leaves as it is */
+  AD_INJECT_MATRIX,    /* ad_matrix_passing *: a whole matrix is about to be transformed by an optimizer */
+  AD_INJECT_STACK,     /* ad_stack_passing *: results of whole matrices are back where the parameters are stored */
   AD_INJECT_COUNT
 } ad_injection_point;
 

@@ -460,7 +460,8 @@ static ad_updating begin_update(ad_optimizer *optimizer, size_t index, ad_array 
 /* Updates the parameters that consist of whole matrices. */
 static ad_status update_whole(ad_optimizer *optimizer, ad_array *const *params, const char *site) {
   int again = 0;
-  for (size_t i = 0; i < optimizer->count; i++) again |= optimizer->updating[i].again;
+  for (size_t i = 0; i < optimizer->count; i++)
+    if (optimizer->updating[i].again > again) again = optimizer->updating[i].again;
   for (int times = 1 + again; times > 0; times--) AD_TRY(ad_whole_step(optimizer->whole, optimizer->updating, site));
   for (size_t i = 0; i < optimizer->count; i++)
     if (is_whole(&optimizer->slots[i])) ad_inject(AD_INJECT_UPDATED, params[i]);

@@ -120,7 +120,7 @@ typedef struct ad_updating {
   size_t group;        /* number of its group */
   const double *rates; /* the learning rate of each group in this step */
   size_t group_count;
-  int again; /* for mutations, of an optimizer that works on whole matrices: 1: all of them are updated twice */
+  int again; /* for mutations, of an optimizer that works on whole matrices: how often it updates all of them again */
 } ad_updating;
 /* Updates a parameter and its states, element by element. Not for optimizers that work on whole matrices. */
 void ad_update_param(const ad_updating *updating);

@@ -7,6 +7,7 @@
 #include "array/array.h"
 #include "array/transit.h"
 #include "base/error.h"
+#include "base/injection.h"
 #include "base/memory.h"
 #include "optim/orthogonal.h"
 #include "optim/pieces.h"
@@ -292,26 +293,29 @@ static void apply(const ad_whole *whole, const ad_stack *stack, int64_t round, c
 
 /* ---- whole matrices ---- */
 
-/* Transforms one of the matrices of a [rows, cols]. */
-static ad_status transform_piece(const ad_whole *whole, const ad_stack *stack, const ad_whole_matrix *full, int number,
-                                 const ad_updating *updating) {
-  ad_matrix_piece piece = ad_piece_at(&stack->matrices, full->rows, full->cols, number);
-  ad_whole_matrix view;
-  int in_place = ad_piece_view(&stack->matrices, full, number, &view);
-  if (!in_place) {
-    view = (ad_whole_matrix){whole->piece, full->dtype, piece.rows, piece.cols, piece.cols};
-    ad_piece_copy(&stack->matrices, full, number, view.data, 0);
-  }
-  ad_update update = updating->numbers;
-  update.derived[0] = stack->record->whole->rate_factor(stack->options, piece.in, piece.out);
-  AD_TRY(stack->record->whole->transform(&update, &view, &whole->product, whole->scratch));
-  if (!in_place) ad_piece_copy(&stack->matrices, full, number, view.data, 1);
-  return AD_OK;
-}
+/* What a transform works with. */
+typedef struct transforming {
+  const ad_whole *whole;
+  const ad_stack *stack;
+  const ad_param_matrices *matrices;
+  const ad_update *numbers;
+  void *scratch;
+} transforming;
 
-static ad_status transform_full(const ad_whole *whole, const ad_stack *stack, const ad_whole_matrix *full,
-                                const ad_updating *updating) {
-  for (int i = 0; i < ad_piece_count(&stack->matrices); i++) AD_TRY(transform_piece(whole, stack, full, i, updating));
+/* Transforms one of the matrices of a [rows, cols]. */
+static ad_status transform_piece(const transforming *with, const ad_whole_matrix *full, int number) {
+  const ad_whole_record *record = with->stack->record->whole;
+  ad_matrix_piece piece = ad_piece_at(with->matrices, full->rows, full->cols, number);
+  ad_whole_matrix view;
+  int in_place = ad_piece_view(with->matrices, full, number, &view);
+  if (!in_place) {
+    view = (ad_whole_matrix){with->whole->piece, full->dtype, piece.rows, piece.cols, piece.cols};
+    ad_piece_copy(with->matrices, full, number, view.data, 0);
+  }
+  ad_update update = *with->numbers;
+  update.derived[0] = record->rate_factor(with->stack->options, piece.in, piece.out);
+  AD_TRY(record->transform(&update, &view, &with->whole->product, with->scratch));
+  if (!in_place) ad_piece_copy(with->matrices, full, number, view.data, 1);
   return AD_OK;
 }
 
@@ -322,10 +326,10 @@ static int64_t next_cut(const int64_t *cuts, size_t count, int64_t at, int64_t s
   return size;
 }
 
-/* Transforms the blocks of a matrix one by one; without cuts there is one. */
-static ad_status transform_blocks(const ad_whole *whole, const ad_stack *stack, const ad_whole_matrix *full,
-                                  const ad_updating *updating) {
-  const ad_matrix_cuts *cuts = &stack->cuts;
+ad_status ad_whole_transform(const ad_whole *whole, const ad_stack *stack, const ad_whole_matrix *full,
+                             const ad_param_matrices *matrices, const ad_matrix_cuts *cuts, const ad_update *numbers,
+                             void *scratch) {
+  const transforming with = {whole, stack, matrices, numbers, scratch};
   size_t size = ad_dtype_size(full->dtype);
   int64_t row_end, col_end;
   for (int64_t row = 0; row < full->rows; row = row_end) {
@@ -334,10 +338,25 @@ static ad_status transform_blocks(const ad_whole *whole, const ad_stack *stack, 
       col_end = next_cut(cuts->cols, cuts->col_count, col, full->cols);
       ad_whole_matrix block = {(char *)full->data + (size_t)(row * full->stride + col) * size, full->dtype,
                                row_end - row, col_end - col, full->stride};
-      AD_TRY(transform_full(whole, stack, &block, updating));
+      for (int i = 0; i < ad_piece_count(matrices); i++) AD_TRY(transform_piece(&with, &block, i));
     }
   }
   return AD_OK;
+}
+
+/* Transforms a matrix, unless a mutation does it. */
+static ad_status transform_full(const ad_whole *whole, const ad_stack *stack, const ad_whole_param *param,
+                                const ad_whole_matrix *full, const ad_update *numbers) {
+  ad_matrix_passing passing = {.whole = whole,
+                               .stack = stack,
+                               .param = param,
+                               .numbers = numbers,
+                               .matrix = full,
+                               .scratch = whole->scratch,
+                               .rank = ad_comm_rank(whole->comm)};
+  ad_inject(AD_INJECT_MATRIX, &passing);
+  if (passing.handled) return passing.status;
+  return ad_whole_transform(whole, stack, full, &stack->matrices, &stack->cuts, numbers, whole->scratch);
 }
 
 /* Transforms the matrix that this rank has of a round, if any. */
@@ -347,7 +366,7 @@ static ad_status transform(const ad_whole *whole, const ad_stack *stack, int64_t
   if (number < 0 || ad_comm_is_dry(whole->comm)) return AD_OK;
   const ad_whole_param *param = &whole->params[stack->sheets[number].param];
   ad_whole_matrix full = {at->data, at->dtype, at->local.dim[1], at->local.dim[2], at->local.dim[2]};
-  ad_status status = transform_blocks(whole, stack, &full, &updating[param->index]);
+  ad_status status = transform_full(whole, stack, param, &full, &updating[param->index].numbers);
   return status ? ad_fail_in(status, "%s: in `%s`, parameter %zu (`%s`)", site, stack->record->name, param->index,
                              param->name)
                 : AD_OK;
@@ -368,7 +387,10 @@ static ad_status go_there(ad_whole *whole, const ad_stack *stack, int64_t round,
 static ad_status come_back(ad_whole *whole, const ad_stack *stack, int64_t round, const ad_updating *updating,
                            ad_array *at, const char *site) {
   AD_TRY(travel(whole, stack, stack->back, stack->back_count, at, NULL, site));
-  if (!ad_comm_is_dry(whole->comm)) apply(whole, stack, round, updating, at);
+  if (ad_comm_is_dry(whole->comm)) return AD_OK;
+  ad_stack_passing passing = {stack, round, at};
+  ad_inject(AD_INJECT_STACK, &passing);
+  apply(whole, stack, round, updating, at);
   return AD_OK;
 }
 

@@ -25,4 +25,30 @@ AD_INTERNAL size_t ad_whole_bytes(const ad_whole *whole);
 AD_INTERNAL const ad_stack *ad_whole_stacks(const ad_whole *whole, size_t *count);
 AD_INTERNAL const ad_whole_param *ad_whole_params(const ad_whole *whole, size_t *count);
 
+/* Replaces a whole matrix, or a block of one, by its result: block by block of `cuts`, and in each the matrices that it
+ * consists of. `scratch` has the bytes that the optimizer's record says for the largest of them. */
+ad_status ad_whole_transform(const ad_whole *whole, const ad_stack *stack, const ad_whole_matrix *full,
+                             const ad_param_matrices *matrices, const ad_matrix_cuts *cuts, const ad_update *numbers,
+                             void *scratch) AD_CHECKED;
+
+/* Argument of the injection point AD_INJECT_MATRIX. */
+typedef struct ad_matrix_passing {
+  const ad_whole *whole;
+  const ad_stack *stack;
+  const ad_whole_param *param;
+  const ad_update *numbers;
+  const ad_whole_matrix *matrix;
+  void *scratch;
+  int64_t rank; /* in the world */
+  int handled;  /* 1: the mutation transformed the matrix itself, with the outcome `status` */
+  ad_status status;
+} ad_matrix_passing;
+
+/* Argument of the injection point AD_INJECT_STACK. */
+typedef struct ad_stack_passing {
+  const ad_stack *stack;
+  int64_t round;
+  ad_array *results; /* [slots, rows, cols] as they are stored */
+} ad_stack_passing;
+
 #endif

@@ -1,5 +1,6 @@
 /* Tests updates of whole matrices on real ranks: on every layout, in every way and with empty shards, parameters and
- * states have the bits that one process computes. Tests whole.c, stacks.c and pieces.c. */
+ * states have the bits that one process computes. Tests whole.c, stacks.c and
+ * whole_known_bugs.c. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,6 +16,7 @@
 #include "array/array.h"
 #include "array/part.h"
 #include "comm/scratch.h"
+#include "optim/known_bugs.h"
 #include "optim/orthogonal.h"
 #include "optim/whole.h"
 #include "ranks.h"
@@ -497,6 +499,95 @@ static void backend_dry_needs_the_same_memory(void **state) {
     }
 }
 
+/* ---- known bugs ---- */
+
+typedef struct bug_trial {
+  trial trial;
+  const char *name;
+  int fires, changes; /* whether the bug changes something on some rank, and whether parameters then differ */
+} bug_trial;
+
+static const ad_known_bug *bug_named(const char *name) {
+  size_t count;
+  const ad_known_bug *bugs = ad_optim_known_bugs(&count);
+  for (size_t i = 0; i < count; i++)
+    if (!strcmp(bugs[i].name, name)) return &bugs[i];
+  return NULL;
+}
+
+/* The sum of a number over all ranks. */
+static int64_t sum_over_ranks(ad_comm *comm, int64_t number) {
+  const ad_collective call = {
+      .size = sizeof call, .op = AD_ALL_REDUCE, .in = &number, .out = &number, .count = 1, .dtype = AD_I64};
+  CHECK_OK(ad_comm_run(comm, &call));
+  return number;
+}
+
+static int makes_a_bug(ad_comm *comm, void *context) {
+  const bug_trial *b = context;
+  const ad_known_bug *bug = bug_named(b->name);
+  ad_known_bug_scene scene = {.rank = ad_comm_rank(comm), .microbatches = 2};
+  run right, wrong;
+  int64_t differing = 0;
+  CHECK(bug != NULL);
+  if (!bug) return 1;
+  begin(&right, comm, &b->trial, 0);
+  begin(&wrong, comm, &b->trial, 0);
+  for (int step = 0; step < STEPS; step++) {
+    take_step(&right, b->trial.dtype, step);
+    ad_known_bug_inject(bug, &scene);
+    take_step(&wrong, b->trial.dtype, step);
+    ad_injections_clear();
+    scene.passed += scene.fired;
+  }
+  for (size_t i = 0; i < right.count; i++)
+    differing += memcmp(right.params[i].data, wrong.params[i].data, ad_array_bytes(&right.params[i])) != 0;
+  CHECK((sum_over_ranks(comm, differing) > 0) == b->changes);
+  CHECK((sum_over_ranks(comm, scene.fired) > 0) == b->fires);
+  finish(&right);
+  finish(&wrong);
+  return 0;
+}
+
+static void every_known_bug_changes_whole_matrices(void **state) {
+  static const char *const names[] = {"update-applied-twice",
+                                      "momentum-forgotten",
+                                      "decay-missing",
+                                      "decay-everywhere",
+                                      "state-of-another-parameter",
+                                      "state-sharded-otherwise",
+                                      "update-per-microbatch",
+                                      "muon-per-tp-shard",
+                                      "muon-per-shard",
+                                      "muon-halves-not-exchanged",
+                                      "muon-not-orthogonalised",
+                                      "muon-silently-off",
+                                      "muon-flat-goes-to-adamw",
+                                      "muon-split-by-shard-rows",
+                                      "muon-norm-per-shard",
+                                      "muon-rate-by-shard-shape",
+                                      "muon-result-of-another-matrix",
+                                      "muon-not-nesterov",
+                                      "muon-decay-after-adjusted-rate"};
+  for (size_t n = 0; n < sizeof names / sizeof *names; n++)
+    for (int i = 1; i < WAYS; i++) {
+      bug_trial b = {.trial = trial_of(3, ways[i]), .name = names[n], .fires = 1, .changes = 1};
+      run_ranks(worlds[3].ranks, makes_a_bug, &b);
+    }
+}
+
+static void bugs_of_shards_need_shards(void **state) {
+  static const char *const names[] = {"muon-per-tp-shard",       "muon-per-shard",      "muon-halves-not-exchanged",
+                                      "muon-flat-goes-to-adamw", "muon-norm-per-shard", "muon-rate-by-shard-shape"};
+  for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+    bug_trial b = {.trial = trial_of(5, AD_WAY_CHEAPEST), .name = names[n], .fires = 0, .changes = 0};
+    world replicas = worlds[5];
+    replicas.kinds[1].copies = 0;
+    b.trial.world = &replicas;
+    run_ranks(replicas.ranks, makes_a_bug, &b);
+  }
+}
+
 /* ---- groups, and what is refused ---- */
 
 /* A matrix, a vector and a frozen matrix of one process. */
@@ -602,8 +693,10 @@ static void refused(little *l, ad_optimizer_options options) {
   assert_null(none);
 }
 
-#define MUON_WITH(...) \
-  (ad_optimizer_options) { .kind = AD_MUON, .muon = { __VA_ARGS__ } }
+#define MUON_WITH(...)                       \
+  (ad_optimizer_options) {                   \
+    .kind = AD_MUON, .muon = { __VA_ARGS__ } \
+  }
 
 static void what_muon_cannot_do_is_refused(void **state) {
   little l;
@@ -636,8 +729,8 @@ static void what_muon_cannot_do_is_refused(void **state) {
   l.specs[0].matrices.form = AD_MATRIX_NONE;
   assert_int_equal(create_little(&l, muon_and_sgd, group_of, l.comm, &none), AD_INVALID);
   assert_facts(ad_last_error(), "Muon", "weight");
-  l.specs[0].matrices = (ad_param_matrices){
-      .form = AD_MATRIX_FUSED, .along = 1, .count = 2, .repeats = 1, .piece = {1, 3}};
+  l.specs[0].matrices =
+      (ad_param_matrices){.form = AD_MATRIX_FUSED, .along = 1, .count = 2, .repeats = 1, .piece = {1, 3}};
   refused(&l, MUON_WITH(.blockwise = 1));
   assert_says("Muon", "weight", "blockwise");
   assert_null(none);
@@ -701,6 +794,8 @@ int main(void) {
       cmocka_unit_test(every_way_has_the_bits_of_one_process),
       cmocka_unit_test(other_options_have_the_bits_of_one_process_too),
       cmocka_unit_test(backend_hostile_changes_no_bit),
+      cmocka_unit_test(every_known_bug_changes_whole_matrices),
+      cmocka_unit_test(bugs_of_shards_need_shards),
       cmocka_unit_test(each_rank_works_on_what_it_was_dealt),
       cmocka_unit_test(backend_dry_needs_the_same_memory),
   };
