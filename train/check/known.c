@@ -138,7 +138,7 @@ static ad_needs facts_of_update(const ad_run *run, size_t param) {
   ad_run_param at = ad_run_param_at(run, param);
   char name[AD_PROGRAM_NAME_SIZE];
   ad_program_param_name(run->program, at.module, at.param, name, sizeof name);
-  ad_recipe_optimizers(run->recipe, options);
+  ad_recipe_optimizers(run->recipe, run->options.dtype, options);
   const ad_optimizer_options *own = &options[ad_recipe_group_of(run->recipe, name)];
   const ad_optimizer_record *record = ad_optimizer_record_of(own->kind);
   int decays = at.spec->decays || own->decays_all;

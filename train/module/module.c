@@ -164,6 +164,7 @@ static ad_status list_arrays(ad_module *module) {
 
 static ad_status create_optimizer(ad_module *module) {
   if (module->is_mirror) return AD_OK;
+  module->options.optimizer.comm = module->comm;
   return ad_optimizer_create_groups((const ad_array *const *)module->masters, module->params, module->param_count,
                                     &module->options.optimizer, &module->optimizer);
 }

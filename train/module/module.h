@@ -13,7 +13,7 @@ typedef struct ad_module_options {
   int prefetch;     /* how many units are gathered before their use */
   uint64_t seed;    /* seed of the initial values */
   ad_reducer_options reducer;
-  ad_optimizer_setup optimizer; /* its lists are needed only while the module is created */
+  ad_optimizer_setup optimizer; /* its lists are needed only while the module is created; its comm is the module's */
 } ad_module_options;
 
 typedef struct ad_module_state_slot {

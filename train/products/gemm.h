@@ -24,5 +24,10 @@ ad_status ad_gemm_status(void) AD_CHECKED;
 ad_status ad_gemm_prepare(void) AD_CHECKED;
 /* Returns AD_MEMORY if ad_gemm_prepare would. Starts no thread, so ranks can be forked after this call. */
 ad_status ad_gemm_try(void) AD_CHECKED;
+/* Computes a product as ad_optimizer_product.multiply (addend/optim.h) says. `context` is not used. Also makes products
+ * of bf16 with a bf16 result, which are summed in f32 and rounded once. */
+ad_status ad_gemm_multiply(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, const void *a,
+                           int64_t a_stride, int a_transposed, const void *b, int64_t b_stride, int b_transposed,
+                           int adds, void *c, int64_t c_stride) AD_CHECKED;
 
 #endif

@@ -1,8 +1,11 @@
-/* ad_multiply_matrices: products of matrices that are not on a tape, for the code of programs. */
+/* Products of matrices that are not on a tape: ad_multiply_matrices for the code of programs, ad_gemm_multiply for
+ * optimizers. */
 #include "addend/products.h"
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/options.h"
+#include "kernels/kernels.h"
 #include "products/gemm.h"
 
 static const char call[] = "ad_multiply_matrices";
@@ -46,5 +49,44 @@ ad_status ad_multiply_matrices(const ad_matrix_product *product) {
   AD_TRY(ad_gemm_prepare());
   ad_gemm(p.dtype, p.dtype, p.m, p.n, p.k, p.factor != 0 ? p.factor : 1, operand(&p.a), operand(&p.b), p.adds, p.out,
           p.out_stride);
+  return ad_gemm_status();
+}
+
+/* ---- products for optimizers ---- */
+
+/* Computes a product of bf16 a block of rows at a time, so that the sums in f32 need little memory. `sums` has
+ * [rows, n]. */
+static void multiply_in_blocks(int64_t m, int64_t n, int64_t k, double factor, gemm_operand a, gemm_operand b, int adds,
+                               uint16_t *c, int64_t c_stride, float *sums, int64_t rows) {
+  for (int64_t at = 0; at < m; at += rows) {
+    int64_t taken = m - at < rows ? m - at : rows;
+    gemm_operand part = {(const uint16_t *)a.data + at * (a.transposed ? 1 : a.stride), a.stride, a.transposed};
+    for (int64_t i = 0; adds && i < taken; i++)
+      ad_cast(sums + i * n, AD_F32, c + (at + i) * c_stride, AD_BF16, (size_t)n);
+    ad_gemm(AD_BF16, AD_F32, taken, n, k, factor, part, b, adds, sums, n);
+    for (int64_t i = 0; i < taken; i++) ad_cast(c + (at + i) * c_stride, AD_BF16, sums + i * n, AD_F32, (size_t)n);
+  }
+}
+
+static ad_status multiply_bf16(int64_t m, int64_t n, int64_t k, double factor, gemm_operand a, gemm_operand b, int adds,
+                               void *c, int64_t c_stride) {
+  enum { BLOCK = 1 << 18 };
+  int64_t rows = n < BLOCK ? BLOCK / n : 1;
+  float *sums;
+  if (rows > m) rows = m;
+  AD_TRY(ad_new((size_t)(rows * n), &sums));
+  multiply_in_blocks(m, n, k, factor, a, b, adds, c, c_stride, sums, rows);
+  ad_release(sums);
+  return ad_gemm_status();
+}
+
+ad_status ad_gemm_multiply(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, const void *a,
+                           int64_t a_stride, int a_transposed, const void *b, int64_t b_stride, int b_transposed,
+                           int adds, void *c, int64_t c_stride) {
+  gemm_operand left = {a, a_stride, a_transposed}, right = {b, b_stride, b_transposed};
+  if (!m || !n) return AD_OK;
+  AD_TRY(ad_gemm_prepare());
+  if (dtype == AD_BF16) return multiply_bf16(m, n, k, factor, left, right, adds, c, c_stride);
+  ad_gemm(dtype, dtype, m, n, k, factor, left, right, adds, c, c_stride);
   return ad_gemm_status();
 }

@@ -45,7 +45,8 @@ size_t ad_key_value_size(const ad_key *key) {
                                  [AD_KEY_GRADIENT] = sizeof(ad_dtype),
                                  [AD_KEY_SYNC] = sizeof(ad_sync),
                                  [AD_KEY_OVERRIDES] = 0,
-                                 [AD_KEY_GROUPS] = 0};
+                                 [AD_KEY_GROUPS] = 0,
+                                 [AD_KEY_COUNT] = sizeof(int)};
   return sizes[key->kind];
 }
 
@@ -83,6 +84,9 @@ static void check_value(const ad_key *key, const void *at, const ad_complaints *
   if (key->kind == AD_KEY_INTEGER) {
     value = (double)*(const int64_t *)at;
     snprintf(written, sizeof written, "%lld", (long long)*(const int64_t *)at);
+  } else if (key->kind == AD_KEY_COUNT) {
+    value = *(const int *)at;
+    snprintf(written, sizeof written, "%d", *(const int *)at);
   } else if (key->kind == AD_KEY_NUMBER) {
     value = *(const double *)at;
     if (key->word && value == 0) return;

@@ -255,6 +255,15 @@ static void complain(void *context, const char *key, ad_status status, const cha
 
 static ad_complaints complaints_of(ad_reading *r) { return (ad_complaints){complain, r}; }
 
+/* Refuses blocks whose sizes depend on the number of ranks where bits must not. */
+static void check_blocks(ad_reading *r) {
+  if (r->recipe->train.leaves && r->recipe->optimizer.muon.blockwise && ARE_READ(r, "optimizer.muon", "train.leaves"))
+    WRONG(
+        r, "optimizer.muon.blockwise",
+        "does not work with train.leaves, because updates would depend on how many ranks share a matrix; leave one of "
+        "the two keys out");
+}
+
 /* Adds the library's last error to the recipe's errors. AD_MEMORY is returned instead. */
 static ad_status take_failure(ad_reading *r, const char *path, ad_status status) {
   if (status == AD_MEMORY) return status;
@@ -448,6 +457,7 @@ ad_status ad_reading_check(ad_reading *r) {
   check_compute(r);
   check_policies(r);
   AD_TRY(check_optimizer(r));
+  check_blocks(r);
   return check_meshes(r);
 }
 

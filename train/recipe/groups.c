@@ -134,6 +134,76 @@ int ad_recipe_freezes(const ad_recipe *recipe, const char *param) {
   return group && group->frozen;
 }
 
+/* ---- parameters that an optimizer on whole matrices cannot update ---- */
+
+/* Those parameters of one group that are no matrices of hidden layers: for tables of rows, and for parameters with fewer
+ * than 2 dimensions, their number and the name of the first. */
+typedef struct misfits {
+  size_t tables, vectors;
+  char table[AD_PROGRAM_NAME_SIZE], vector[AD_PROGRAM_NAME_SIZE];
+} misfits;
+
+static void note_misfit(const ad_param_spec *spec, const char *name, misfits *of) {
+  if (spec->matrices.form == AD_MATRIX_NONE) {
+    if (!of->tables++) memcpy(of->table, name, sizeof of->table);
+  } else if (spec->shape.ndim < 2) {
+    if (!of->vectors++) memcpy(of->vector, name, sizeof of->vector);
+  }
+}
+
+static misfits find_misfits(const ad_recipe *recipe, const ad_program *program, size_t group) {
+  char name[AD_PROGRAM_NAME_SIZE];
+  misfits found = {0};
+  for (size_t m = 0; m < ad_program_module_count(program); m++) {
+    for (size_t i = 0; i < ad_program_module(program, m)->param_count; i++) {
+      const ad_param_spec *spec = &ad_program_module(program, m)->params[i];
+      ad_program_param_name(program, m, i, name, sizeof name);
+      if (!spec->frozen && ad_recipe_group_of(recipe, name) == group) note_misfit(spec, name, &found);
+    }
+  }
+  return found;
+}
+
+/* Writes "`blocks.0.norm.attn` and 4 more have fewer than 2 dimensions". */
+static void add_misfit(ad_text *text, const char *name, size_t count, const char *one, const char *several) {
+  if (!count) return;
+  ad_text_add(text, "%s`%s`", text->used ? ", and " : "", name);
+  if (count > 1) ad_text_add(text, " and %zu more", count - 1);
+  ad_text_add(text, " %s", count > 1 ? several : one);
+}
+
+/* Writes an entry of groups for a parameter and those like it. */
+static void add_entry(ad_text *text, const char *name) {
+  if (*name)
+    ad_text_add(text, "%s{match: \"%s\", kind: adamw}", text->used ? ", " : "", strstr(name, "norm") ? "*norm*" : name);
+}
+
+/* Refuses parameters that the group's optimizer, which works on whole matrices, cannot update. Another optimizer is never
+ * taken without a word. */
+static void check_matrices(ad_reading *r, const ad_program *program, size_t group) {
+  char path[PATH_SIZE], what[512] = "", entries[512] = "";
+  ad_text words = ad_text_on(what, sizeof what), example = ad_text_on(entries, sizeof entries);
+  ad_optimizer_kind kind = ad_recipe_group_kind(r->recipe, group);
+  if (!ad_optimizer_record_of(kind)->whole) return;
+  misfits found = find_misfits(r->recipe, program, group);
+  if (!found.tables && !found.vectors) return;
+  add_misfit(&words, found.table, found.tables, "is a table of rows that are looked up",
+             "are tables of rows that are looked up");
+  add_misfit(&words, found.vector, found.vectors, "has fewer than 2 dimensions", "have fewer than 2 dimensions");
+  add_entry(&example, found.table);
+  add_entry(&example, found.vector);
+  int has_key = group && r->recipe->groups[group - 1].gives & AD_GIVES_KIND;
+  ad_recipe_place place =
+      has_key ? ad_reading_element_place(r, "groups", group - 1) : ad_reading_place(r, "optimizer.kind");
+  ad_recipe_errors_add(&r->errors, place, has_key ? path_of(group - 1, "kind", path) : "optimizer.kind",
+                       "is '%s', which updates matrices of hidden layers, but %s; give %s another kind by entries %s "
+                       "groups, such as [%s]",
+                       ad_optimizer_names[kind], what, found.tables + found.vectors > 1 ? "them" : "it",
+                       has_key ? "before this one in" : "of", entries);
+}
+
+/* ---- checking groups ---- */
+
 static size_t count_trained(const ad_program *program) {
   size_t trained = 0;
   for (size_t m = 0; m < ad_program_module_count(program); m++)
@@ -143,6 +213,7 @@ static size_t count_trained(const ad_program *program) {
 }
 
 void ad_groups_check(ad_reading *r, const ad_program *program) {
+  for (size_t g = 0; g <= r->recipe->group_count; g++) check_matrices(r, program, g);
   if (!r->recipe->group_count) return;
   ad_patterns_check(r, program, patterns_of(r->recipe), "groups", "match");
   if (!count_trained(program))
@@ -175,8 +246,11 @@ static ad_optimizer_options options_of(const ad_recipe *recipe, size_t group) {
   return options;
 }
 
-void ad_recipe_optimizers(const ad_recipe *recipe, ad_optimizer_options options[AD_GROUPS_MAX]) {
-  for (size_t g = 0; g <= recipe->group_count; g++) options[g] = options_of(recipe, g);
+void ad_recipe_optimizers(const ad_recipe *recipe, ad_dtype dtype, ad_optimizer_options options[AD_GROUPS_MAX]) {
+  for (size_t g = 0; g <= recipe->group_count; g++) {
+    options[g] = options_of(recipe, g);
+    if (dtype) options[g].muon.dtype = 0;
+  }
 }
 
 ad_status ad_recipe_rates(const ad_recipe *recipe, int64_t step, double rates[AD_GROUPS_MAX]) {

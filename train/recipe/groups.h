@@ -23,8 +23,9 @@ int ad_recipe_freezes(const ad_recipe *recipe, const char *param);     /* return
 ad_optimizer_kind ad_recipe_group_kind(const ad_recipe *recipe, size_t group);
 /* Returns 1 if optimizer.kind or a group names this kind of optimizer. */
 int ad_recipe_uses(const ad_recipe *recipe, ad_optimizer_kind kind);
-/* Writes the options of all groups as ad_optimizer_create_groups takes them. */
-void ad_recipe_optimizers(const ad_recipe *recipe, ad_optimizer_options options[AD_GROUPS_MAX]);
+/* Writes the options of all groups as ad_optimizer_create_groups takes them. If `dtype` is not 0, it is that of all
+ * parameters, and whatever dtype an optimizer computes in by the recipe, it computes in that of its parameters. */
+void ad_recipe_optimizers(const ad_recipe *recipe, ad_dtype dtype, ad_optimizer_options options[AD_GROUPS_MAX]);
 /* Writes the learning rates that all groups have in a step. AD_INVALID as ad_schedule_at. */
 AD_CHECKED ad_status ad_recipe_rates(const ad_recipe *recipe, int64_t step, double rates[AD_GROUPS_MAX]);
 

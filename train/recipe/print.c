@@ -64,6 +64,8 @@ static int add_value(printer *p, const ad_key *key, const char *base, const void
   switch (key->kind) {
     case AD_KEY_INTEGER:
       return add_integer(p, *(const int64_t *)at);
+    case AD_KEY_COUNT:
+      return add_integer(p, *(const int *)at);
     case AD_KEY_NUMBER:
       return key->word && *(const double *)at == 0 ? add_scalar(p, key->word, 0) : add_number(p, *(const double *)at);
     case AD_KEY_BOOLEAN:

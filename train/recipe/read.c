@@ -65,6 +65,13 @@ static int read_integer(ad_reading *r, const ad_key *key, const ad_node *node, c
   return 1;
 }
 
+static int read_count(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, void *out) {
+  int64_t value;
+  if (!read_integer(r, key, node, path, &value)) return 0;
+  *(int *)out = (int)value;
+  return 1;
+}
+
 static int read_number(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, void *out) {
   double value = 0;
   if (key->word && node->kind == AD_NODE_SCALAR && !strcmp(node->text, key->word)) {
@@ -195,6 +202,8 @@ int ad_reading_value(ad_reading *r, const ad_key *key, const ad_node *node, cons
   switch (key->kind) {
     case AD_KEY_INTEGER:
       return read_integer(r, key, node, path, out);
+    case AD_KEY_COUNT:
+      return read_count(r, key, node, path, out);
     case AD_KEY_NUMBER:
       return read_number(r, key, node, path, out);
     case AD_KEY_BOOLEAN:

@@ -17,7 +17,16 @@
 #define ACTIVATIONS (SUMS | AD_DTYPE_BIT(AD_BF16))
 #define WHOLE 9007199254740992.0 /* 2^53: doubles have all whole numbers up to here */
 
-const char *const ad_optimizer_names[] = {[AD_ADAMW] = "adamw", [AD_SGD] = "sgd", NULL};
+const char *const ad_optimizer_names[] = {[AD_ADAMW] = "adamw", [AD_SGD] = "sgd", [AD_MUON] = "muon", NULL};
+static const char *const muon_rates[] = {[AD_MUON_ORIGINAL] = "original",
+                                         [AD_MUON_MATCH_RMS_ADAMW] = "match_rms_adamw",
+                                         [AD_MUON_SPECTRAL_UNCLAMPED] = "spectral_unclamped",
+                                         NULL};
+static const char *const muon_ways[] = {[AD_WAY_CHEAPEST] = "cheapest",
+                                        [AD_WAY_GATHERED] = "gathered",
+                                        [AD_WAY_DEALT] = "dealt",
+                                        [AD_WAY_DEALT_TO_REPLICAS] = "dealt_to_replicas",
+                                        NULL};
 const char *const ad_sync_names[] = {[AD_SYNC_NONE] = "none", [AD_SYNC_SHARD] = "shard", [AD_SYNC_ALL] = "all"};
 
 /* Indices of the common keys that are treated in a special way. */
@@ -126,11 +135,42 @@ static const ad_key common[] = {
              "with shard.zero 2 or 3"},
 
     {"optimizer.kind", AD_KEY_BOOLEAN, .offset = AT(optimizer.kind), .words = ad_optimizer_names, .fallback = "adamw",
-     .help = "what updates parameters: adamw, or sgd as PyTorch computes it, with decay added to the gradient"},
+     .help =
+         "what updates parameters: adamw; sgd as PyTorch computes it, with decay added to the gradient; or muon, for "
+         "matrices of hidden layers"},
     {"optimizer.momentum", AD_KEY_NUMBER, .offset = AT(optimizer.momentum), .least = 0, .most = 1, .open_most = 1,
      .fallback = "0", .help = "memory of SGD's buffer of gradients; 0: there is no buffer"},
     {"optimizer.nesterov", AD_KEY_BOOLEAN, .offset = AT(optimizer.nesterov), .fallback = "false",
      .help = "SGD updates by the buffer as the next step would have it from the same gradient (Nesterov)"},
+
+    {"optimizer.muon.momentum", AD_KEY_NUMBER, .offset = AT(optimizer.muon.momentum), .least = 0, .most = 1,
+     .open_most = 1, .fallback = "0.95", .help = "memory of Muon's average of gradients"},
+    {"optimizer.muon.nesterov", AD_KEY_BOOLEAN, .offset = AT(optimizer.muon.nesterov), .fallback = "true",
+     .help =
+         "Muon updates by the average as the next step would have it from the same gradient; false: by the average"},
+    {"optimizer.muon.a", AD_KEY_NUMBER, .offset = AT(optimizer.muon.a), .least = -100, .most = 100,
+     .fallback = "3.4445", .help = "a of the iteration X = a X + b (X X') X + c (X X')(X X') X, which orthogonalises"},
+    {"optimizer.muon.b", AD_KEY_NUMBER, .offset = AT(optimizer.muon.b), .least = -100, .most = 100,
+     .fallback = "-4.775", .help = "b of the iteration"},
+    {"optimizer.muon.c", AD_KEY_NUMBER, .offset = AT(optimizer.muon.c), .least = -100, .most = 100,
+     .fallback = "2.0315", .help = "c of the iteration"},
+    {"optimizer.muon.steps", AD_KEY_COUNT, .offset = AT(optimizer.muon.steps), .least = 1, .most = 99, .fallback = "5",
+     .help = "steps of the iteration"},
+    {"optimizer.muon.epsilon", AD_KEY_NUMBER, .offset = AT(optimizer.muon.epsilon), .least = 0, .most = 1,
+     .open_least = 1, .fallback = "1e-7", .help = "the least norm by which a matrix is divided before the iteration"},
+    {"optimizer.muon.adjust_lr", AD_KEY_BOOLEAN, .offset = AT(optimizer.muon.rate), .words = muon_rates,
+     .fallback = "original",
+     .help = "factor of the rate of a matrix: original sqrt(max(1, out / in)), match_rms_adamw 0.2 sqrt(max(in, out)), "
+             "spectral_unclamped sqrt(out / in)"},
+    {"optimizer.muon.dtype", AD_KEY_DTYPE, .offset = AT(optimizer.muon.dtype), .word = "auto", .fallback = "auto",
+     .dtypes = ACTIVATIONS,
+     .help = "dtype of the iteration: auto (that in which the parameter is updated), f32, f64 or, as PyTorch, bf16"},
+    {"optimizer.muon.way", AD_KEY_BOOLEAN, .offset = AT(optimizer.muon.way), .words = muon_ways, .fallback = "cheapest",
+     .help = "which ranks orthogonalise a matrix that several store, which changes no bit: gathered (all), dealt (one "
+             "each), dealt_to_replicas (replicas share the work too) or the cheapest"},
+    {"optimizer.muon.blockwise", AD_KEY_BOOLEAN, .offset = AT(optimizer.muon.blockwise), .fallback = "false",
+     .help = "each rank orthogonalises the block of a matrix that it stores: no rank needs the others' blocks, but the "
+             "updates depend on how matrices are sharded"},
 
     {"groups", AD_KEY_GROUPS, .offset = AT(groups), .second = AT(group_count), .fallback = "",
      .help =

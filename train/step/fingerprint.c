@@ -139,6 +139,7 @@ static int is_free(const char *key) {
                                          "train.microbatches",
                                          "train.sync",
                                          "precision.loss_scale",
+                                         "optimizer.muon.way",
                                          "target.steps",
                                          "target.global_batch",
                                          "target.lr",

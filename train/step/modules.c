@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "module/module.h"
+#include "products/gemm.h"
 #include "program/program.h"
 #include "recipe/groups.h"
 #include "recipe/leaves.h"
@@ -24,20 +25,21 @@ static int reuses_buckets(const ad_recipe *recipe) {
 /* Returns the options of every module, without the groups of its parameters. */
 static ad_module_options module_options(ad_run *run, const ad_optimizer_options *groups) {
   const ad_recipe *recipe = run->recipe;
-  return (ad_module_options){
-      .size = sizeof(ad_module_options),
-      .compute = ad_run_compute_dtype(run),
-      .releases = recipe->shard.zero == 3,
-      .prefetch = (int)recipe->shard.prefetch,
-      .seed = (uint64_t)recipe->train.seed,
-      .reducer = {.size = sizeof(ad_reducer_options),
-                  .bucket_bytes = (size_t)(recipe->shard.bucket_mib * 1024 * 1024),
-                  .reuses = reuses_buckets(recipe),
-                  .window = (size_t)recipe->shard.window,
-                  .trace = ad_trace_bucket,
-                  .trace_context = &run->trace},
-      .optimizer = {
-          .size = sizeof(ad_optimizer_setup), .groups = groups, .group_count = ad_recipe_group_count(recipe)}};
+  return (ad_module_options){.size = sizeof(ad_module_options),
+                             .compute = ad_run_compute_dtype(run),
+                             .releases = recipe->shard.zero == 3,
+                             .prefetch = (int)recipe->shard.prefetch,
+                             .seed = (uint64_t)recipe->train.seed,
+                             .reducer = {.size = sizeof(ad_reducer_options),
+                                         .bucket_bytes = (size_t)(recipe->shard.bucket_mib * 1024 * 1024),
+                                         .reuses = reuses_buckets(recipe),
+                                         .window = (size_t)recipe->shard.window,
+                                         .trace = ad_trace_bucket,
+                                         .trace_context = &run->trace},
+                             .optimizer = {.size = sizeof(ad_optimizer_setup),
+                                           .groups = groups,
+                                           .group_count = ad_recipe_group_count(recipe),
+                                           .product = {.multiply = ad_gemm_multiply}}};
 }
 
 /* For a run with leaves: fills `of`, and the list *sync with how far the gradients of each round are reduced, and sets
@@ -66,24 +68,33 @@ static ad_status list_groups(const ad_run *run, size_t module, size_t **out) {
   return AD_OK;
 }
 
+/* Creates a module on a rank of its mesh. */
+static ad_status create_here(ad_run *run, size_t i, ad_module_options options) {
+  const ad_module_spec *spec = ad_program_module(run->program, i);
+  char prefix[AD_PROGRAM_NAME_SIZE], files[AD_PARAM_NAME_SIZE];
+  snprintf(prefix, sizeof prefix, "%s.", spec->name);
+  snprintf(files, sizeof files, "stage%zu.", i);
+  options.reducer.prefix = ad_program_names_modules(run->program) ? prefix : NULL;
+  options.reducer.files = ad_program_stage_count(run->program) > 1 ? files : NULL;
+  AD_TRY(ad_module_create(run->comm, spec, &options, &run->modules.here[i]));
+  run->modules.parameters[i] = ad_module_parameters(run->modules.here[i]);
+  return AD_OK;
+}
+
+/* Creates a module, or, on a rank that its mesh does not have, what is known about it there. */
 static ad_status create_module(ad_run *run, size_t i, const ad_module_options *options) {
   const ad_module_spec *spec = ad_program_module(run->program, i);
   ad_module_options own = *options;
-  char prefix[AD_PROGRAM_NAME_SIZE], files[AD_PARAM_NAME_SIZE];
   size_t *group_of;
-  if (!ad_mesh_has_rank(spec->mesh, ad_comm_rank(run->comm)))
-    return run->options.plans ? AD_OK : ad_absent_create(run->comm, spec, options, &run->modules.absent[i]);
-  snprintf(prefix, sizeof prefix, "%s.", spec->name);
-  snprintf(files, sizeof files, "stage%zu.", i);
-  own.reducer.prefix = ad_program_names_modules(run->program) ? prefix : NULL;
-  own.reducer.files = ad_program_stage_count(run->program) > 1 ? files : NULL;
   AD_TRY(list_groups(run, i, &group_of));
   own.optimizer.group_of = group_of;
-  ad_status status = ad_module_create(run->comm, spec, &own, &run->modules.here[i]);
+  ad_status status = AD_OK;
+  if (ad_mesh_has_rank(spec->mesh, ad_comm_rank(run->comm)))
+    status = create_here(run, i, own);
+  else if (!run->options.plans)
+    status = ad_absent_create(run->comm, spec, &own, &run->modules.absent[i]);
   ad_release(group_of);
-  if (status) return status;
-  run->modules.parameters[i] = ad_module_parameters(run->modules.here[i]);
-  return AD_OK;
+  return status;
 }
 
 static ad_status create_modules(ad_run *run, const ad_module_options *options) {
@@ -103,7 +114,7 @@ static ad_status create_modules(ad_run *run, const ad_module_options *options) {
 ad_status ad_run_modules_create(ad_run *run) {
   size_t count = ad_program_module_count(run->program);
   ad_optimizer_options groups[AD_GROUPS_MAX];
-  ad_recipe_optimizers(run->recipe, groups);
+  ad_recipe_optimizers(run->recipe, run->options.dtype, groups);
   ad_module_options options = module_options(run, groups);
   ad_leaf_options leaves;
   ad_sync *sync;

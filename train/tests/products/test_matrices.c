@@ -6,6 +6,8 @@
 #include <string.h>
 #include <cmocka.h>
 #include "addend/products.h"
+#include "kernels/kernels.h"
+#include "products/gemm.h"
 #include "says.h"
 
 #define must(call)                                        \
@@ -116,8 +118,68 @@ static void what_is_no_product_is_refused(void **state) {
   assert_int_equal(ad_multiply_matrices(NULL), AD_INVALID);
 }
 
+/* ---- products for optimizers ---- */
+
+/* Whole numbers that bf16 has, so that each sum of few of them is exact in f32. */
+static float whole(int64_t i, int64_t j) { return (float)((i * 7 + j * 3) % 5 - 2); }
+
+static void fill_bf16(uint16_t *out, int64_t rows, int64_t cols, int transposed) {
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < cols; j++) {
+      float value = whole(i, j);
+      ad_cast(&out[transposed ? j * rows + i : i * cols + j], AD_BF16, &value, AD_F32, 1);
+    }
+}
+
+/* One element of factor * a b, plus 1 if `adds`, rounded once. */
+static float expected_bf16(int64_t i, int64_t j, int64_t k, double factor, int adds) {
+  double sum = 0;
+  uint16_t narrow;
+  for (int64_t l = 0; l < k; l++) sum += (double)whole(i, l) * (double)whole(l, j);
+  float wide = (float)(factor * sum + (adds ? 1 : 0));
+  ad_cast(&narrow, AD_BF16, &wide, AD_F32, 1);
+  ad_cast(&wide, AD_F32, &narrow, AD_BF16, 1);
+  return wide;
+}
+
+/* Products with a bf16 result, computed in several blocks of rows: each is rounded once, after it was added. */
+static void products_of_bf16_are_rounded_once(void **state) {
+  enum { ROWS = 700, COLS = 600, TERMS = 9, APART_ROWS = COLS + 3 };
+  static uint16_t a16[ROWS * TERMS], b16[TERMS * COLS], out[ROWS * APART_ROWS];
+  const float one = 1;
+  for (int kind = 0; kind < 8; kind++) {
+    int a_turned = kind & 1, b_turned = kind >> 1 & 1, adds = kind >> 2;
+    fill_bf16(a16, ROWS, TERMS, a_turned);
+    fill_bf16(b16, TERMS, COLS, b_turned);
+    for (size_t i = 0; i < sizeof out / sizeof *out; i++) ad_cast(&out[i], AD_BF16, &one, AD_F32, 1);
+    must(ad_gemm_multiply(NULL, AD_BF16, ROWS, COLS, TERMS, -1.5, a16, a_turned ? ROWS : TERMS, a_turned, b16,
+                          b_turned ? TERMS : COLS, b_turned, adds, out, APART_ROWS));
+    for (int64_t i = 0; i < ROWS; i++)
+      for (int64_t j = 0; j < APART_ROWS; j++) {
+        float found;
+        ad_cast(&found, AD_F32, &out[i * APART_ROWS + j], AD_BF16, 1);
+        assert_true(found == (j < COLS ? expected_bf16(i, j, TERMS, -1.5, adds) : 1));
+      }
+  }
+}
+
+static void products_for_optimizers_are_those_of_training(void **state) {
+  for (int transposes = 0; transposes < 4; transposes++) {
+    double out[M * STRIDE], same[M * STRIDE];
+    ad_matrix_product p = product_of(transposes & 1, transposes >> 1, same);
+    p.factor = 0.5;
+    must(ad_multiply_matrices(&p));
+    must(ad_gemm_multiply(NULL, AD_F64, M, N, K, 0.5, p.a.data, STRIDE, p.a.transposed, p.b.data, STRIDE,
+                          p.b.transposed, 0, out, STRIDE));
+    for (int i = 0; i < M; i++) assert_memory_equal(out + i * STRIDE, same + i * STRIDE, N * sizeof *out);
+  }
+  must(ad_gemm_multiply(NULL, AD_BF16, 0, 3, 1, 1, NULL, 1, 0, NULL, 3, 0, 0, NULL, 3));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(products_of_bf16_are_rounded_once),
+      cmocka_unit_test(products_for_optimizers_are_those_of_training),
       cmocka_unit_test(products_are_what_is_asked_for),
       cmocka_unit_test(products_of_f32_are_f32),
       cmocka_unit_test(without_terms_there_are_zeros),

@@ -46,7 +46,7 @@ static void a_group_has_its_own_numbers_and_else_those_of_the_recipe(void **stat
                       "train.beta1=0", "optimizer.momentum=0.5", "optimizer.nesterov=true");
   ad_optimizer_options options[AD_GROUPS_MAX];
   double rates[AD_GROUPS_MAX];
-  ad_recipe_optimizers(r, options);
+  ad_recipe_optimizers(r, 0, options);
   for (size_t g = 0; g < 5; g++) {
     assert_int_equal(options[g].kind, g == 3 ? AD_SGD : AD_ADAMW);
     assert_true(options[g].beta1 == (g == 3 ? 0 : AD_BETA_ZERO));
@@ -60,6 +60,24 @@ static void a_group_has_its_own_numbers_and_else_those_of_the_recipe(void **stat
   assert_true(rates[0] == 0.5e-3 && rates[1] == 0.5e-3 && rates[2] == 0 && rates[3] == 0.125);
   assert_int_equal(ad_recipe_rates(r, 9, rates), AD_OK);
   assert_true(rates[0] == 0.5e-3 && rates[2] == 0 && rates[3] == 0.125 && rates[4] == 0.5e-3);
+  ad_recipe_destroy(r);
+}
+
+/* Muon's options, too, are exact where a recipe writes 0, and its dtype is lifted with those of the parameters. */
+static void muon_has_the_numbers_of_its_keys(void **state) {
+  ad_recipe *r = READ(GROUPS("- {match: \"*.mlp.*\", kind: muon, decay: 0}\n"),
+                      "optimizer.muon={momentum: 0, nesterov: false, a: 1.5, b: 0, c: 0, dtype: bf16, steps: 7}");
+  ad_optimizer_options options[AD_GROUPS_MAX];
+  ad_recipe_optimizers(r, 0, options);
+  const ad_muon_options *muon = &options[1].muon;
+  assert_int_equal(options[1].kind, AD_MUON);
+  assert_true(muon->momentum == AD_BETA_ZERO && muon->nesterov == AD_NO && muon->a == 1.5);
+  assert_true(muon->b == AD_NEARLY_ZERO && muon->c == AD_NEARLY_ZERO && muon->steps == 7 && muon->epsilon == 1e-7);
+  assert_int_equal(muon->dtype, AD_BF16);
+  assert_true(options[1].weight_decay == 0 && options[1].decays_all);
+  assert_true(options[0].kind == AD_ADAMW && options[0].muon.steps == 0 && !options[0].muon.dtype);
+  ad_recipe_optimizers(r, AD_F64, options);
+  assert_int_equal(options[1].muon.dtype, 0);
   ad_recipe_destroy(r);
 }
 
@@ -78,7 +96,7 @@ static void without_groups_there_is_one(void **state) {
   assert_int_equal(ad_recipe_group_count(r), 1);
   assert_int_equal(ad_recipe_group_of(r, "blocks.0.attn.wq"), 0);
   assert_false(ad_recipe_freezes(r, "blocks.0.attn.wq"));
-  ad_recipe_optimizers(r, options);
+  ad_recipe_optimizers(r, 0, options);
   assert_true(options[0].kind == AD_ADAMW && options[0].weight_decay == 0.1 && !options[0].decays_all);
   ad_recipe_destroy(r);
 }
@@ -181,6 +199,20 @@ static void a_pattern_that_no_parameter_needs_is_a_mistake(void **state) {
               "- {match: \"*\", lr: 2}\n- {match: \"*.wq\", frozen: true}\n"));
 }
 
+/* Muon updates no embedding, no norm and no bias, and nothing else takes its place without a word. */
+static void muon_is_given_matrices_of_hidden_layers_alone(void **state) {
+  SET_SAYS(
+      ("--set optimizer.kind", "muon", "embedding.weight", "blocks.0.norm.attn", "4", "\"embedding.weight\"", "*norm*"),
+      GOOD, "optimizer.kind=muon");
+  SAYS(("r.yaml:7: groups[1].kind", "muon", "final.norm.weight"),
+       GROUPS("- {match: \"blocks*\", lr: 1}\n- {match: \"final*\", kind: muon}\n"));
+  SET_SAYS(("--set optimizer.kind", "muon", "final.norm.weight"),
+           GROUPS("- {match: \"blocks.*norm*\", kind: sgd}\n- {match: \"embedding.*\", frozen: true}\n"),
+           "optimizer.kind=muon");
+  ad_recipe_destroy(READ(GROUPS("- {match: \"*norm*\", kind: sgd}\n- {match: \"embedding.*\", frozen: true}\n"),
+                         "optimizer.kind=muon"));
+}
+
 static void something_must_learn(void **state) {
   SAYS(("r.yaml:5: groups"), GROUPS("- {match: \"*\", frozen: true}\n"));
   SAYS(("r.yaml:5: groups"), GROUPS("- {match: \"blocks.*\", frozen: true}\n- {match: \"*[ew]*\", frozen: true}\n"));
@@ -217,6 +249,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_parameter_is_in_the_first_group_that_matches),
       cmocka_unit_test(a_group_has_its_own_numbers_and_else_those_of_the_recipe),
+      cmocka_unit_test(muon_has_the_numbers_of_its_keys),
       cmocka_unit_test(a_group_may_learn_where_the_others_do_not),
       cmocka_unit_test(without_groups_there_is_one),
       cmocka_unit_test(frozen_parameters_are_those_whose_first_group_is_frozen),
@@ -224,6 +257,7 @@ int main(void) {
       cmocka_unit_test(groups_are_printed_as_they_are_given),
       cmocka_unit_test(each_mistake_is_reported_where_it_is),
       cmocka_unit_test(a_pattern_that_no_parameter_needs_is_a_mistake),
+      cmocka_unit_test(muon_is_given_matrices_of_hidden_layers_alone),
       cmocka_unit_test(something_must_learn),
       cmocka_unit_test(there_is_a_most_of_groups),
       cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),

@@ -212,6 +212,8 @@ static void the_keys_of_a_program_are_among_those_of_every_recipe(void **state) 
       "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
       "  weight_decay: 0\n  seed: 1\n  sync: [all]\n  balance: 1\n"
       "optimizer:\n  kind: adamw\n  momentum: 0\n  nesterov: false\n"
+      "  muon:\n    momentum: 0.95\n    nesterov: true\n    a: 3.4445\n    b: -4.775\n    c: 2.0315\n    steps: 5\n"
+      "    epsilon: 1e-07\n    adjust_lr: original\n    dtype: auto\n    way: cheapest\n    blockwise: false\n"
       "groups: []\n"
       "evaluate:\n  samples: 256\n  every: 0\n"
       "checkpoint:\n  every: 0\n  keep: 2\n");
@@ -522,14 +524,14 @@ static void a_number_has_its_range_in_every_kind(void **state) {
        "model.encoder_heads importance.d_model importance.heads sites[].components "},
       {"(1, 1000000000000]", " model.rotary_base "},
       {"[0, 1048576]", " model.kv_heads model.head_dim evaluate.samples evaluate.lines "},
-      {"(0, 1]", " model.norm_epsilon train.epsilon losses.sparsity.epsilon ascent.eps "},
+      {"(0, 1]", " model.norm_epsilon train.epsilon losses.sparsity.epsilon ascent.eps optimizer.muon.epsilon "},
       {"(0, 1000000000000]", " model.rotary_scaling "},
       {"[1, 16777216]", " model.vocabulary data.seq train.global_batch target.global_batch "},
       {"[0, 4194304]", " model.d_hidden model.shared_experts "},
       {"[0, 1]",
        " data.valid train.final_lr_fraction model.balance_rate data.noise "
        "losses.sparsity.anneal_from losses.sparsity.anneal_to ascent.lr "},
-      {"[0, 1)", " data.validation train.beta1 train.beta2 optimizer.momentum "},
+      {"[0, 1)", " data.validation train.beta1 train.beta2 optimizer.momentum optimizer.muon.momentum "},
       {"[-24, 24]", " precision.loss_scale "},
       {"[0, 3]", " shard.zero "},
       {"(0, 65536]", " shard.bucket_mib "},
@@ -544,6 +546,8 @@ static void a_number_has_its_range_in_every_kind(void **state) {
       {"[0, 1000]", " train.weight_decay target.weight_decay ascent.steps "},
       {"[0, 9007199254740992]", " train.seed "},
       {"[1, 50]", " checkpoint.keep "},
+      {"[1, 99]", " optimizer.muon.steps "},
+      {"[-100, 100]", " optimizer.muon.a optimizer.muon.b optimizer.muon.c "},
       {"[1, 4194304]", " model.expert_hidden "},
       {"(0, 1000000000]", " model.capacity "},
       {"[1, 65536]", " data.width "},
@@ -562,7 +566,7 @@ static void a_number_has_its_range_in_every_kind(void **state) {
       const ad_key *key = &schema.entries[i].key;
       char range[64], word[64];
       size_t at = 0;
-      if (key->kind != AD_KEY_INTEGER && key->kind != AD_KEY_NUMBER) continue;
+      if (key->kind != AD_KEY_INTEGER && key->kind != AD_KEY_NUMBER && key->kind != AD_KEY_COUNT) continue;
       print_range(key, range, sizeof range);
       snprintf(word, sizeof word, " %s ", key->path);
       while (at < sizeof rows / sizeof *rows && strcmp(rows[at].range, range) != 0) at++;

@@ -28,6 +28,9 @@
 #define MESH "mesh: \"dp_replicate=2 dp_shard=2\"\n"
 #define TRAIN "train: {global_batch: 6, steps: 10, lr: 1e-3}\n"
 #define GOOD MODEL DATA MESH TRAIN /* lines 1 to 4 */
+#define MUON                  \
+  "optimizer: {kind: muon}\n" \
+  "groups: [{match: \"embedding.*\", kind: adamw}, {match: \"*norm*\", kind: adamw}]\n"
 
 static const ad_gpt_options *gpt_of(const ad_recipe *recipe) { return recipe->options; }
 
@@ -225,23 +228,61 @@ static void an_optimizer_has_its_own_options(void **state) {
   SET_SAYS(("--set optimizer.momentum"), GOOD, "optimizer.kind=sgd", "optimizer.momentum=1", "optimizer.nesterov=true");
 }
 
-/* Every option of every optimizer before Muon, which recipes do not have, has a key, and every one has its word. Only
- * decays_all has none: the decay of a group sets it. */
+static void muon_has_its_own_options(void **state) {
+  ad_recipe *r = READ(GOOD MUON, NULL);
+  const ad_muon_options *muon = &r->optimizer.muon;
+  assert_int_equal(r->optimizer.kind, AD_MUON);
+  assert_true(muon->momentum == 0.95 && muon->nesterov == 1 && muon->a == 3.4445 && muon->b == -4.775);
+  assert_true(muon->c == 2.0315 && muon->steps == 5 && muon->epsilon == 1e-7 && muon->rate == AD_MUON_ORIGINAL);
+  assert_true(!muon->dtype && muon->way == AD_WAY_CHEAPEST && !muon->blockwise);
+  ad_recipe_destroy(r);
+  r = READ(GOOD MUON,
+           "optimizer.muon={momentum: 0.5, nesterov: false, a: 1.5, b: -0.5, c: 0.25, steps: 99, epsilon: 1e-3, "
+           "adjust_lr: match_rms_adamw, dtype: bf16, way: dealt, blockwise: true}");
+  muon = &r->optimizer.muon;
+  assert_true(muon->momentum == 0.5 && muon->nesterov == 0 && muon->a == 1.5 && muon->b == -0.5 && muon->c == 0.25);
+  assert_true(muon->steps == 99 && muon->epsilon == 1e-3 && muon->rate == AD_MUON_MATCH_RMS_ADAMW);
+  assert_true(muon->dtype == AD_BF16 && muon->way == AD_WAY_DEALT && muon->blockwise == 1);
+  ad_recipe_destroy(r);
+  SET_SAYS(("--set optimizer.muon.momentum", "--set optimizer.muon.steps", "1", "0", "--set optimizer.muon.epsilon",
+            "--set optimizer.muon.adjust_lr", "--set optimizer.muon.dtype", "f32", "--set optimizer.muon.way"),
+           GOOD MUON, "optimizer.muon.momentum=1", "optimizer.muon.steps=0", "optimizer.muon.epsilon=0",
+           "optimizer.muon.adjust_lr=rms", "optimizer.muon.dtype=f16", "optimizer.muon.way=any");
+  SET_SAYS(("--set optimizer.muon.steps", "99", "100", "--set optimizer.muon.stepz", "optimizer.muon.steps"), GOOD MUON,
+           "optimizer.muon.steps=100", "optimizer.muon.stepz=3");
+  SET_SAYS(("--set optimizer.muon.steps"), GOOD MUON, "optimizer.muon.steps=2.5");
+  SET_SAYS(("--set optimizer.muon.steps", "adamw", "muon"), GOOD, "optimizer.muon.steps=4");
+  SET_SAYS(("--set optimizer.muon.b", "optimizer.kind", "muon"), GOOD, "groups=[{match: \"*norm*\", lr: 1}]",
+           "optimizer.muon.b=0");
+  SET_SAYS(("--set optimizer.momentum", "sgd"), GOOD MUON, "optimizer.momentum=0.5");
+  SET_SAYS(("--set optimizer.muon.blockwise", "train.leaves"), GOOD MUON, "optimizer.muon.blockwise=true",
+           "train.leaves=6");
+}
+
+/* The name of the key of an option: of options in a struct of their own the last part. */
+static const char *key_of(const char *option) {
+  const char *dot = strrchr(option, '.');
+  if (!strcmp(option, "muon.rate")) return "adjust_lr";
+  return dot ? dot + 1 : option;
+}
+
+/* Every option of every optimizer has a key, and every optimizer has its word. decays_all is set where a group has a
+ * decay of its own. */
 static void every_optimizer_can_be_written_in_a_recipe(void **state) {
   ad_schema schema;
   assert_int_equal(ad_schema_create(NULL, &schema), AD_OK);
   const ad_key *kind = &ad_schema_find(&schema, "optimizer.kind")->key;
   size_t words = 0;
   while (kind->words[words]) words++;
-  assert_int_equal(words, AD_MUON);
-  for (int k = 0; k < AD_MUON; k++) {
+  assert_int_equal(words, AD_OPTIMIZER_COUNT);
+  for (int k = 0; k < AD_OPTIMIZER_COUNT; k++) {
     const ad_optimizer_record *record = ad_optimizer_record_of((ad_optimizer_kind)k);
     for (const ad_option_record *option = record->options; option->name; option++) {
       int found = option->offset == offsetof(ad_optimizer_options, decays_all);
       for (size_t i = 0; i < schema.count; i++)
         found += schema.entries[i].home == AD_HOME_RECIPE &&
                  schema.entries[i].key.offset == offsetof(ad_recipe, optimizer) + option->offset &&
-                 !strcmp(ad_key_name(&schema.entries[i].key), option->name);
+                 !strcmp(ad_key_name(&schema.entries[i].key), key_of(option->name));
       if (found != 1) fail_msg("%s of %s has %d keys", option->name, record->name, found);
     }
   }
@@ -431,6 +472,14 @@ static void a_pattern_that_matches_nothing_is_a_mistake(void **state) {
   const char *set = "precision.overrides={\"*.nrom.*\": {param: f64}}";
   assert_int_equal(ad_recipe_parse(GOOD, "r.yaml", &set, 1, &recipe), AD_INVALID);
   assert_says("precision.overrides");
+}
+
+static void a_pattern_that_is_never_the_first_is_a_mistake(void **state) {
+  SAYS(("r.yaml:8: precision.overrides", "blocks.1.*", "blocks.*"),
+       GOOD "precision:\n overrides:\n  \"blocks.*\": {param: f64}\n  \"blocks.1.*\": {reduce: f64}\n");
+  SET_SAYS(("--set precision.overrides", "blocks.*", "blocks.1.*"), GOOD,
+           "precision.overrides={\"blocks.0.*\": {param: f64}, \"blocks.1.*\": {}, \"blocks.*\": {reduce: f64}}");
+  ad_recipe_destroy(READ(GOOD, "precision.overrides={\"blocks.0.*\": {param: f64}, \"blocks.*\": {param: f64}}"));
 }
 
 static void what_this_version_cannot_do_is_reported(void **state) {
@@ -746,6 +795,9 @@ static void every_key_is_printed(void **state) {
       "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
       "  weight_decay: 0\n  seed: 1\n  sync: [all]\n"
       "optimizer:\n  kind: adamw\n  momentum: 0\n  nesterov: false\n"
+      "  muon:\n    momentum: 0.95\n    nesterov: true\n    a: 3.4445\n    b: -4.775\n    c: 2.0315\n    steps: 5\n"
+      "    epsilon: 1e-07\n    adjust_lr: original\n    dtype: auto\n    way: cheapest\n    blockwise: false\n"
+      "groups: []\n"
       "evaluate:\n  samples: 256\n  every: 0\n  prompts: []\n  prompt_tokens: 40\n"
       "checkpoint:\n  every: 0\n  keep: 2\n");
   free(text);
@@ -760,9 +812,9 @@ static void the_decimal_point_is_a_point_in_every_locale(void **state) {
 
 /* ---- what recipes give: precision policies, worlds, overrides ---- */
 
-static void a_policy_is_precision_with_the_overrides_that_match(void **state) {
+static void a_policy_is_precision_with_the_first_override_that_matches(void **state) {
   ad_recipe *r =
-      READ(GOOD, "precision.overrides={\"blocks.*\": {param: f64}, \"blocks.1.*\": {grad: f32, reduce: f64}}");
+      READ(GOOD, "precision.overrides={\"blocks.1.*\": {grad: f32, reduce: f64}, \"blocks.*\": {param: f64}}");
   ad_precision_policy c;
   assert_int_equal(ad_recipe_precision_policy(r, "embedding.weight", &c), AD_OK);
   assert_int_equal(c.param, AD_F32);
@@ -770,8 +822,9 @@ static void a_policy_is_precision_with_the_overrides_that_match(void **state) {
   assert_int_equal(c.param, AD_F64);
   assert_int_equal(c.grad, AD_F64);
   assert_int_equal(ad_recipe_precision_policy(r, "blocks.1.attn.wq", &c), AD_OK);
-  assert_int_equal(c.param, AD_F64);
+  assert_int_equal(c.param, AD_F32);
   assert_int_equal(c.grad, AD_F32);
+  assert_int_equal(c.reduce, AD_F64);
   assert_int_equal(c.accumulate, AD_F64);
   ad_recipe_destroy(r);
 }
@@ -784,9 +837,34 @@ static void a_raw_gradient_has_the_dtype_of_the_tape(void **state) {
   ad_recipe_destroy(r);
 }
 
-static void overrides_that_contradict_each_other_are_refused(void **state) {
-  SET_SAYS(("--set precision.overrides", "r.yaml", "blocks.1.norm.attn", "f32", "f64"), GOOD,
-           "precision.overrides={\"blocks.*\": {reduce: f64, accumulate: f64}, \"*.1.norm.*\": {accumulate: f32}}");
+static char warned[1024];
+
+static void keep_warning(void *context, ad_log_level level, const char *message) {
+  if (level == AD_LOG_WARNING) snprintf(warned, sizeof warned, "%s", message);
+}
+
+static const char *warning_of(const char *text, const char *set) {
+  *warned = 0;
+  ad_set_log(keep_warning, NULL);
+  ad_recipe *r = NULL;
+  ad_status status = ad_recipe_parse(text, "r.yaml", &set, 1, &r);
+  ad_set_log(NULL, NULL);
+  assert_int_equal(status, AD_OK);
+  ad_recipe_destroy(r);
+  return warned;
+}
+
+/* Where all overrides that match were merged, the norms of blocks would have had both dtypes. */
+static void a_parameter_whose_dtypes_change_because_the_first_override_counts_is_reported(void **state) {
+  assert_text_says(warning_of(GOOD, "precision.overrides={\"blocks.*\": {param: f64}, \"*norm*\": {grad: f32}}"),
+                   "r.yaml", "precision.overrides", "4", "blocks.0.norm.attn", "f64", "f32");
+  assert_string_equal(warning_of(GOOD, "precision.overrides={\"*norm*\": {param: f64}, \"blocks.*\": {param: f64}}"),
+                      "");
+  /* Merged, these would have contradicted each other: earlier versions refused the recipe. */
+  assert_string_equal(warning_of(GOOD,
+                                 "precision.overrides={\"blocks.*\": {reduce: f64, accumulate: f64}, "
+                                 "\"*norm*\": {accumulate: f32}}"),
+                      "");
 }
 
 /* ---- the program that a recipe makes ---- */
@@ -967,6 +1045,7 @@ int main(void) {
       cmocka_unit_test(a_model_that_is_named_in_a_text_is_not_looked_for),
       cmocka_unit_test(the_text_must_be_named),
       cmocka_unit_test(an_optimizer_has_its_own_options),
+      cmocka_unit_test(muon_has_its_own_options),
       cmocka_unit_test(every_optimizer_can_be_written_in_a_recipe),
       cmocka_unit_test(a_number_is_taken_up_to_its_bounds),
       cmocka_unit_test(prompts_are_taken_up_to_their_bounds),
@@ -979,6 +1058,7 @@ int main(void) {
       cmocka_unit_test(every_policy_that_means_something_is_taken),
       cmocka_unit_test(overrides_are_checked),
       cmocka_unit_test(a_pattern_that_matches_nothing_is_a_mistake),
+      cmocka_unit_test(a_pattern_that_is_never_the_first_is_a_mistake),
       cmocka_unit_test(what_this_version_cannot_do_is_reported),
       cmocka_unit_test(a_schedule_follows_from_the_stages_unless_it_is_named),
       cmocka_unit_test(a_pipeline_has_a_most_of_stages),
@@ -1006,8 +1086,8 @@ int main(void) {
       cmocka_unit_test(what_is_given_is_held_against_its_default),
       cmocka_unit_test(the_decimal_point_is_a_point_in_every_locale),
       cmocka_unit_test(a_raw_gradient_has_the_dtype_of_the_tape),
-      cmocka_unit_test(overrides_that_contradict_each_other_are_refused),
-      cmocka_unit_test(a_policy_is_precision_with_the_overrides_that_match),
+      cmocka_unit_test(a_policy_is_precision_with_the_first_override_that_matches),
+      cmocka_unit_test(a_parameter_whose_dtypes_change_because_the_first_override_counts_is_reported),
       cmocka_unit_test(the_program_is_made_as_the_recipe_says),
       cmocka_unit_test(a_recipe_of_any_size_is_read_without_the_memory_that_it_would_take),
       cmocka_unit_test(a_dtype_that_is_asked_for_is_in_every_policy),
