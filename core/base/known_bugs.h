@@ -62,15 +62,7 @@
   X(TP_MATRICES, "no matrix that is updated as a whole is sharded over tp or etp")                        \
   X(FUSED, "no parameter that is updated as whole matrices is several of them beside each other")         \
   X(FROZEN, "no parameter is frozen (groups)")                                                            \
-  X(FULL_FORMULAS, "formulas are sharded (tp, cp, ep), and each sharding rounds differently")             \
-  X(UNDECAYED, "every parameter decays that an optimizer with weight decay updates")                      \
-  X(STEP_NUMBER, "no optimizer uses the number of the step (adamw)")                                      \
-  X(GROUP_RATES, "no two groups of parameters have different rates (groups)")                             \
-  X(MATRICES, "no optimizer works on whole matrices (optimizer.kind: muon)")                              \
-  X(NESTEROV, "no optimizer of whole matrices has a nesterov momentum")                                   \
-  X(SHARDED_MATRICES, "no rank stores a part of a matrix that an optimizer works on as a whole")          \
-  X(TP_MATRICES, "tp shards no matrix that an optimizer works on as a whole")                             \
-  X(FUSED_MATRICES, "no parameter has several matrices fused in one")
+  X(FULL_FORMULAS, "formulas are sharded (tp, cp, ep), and each sharding rounds differently")
 typedef enum ad_need_number {
 #define AD_NEED_NUMBER(code, sentence) AD_NEED_NUMBER_##code,
   AD_NEED_LIST(AD_NEED_NUMBER)

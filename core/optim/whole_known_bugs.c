@@ -360,11 +360,10 @@ void ad_bug_result_of_another_matrix(void *context, void *passing) {
 
 /* Known bug: the direction is the average of gradients itself. */
 void ad_bug_not_nesterov(void *context, void *passing) {
-  enum { GROUPS = 32 };
+  enum { GROUPS = 64 };
   static ad_optimizer_options options[GROUPS];
   ad_updating *updating = passing;
   if (!updating->record->whole || updating->group >= GROUPS) return;
-  if (!updating->numbers.options->muon.nesterov || !updating->numbers.options->muon.momentum) return;
   options[updating->group] = *updating->numbers.options;
   options[updating->group].muon.nesterov = 0;
   updating->numbers.options = &options[updating->group];
