@@ -5,6 +5,7 @@
 #include "comm/dry.h"
 #include "module/module.h"
 #include "optim/record.h"
+#include "optim/whole.h"
 #include "plan/plan.h"
 #include "plan/repairs.h"
 #include "products/gemm_ways.h"
@@ -72,13 +73,13 @@ static size_t runtime_bytes(const ad_run *run) {
 }
 
 /* The names of the kinds of memory in the plan's document, in the order of its columns. */
-const char *const ad_plan_parts[AD_PLAN_PARTS] = {"params",    "gathered",    "buckets",           "grads",
-                                                  "optimizer", "activations", "checkpoint",        "runtime",
-                                                  "prompts",   "peak",        "activations_worst", "peak_worst"};
+const char *const ad_plan_parts[AD_PLAN_PARTS] = {"params", "gathered",          "buckets",    "grads",   "optimizer",
+                                                  "update", "activations",       "checkpoint", "runtime", "prompts",
+                                                  "peak",   "activations_worst", "peak_worst"};
 
 size_t ad_plan_peak(const ad_plan_memory *memory) {
-  return memory->params + memory->gathered + memory->grads + memory->optimizer + memory->buckets + memory->activations +
-         memory->checkpoint + memory->runtime + memory->prompts;
+  return memory->params + memory->gathered + memory->grads + memory->optimizer + memory->update + memory->buckets +
+         memory->activations + memory->checkpoint + memory->runtime + memory->prompts;
 }
 
 size_t ad_plan_peak_worst(const ad_plan_memory *memory) {
@@ -192,7 +193,10 @@ static void add_module(ad_module *module, ad_plan_memory *to) {
   to->grads += sums;
   to->buckets += ad_reducer_bytes(reducer) - sums;
   add_leaf_sums(reducer, to);
-  if (ad_module_optimizer(module)) to->optimizer += ad_optimizer_bytes(ad_module_optimizer(module));
+  const ad_optimizer *optimizer = ad_module_optimizer(module);
+  const ad_whole *whole = optimizer ? ad_optimizer_whole(optimizer) : NULL;
+  if (optimizer) to->optimizer += ad_optimizer_bytes(optimizer);
+  if (whole) to->update += ad_whole_bytes(whole);
   for (size_t i = 0; i < ad_module_state_count(module); i++) to->params += ad_array_bytes(ad_module_state(module, i));
 }
 

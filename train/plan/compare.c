@@ -49,11 +49,6 @@ static json_t *move_of(const char *what, const json_t *step, json_int_t bytes) {
                    "bytes", bytes);
 }
 
-/* Returns what a collective carries: an all_gather carries parameters, every other collective carries gradients. */
-static const char *carried_by(const json_t *step) {
-  return strcmp(ad_text_of(step, "op"), "all_gather") ? "gradients" : "parameters";
-}
-
 /* Returns the bytes that a bridge moves in a step, forward and backward together. */
 static json_int_t sent_over(const json_t *bridge) {
   static const char *const ways[] = {"forward", "backward"};
@@ -93,11 +88,11 @@ static json_t *moves_of(const json_t *plan) {
   size_t i;
   json_array_foreach(json_object_get(plan, "collectives"), i, step) {
     if (sums_leaves(plan, step)) continue;
-    add_move(moves, move_of(carried_by(step), step,
+    add_move(moves, move_of(ad_plan_carried_by(step), step,
                             mean_of(plan, step, ad_integer_of(step, "bytes") * ad_integer_of(step, "times"))));
   }
   json_array_foreach(leaf_reductions(plan), i, step)
-      add_move(moves, move_of(carried_by(step), step, ad_integer_of(step, "bytes")));
+      add_move(moves, move_of(ad_plan_carried_by(step), step, ad_integer_of(step, "bytes")));
   json_array_foreach(json_object_get(plan, "activations"), i, step) {
     json_int_t ranks = ad_integer_of(step, "group_size");
     json_int_t bytes = ad_integer_of(step, "bytes") * ad_integer_of(step, "times") / ranks;

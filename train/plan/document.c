@@ -1,5 +1,6 @@
 /* The plan as a JSON document for users and scripts. memory.c adds the bytes of memory. */
 #include <stdlib.h>
+#include <string.h>
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
@@ -7,16 +8,18 @@
 #include "layout/shown.h"
 #include "module/module.h"
 #include "plan/schedule.h"
+#include "plan/updates.h"
 #include "program/program.h"
+#include "recipe/groups.h"
 #include "recipe/leaves.h"
 #include "reduce/plan.h"
 #include "step/run.h"
 #include "mesh/mesh.h"
 
-/* One collective in a step: a reduction of gradients, or a gather of parameters. */
+/* One collective in a step: a reduction of gradients, a gather of parameters, or a move of matrices for an update. */
 typedef struct ad_planned {
   ad_reduction_plan plan; /* its member `params` is not used */
-  /* when the collective runs: "forward", "backward", "step", "every_microbatch" or "last_microbatch" */
+  /* when the collective runs: "forward", "backward", "step", "update", "every_microbatch" or "last_microbatch" */
   const char *when;
   int64_t times;       /* how often the collective runs in a step */
   size_t first, count; /* the collective's parameters are entries [first, first + count) of ad_collectives' `params` */
@@ -100,6 +103,31 @@ static ad_status list_reductions(ad_run *run, ad_collectives *to) {
   return AD_OK;
 }
 
+/* Lists the moves of a stack of matrices that are updated as a whole: shards travel to the ranks that work on matrices,
+ * and the results travel back. `first` is the index of the module's first parameter. */
+static ad_status list_stack(ad_run *run, size_t module, const ad_stack *stack, size_t number, size_t first,
+                            ad_collectives *to) {
+  size_t *params;
+  ad_planned planned = {.when = "update", .times = stack->rounds};
+  AD_TRY(ad_new(stack->params, &params));
+  ad_plan_stack_params(run, module, stack, params);
+  ad_status status = AD_OK;
+  for (int i = 0; !status && ad_plan_stack_move(run, stack, number, i, &planned.plan); i++)
+    if (ad_move_moves_bytes(planned.plan.move)) status = add_planned(to, planned, params, stack->params, first);
+  ad_release(params);
+  return status;
+}
+
+static ad_status list_updates(ad_run *run, ad_collectives *to) {
+  for (size_t m = 0, first = 0; m < ad_program_module_count(ad_run_program(run)); m++) {
+    size_t count;
+    const ad_stack *stacks = ad_plan_stacks(run, m, &count);
+    for (size_t i = 0; i < count; i++) AD_TRY(list_stack(run, m, &stacks[i], i, first, to));
+    first += ad_program_module(ad_run_program(run), m)->param_count;
+  }
+  return AD_OK;
+}
+
 /* Returns the axes over which a parameter is gathered: those that shard its storage layout but not its compute
  * layout. */
 static ad_axes gathered_axes(const ad_param_spec *spec) {
@@ -159,6 +187,7 @@ static ad_status index_params(size_t count, ad_collectives *to) {
 static ad_status list_collectives(ad_run *run, ad_collectives *to) {
   AD_TRY(list_gathers(run, to, 0));
   AD_TRY(list_reductions(run, to));
+  AD_TRY(list_updates(run, to));
   AD_TRY(list_gathers(run, to, 1));
   return index_params(ad_run_param_count(run), to);
 }
@@ -195,6 +224,11 @@ static json_t *path_document(const ad_param_spec *spec, size_t index, ad_collect
   return path;
 }
 
+const char *ad_plan_carried_by(const json_t *step) {
+  if (!strcmp(ad_text_of(step, "when"), "update")) return "matrices";
+  return strcmp(ad_text_of(step, "op"), "all_gather") ? "gradients" : "parameters";
+}
+
 static json_t *policy_document(const ad_precision_policy *policy) {
   return json_pack("{s:s, s:s, s:s, s:s}", "param", ad_dtype_name(policy->param), "grad",
                    policy->raw ? "raw" : ad_dtype_name(policy->grad), "reduce", ad_dtype_name(policy->reduce),
@@ -218,16 +252,32 @@ static const char *name_of(ad_run *run, size_t index, char *buffer, size_t size)
   return ad_program_param_name(ad_run_program(run), at.module, at.param, buffer, size);
 }
 
+/* Adds what the recipe's groups say about a parameter, if it has any: the pattern of its group, and its optimizer. */
+static void add_group(ad_run *run, size_t index, const char *name, json_t *document) {
+  const ad_recipe *recipe = ad_run_recipe(run);
+  int frozen = ad_run_param_at(run, index).spec->frozen;
+  if (recipe->group_count) {
+    size_t group = ad_recipe_group_of(recipe, name);
+    json_object_set_new(document, "group", group ? json_string(recipe->groups[group - 1].pattern) : json_null());
+    json_object_set_new(document, "optimizer",
+                        frozen ? json_null() : json_string(ad_optimizer_names[ad_recipe_group_kind(recipe, group)]));
+  }
+  if (frozen) json_object_set_new(document, "frozen", json_true());
+}
+
 static json_t *param_document(ad_run *run, size_t index, ad_collectives *collectives) {
   const ad_param_spec *spec = ad_run_param_at(run, index).spec;
   ad_layout gradient = ad_layout_dual(&spec->layout);
   char name[AD_PROGRAM_NAME_SIZE], layout[160], storage[160], dual[160];
-  return json_pack("{s:s, s:I, s:s, s:I, s:s, s:s, s:s, s:O, s:o}", "name", name_of(run, index, name, sizeof name),
-                   "numel", (json_int_t)ad_shape_numel(&spec->shape), "mesh", ad_mesh_text(spec->layout.mesh), "pool",
-                   (json_int_t)collectives->pool, "layout", ad_layout_shown(&spec->layout, layout, sizeof layout),
-                   "storage", ad_layout_shown(&spec->storage, storage, sizeof storage), "gradient_layout",
-                   ad_layout_shown(&gradient, dual, sizeof dual), "precision",
-                   shared_policy(&spec->policy, collectives), "path", path_document(spec, index, collectives));
+  json_t *document =
+      json_pack("{s:s, s:I, s:s, s:I, s:s, s:s, s:s, s:O, s:o}", "name", name_of(run, index, name, sizeof name),
+                "numel", (json_int_t)ad_shape_numel(&spec->shape), "mesh", ad_mesh_text(spec->layout.mesh), "pool",
+                (json_int_t)collectives->pool, "layout", ad_layout_shown(&spec->layout, layout, sizeof layout),
+                "storage", ad_layout_shown(&spec->storage, storage, sizeof storage), "gradient_layout",
+                ad_layout_shown(&gradient, dual, sizeof dual), "precision", shared_policy(&spec->policy, collectives),
+                "path", path_document(spec, index, collectives));
+  add_group(run, index, name, document);
+  return document;
 }
 
 static json_t *collective_document(ad_run *run, const ad_collectives *of, const ad_planned *planned) {
@@ -292,6 +342,7 @@ static ad_status write_plan(const ad_recipe *recipe, const ad_plan_pools *pools,
   AD_TRY(add_pools(pools, document));
   ad_plan_add_gradient_memory(pools, document);
   AD_TRY(ad_plan_add_bridges(pools, document));
+  AD_TRY(ad_plan_add_updates(pools, world, document));
   AD_TRY(ad_plan_add_memory(recipe, world, pools, document));
   return ad_plan_add_leaves(recipe, world, pools, document);
 }

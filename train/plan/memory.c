@@ -8,6 +8,7 @@
 #include "module/module.h"
 #include "plan/pools.h"
 #include "plan/rank_kinds.h"
+#include "plan/updates.h"
 #include "program/program.h"
 #include "recipe/leaves.h"
 #include "step/run.h"
@@ -113,6 +114,7 @@ typedef struct ad_planning {
   const ad_plan_world *world;
   const ad_plan_pools *pools;
   ad_held_list held;
+  int has_updates;       /* 1: some rank updates parameters as whole matrices */
   json_t *ranks, *nodes; /* the lists memory_per_rank and memory_per_node in the document */
 } ad_planning;
 
@@ -161,6 +163,7 @@ static json_t *rank_document(const ad_planning *plan, const ad_plan_memory *memo
       (json_int_t)memory->grads, "optimizer", (json_int_t)memory->optimizer, "buckets", (json_int_t)memory->buckets,
       "activations", (json_int_t)memory->activations, "checkpoint", (json_int_t)memory->checkpoint, "runtime",
       (json_int_t)memory->runtime, "peak", (json_int_t)ad_plan_peak(memory));
+  if (plan->has_updates) json_object_set_new(document, "update", json_integer((json_int_t)memory->update));
   if (plan->recipe->train.leaves) ad_plan_add_leaf_sums(memory, document);
   if (memory->prompts) json_object_set_new(document, "prompts", json_integer((json_int_t)memory->prompts));
   if (!memory->activations_worst) return document;
@@ -320,7 +323,8 @@ static ad_status list_large(const ad_planning *plan) {
 ad_status ad_plan_add_memory(const ad_recipe *recipe, const ad_plan_world *world, const ad_plan_pools *pools,
                              json_t *document) {
   ad_plan_world after = ad_plan_world_after(pools, world);
-  ad_planning plan = {recipe, &after, pools, .ranks = json_array(), .nodes = json_array()};
+  ad_planning plan = {
+      recipe, &after, pools, .has_updates = ad_plan_has_updates(pools), .ranks = json_array(), .nodes = json_array()};
   ad_status status = list_held(pools, recipe->checkpoint.every > 0, &plan.held);
   if (!status) status = world->ranks <= LISTED_MAX ? list_ranks(&plan) : list_large(&plan);
   ad_release(plan.held.list);

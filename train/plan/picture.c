@@ -103,8 +103,7 @@ static ad_status find_kinds(picture *to) {
   const json_t *activations = json_object_get(to->plan, "activations");
   size_t i;
   AD_TRY(ad_new(json_array_size(collectives) + json_array_size(activations) + 1, &to->kinds));
-  json_array_foreach(collectives, i, step)
-      add_kind(to, step, strcmp(ad_text_of(step, "op"), "all_gather") != 0 ? "gradients" : "parameters");
+  json_array_foreach(collectives, i, step) add_kind(to, step, ad_plan_carried_by(step));
   json_array_foreach(activations, i, step)
       add_kind(to, step, is_of_bridge(to->plan, step) ? "of the bridge" : "activations");
   return AD_OK;

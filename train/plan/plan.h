@@ -14,6 +14,7 @@ typedef struct ad_plan_memory {
   size_t buckets;     /* gradient buckets, in which gradients are written and sent */
   size_t grads;       /* sums of gradients outside the buckets: shards, and partial sums between microbatches */
   size_t optimizer;   /* the optimizer's states */
+  size_t update;      /* working memory of updates on whole matrices */
   size_t activations; /* the most that tapes use, with gradients of the backward pass and values from bridges */
   size_t checkpoint;  /* the copy that is written to disk while training continues */
   size_t runtime;     /* the text and the batch, and what a process uses without any of these */
@@ -29,9 +30,9 @@ typedef struct ad_plan_memory {
 } ad_plan_memory;
 /* Returns the sum of all kinds of memory. */
 size_t ad_plan_peak(const ad_plan_memory *memory);
-/* The names, in documents, of the kinds of memory and of their sum. `prompts` is only for recipes with
- * evaluate.prompts, the last two only for mixtures of experts. */
-enum { AD_PLAN_PARTS = 12 };
+/* The names, in documents, of the kinds of memory and of their sum. `update` is only for recipes with updates on whole
+ * matrices, `prompts` for those with evaluate.prompts, the last two for mixtures of experts. */
+enum { AD_PLAN_PARTS = 13 };
 extern const char *const ad_plan_parts[AD_PLAN_PARTS];
 /* Returns the sum of all kinds of memory in the worst case (activations_worst). */
 size_t ad_plan_peak_worst(const ad_plan_memory *memory);
@@ -52,5 +53,7 @@ ad_status ad_plan_act(const ad_recipe *recipe, int64_t rank, const ad_plan_world
 ad_status ad_plan_memory_of(ad_run *run, ad_plan_memory *out) AD_CHECKED;
 /* Makes the document of `addend plan --json`. Release with json_decref. */
 ad_status ad_plan_document(const ad_recipe *recipe, const ad_plan_options *options, json_t **out) AD_CHECKED;
+/* Returns what a collective of the document carries: "parameters", "gradients", or "matrices" of an update. */
+const char *ad_plan_carried_by(const json_t *step);
 
 #endif

@@ -9,6 +9,7 @@
 #include "plan/exchanges.h"
 #include "plan/pools.h"
 #include "plan/schedule.h"
+#include "plan/updates.h"
 
 enum { RANKS_SHOWN = 8 /* at most this many ranks of each pool are shown */, NODES_SHOWN = 8 };
 
@@ -48,18 +49,18 @@ static const char *when_of_gather(const json_t *step, const json_t *next) {
   return is_when(step, "step") ? ", after the update" : is_when(step, "forward") ? ", forward" : ", backward";
 }
 
-/* Prints the collectives that take a parameter from its gradient to its storage layout. */
+/* Prints the collectives that take a parameter from its gradient to its storage layout, without those of updates. */
 static void print_path(FILE *file, const json_t *path) {
   const json_t *step;
-  size_t i;
+  size_t i, printed = 0;
   json_array_foreach(path, i, step) {
-    if (i && is_again(step, json_array_get(path, i - 1))) continue;
+    if (is_when(step, "update") || (i && is_again(step, json_array_get(path, i - 1)))) continue;
     int gathers = is_gather(step);
-    fprintf(file, "%s%s over %s in %s %lld%s", i ? "; " : "", ad_text_of(step, "op"), ad_text_of(step, "axes"),
+    fprintf(file, "%s%s over %s in %s %lld%s", printed++ ? "; " : "", ad_text_of(step, "op"), ad_text_of(step, "axes"),
             gathers ? "unit" : "bucket", ad_integer_of(step, "bucket"),
             gathers ? when_of_gather(step, json_array_get(path, i + 1)) : "");
   }
-  fprintf(file, "%s\n", i ? "" : "nothing");
+  fprintf(file, "%s\n", printed ? "" : "nothing");
 }
 
 /* Makes the mesh of a parameter. Keeps *mesh, the mesh of the previous parameter, if it is the same. */
@@ -378,6 +379,7 @@ static ad_status print_plan(FILE *file, const ad_recipe *recipe, const json_t *p
   AD_TRY(print_bridges(file, plan));
   print_memory(file, plan);
   print_nodes(file, plan);
+  ad_plan_print_updates(file, plan);
   if (recipe->shard.zero >= 2) print_gradients(file, plan);
   ad_plan_print_leaves(file, plan);
   return AD_OK;
