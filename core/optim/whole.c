@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/injection.h"
 #include "base/memory.h"
+#include "layout/shown.h"
 #include "optim/orthogonal.h"
 #include "optim/pieces.h"
 
@@ -374,6 +375,17 @@ static ad_status transform(const ad_whole *whole, const ad_stack *stack, int64_t
 
 /* ---- a step ---- */
 
+/* Checks that the moves led to the layout for which they were derived. */
+static ad_status check_arrived(const ad_stack *stack, const ad_array *at, const ad_layout *wanted, const char *site) {
+  char have[160], want[160];
+  if (ad_layout_equal(&at->layout, wanted)) return AD_OK;
+  ad_layouts_shown_apart(&at->layout, wanted, have, want, sizeof have);
+  return ad_fail(AD_TYPE,
+                 "%s: in `%s`, the matrices of `%s` came to layout \"%s\", but the layout should be \"%s\", so a move "
+                 "was left out or went over the wrong axes",
+                 site, stack->record->name, stack->what, have, want);
+}
+
 /* Brings a round's directions to the ranks that work on them; *at is then this rank's whole matrix, in `end` unless that
  * is NULL. */
 static ad_status go_there(ad_whole *whole, const ad_stack *stack, int64_t round, const ad_updating *updating, void *end,
@@ -381,12 +393,14 @@ static ad_status go_there(ad_whole *whole, const ad_stack *stack, int64_t round,
   *at = describe(whole, stack, &stack->begin);
   at->data = end && !stack->there_count ? end : whole->buffers[0];
   if (!ad_comm_is_dry(whole->comm)) fill(whole, stack, round, updating, at);
-  return travel(whole, stack, stack->there, stack->there_count, at, end, site);
+  AD_TRY(travel(whole, stack, stack->there, stack->there_count, at, end, site));
+  return check_arrived(stack, at, &stack->dealt, site);
 }
 
 static ad_status come_back(ad_whole *whole, const ad_stack *stack, int64_t round, const ad_updating *updating,
                            ad_array *at, const char *site) {
   AD_TRY(travel(whole, stack, stack->back, stack->back_count, at, NULL, site));
+  AD_TRY(check_arrived(stack, at, &stack->stored, site));
   if (ad_comm_is_dry(whole->comm)) return AD_OK;
   ad_stack_passing passing = {stack, round, at};
   ad_inject(AD_INJECT_STACK, &passing);

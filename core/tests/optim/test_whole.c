@@ -15,6 +15,7 @@
 #include "addend/optim.h"
 #include "array/array.h"
 #include "array/part.h"
+#include "array/transit.h"
 #include "comm/scratch.h"
 #include "optim/known_bugs.h"
 #include "optim/orthogonal.h"
@@ -576,6 +577,39 @@ static void every_known_bug_changes_whole_matrices(void **state) {
     }
 }
 
+/* Leaves out a move, as a program that did not call it. */
+static void leave_out(void *context, void *passing) {
+  ad_transit_passing *pass = passing;
+  if (pass->transit->move != *(const ad_move *)context) return;
+  pass->handled = 1;
+  pass->out->layout = pass->in->layout;
+  pass->out->local = pass->in->local;
+}
+
+static int refuses_a_move_that_is_left_out(ad_comm *comm, void *context) {
+  const trial *t = context;
+  static const ad_move moves[] = {AD_MOVE_ALL_TO_ALL, AD_MOVE_ALL_GATHER};
+  for (int i = 0; i < 2; i++) {
+    run r;
+    ad_move move = moves[i];
+    begin(&r, comm, t, 0);
+    ad_array *params[PARAMS_MAX];
+    const ad_array *none[PARAMS_MAX] = {0};
+    for (size_t p = 0; p < r.count; p++) params[p] = &r.params[p];
+    ad_injection_set(AD_INJECT_TRANSIT, (ad_injection){leave_out, &move});
+    CHECK_STATUS(ad_optimizer_step(r.optimizer, params, none, 0.1, 1), AD_TYPE);
+    ad_injections_clear();
+    CHECK_SAYS("Muon", "matrix0 and 6 more");
+    finish(&r);
+  }
+  return 0;
+}
+
+static void a_move_that_is_left_out_is_refused_by_type(void **state) {
+  trial t = trial_of(2, AD_WAY_DEALT_TO_REPLICAS);
+  run_ranks(t.world->ranks, refuses_a_move_that_is_left_out, &t);
+}
+
 static void bugs_of_shards_need_shards(void **state) {
   static const char *const names[] = {"muon-per-tp-shard",       "muon-per-shard",      "muon-halves-not-exchanged",
                                       "muon-flat-goes-to-adamw", "muon-norm-per-shard", "muon-rate-by-shard-shape"};
@@ -796,6 +830,7 @@ int main(void) {
       cmocka_unit_test(backend_hostile_changes_no_bit),
       cmocka_unit_test(every_known_bug_changes_whole_matrices),
       cmocka_unit_test(bugs_of_shards_need_shards),
+      cmocka_unit_test(a_move_that_is_left_out_is_refused_by_type),
       cmocka_unit_test(each_rank_works_on_what_it_was_dealt),
       cmocka_unit_test(backend_dry_needs_the_same_memory),
   };
