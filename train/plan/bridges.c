@@ -40,16 +40,18 @@ static size_t row_bytes_of(const ad_shape *shape, ad_dtype dtype) {
   return bytes;
 }
 
-/* Returns the direction of the value or, if `backward` is 1, that of its gradient. */
+/* Returns the direction of the value or, if `backward` is 1, that of its gradient, which has no rows if the transfer is
+ * one-way. */
 static way way_of(const transfer *c, int backward) {
+  int64_t rows = backward && c->spec->one_way ? 0 : c->rows;
   way w = {.from = backward ? &c->to : &c->from,
            .to = backward ? &c->back : &c->to,
-           .rows = c->rows,
+           .rows = rows,
            .row_bytes = row_bytes_of(&c->spec->shape, c->dtypes[backward]),
            .dtype = c->dtypes[backward],
            .shape = c->spec->shape,
            .identical = ad_bridge_is_identical(c->spec->bridge)};
-  w.shape.dim[0] = c->rows;
+  w.shape.dim[0] = rows;
   return w;
 }
 

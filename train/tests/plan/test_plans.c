@@ -681,7 +681,7 @@ static void ranks_that_share_no_matrix_exchange_no_activation(void **state) {
   json_decref(plan);
 }
 
-static json_t *plan_placed(const char *placement, const char *encoder, const char *model, int batch) {
+static json_t *plan_with(const char *placement, const char *encoder, const char *model, int batch, const char *more) {
   char text[768];
   snprintf(
       text, sizeof text,
@@ -690,9 +690,13 @@ static json_t *plan_placed(const char *placement, const char *encoder, const cha
       "data: {text: [/usr/share/common-licenses], fonts: [/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf], chars: 8,"
       " height: 16, width: 64, sizes: [9, 11]}\n"
       "mesh: {encoder: \"%s\", model: \"%s\"}\nplacement: %s\n"
-      "train: {global_batch: %d, microbatches: 2, steps: 2, lr: 1e-2}\n",
-      encoder, model, placement, batch);
+      "train: {global_batch: %d, microbatches: 2, steps: 2, lr: 1e-2}\n%s\n",
+      encoder, model, placement, batch, more);
   return plan_of(text, 0);
+}
+
+static json_t *plan_placed(const char *placement, const char *encoder, const char *model, int batch) {
+  return plan_with(placement, encoder, model, batch, "");
 }
 
 static json_t *plan_ocr(const char *encoder, const char *model) { return plan_placed("colocated", encoder, model, 8); }
@@ -823,6 +827,20 @@ static void a_bridge_between_pools_brings_every_rank_its_rows(void **state) {
     assert_int_equal(number(json_object_get(entry, "forward"), "receives"), is_model ? 2 * row : 0);
     assert_int_equal(number(json_object_get(entry, "backward"), "sends"), is_model ? 2 * row : 0);
     assert_int_equal(number(json_object_get(entry, "backward"), "receives"), is_model ? 0 : row);
+  }
+  json_decref(plan);
+}
+
+static void nothing_returns_over_a_bridge_from_frozen_parameters(void **state) {
+  json_t *plan = plan_with("disjoint", "dp=4 tp=2", "dp=2 cp=2", 8, "groups: [{match: 'encoder.*', frozen: true}]");
+  const json_t *bridge = json_array_get(json_object_get(plan, "bridges"), 0), *entry;
+  size_t i;
+  assert_true(number(json_object_get(bridge, "forward"), "bytes") > 0);
+  assert_int_equal(number(json_object_get(bridge, "backward"), "bytes"), 0);
+  assert_int_equal(json_array_size(json_object_get(json_object_get(bridge, "backward"), "routes")), 0);
+  json_array_foreach(json_object_get(bridge, "bytes_per_rank"), i, entry) {
+    assert_int_equal(number(json_object_get(entry, "backward"), "sends"), 0);
+    assert_int_equal(number(json_object_get(entry, "backward"), "receives"), 0);
   }
   json_decref(plan);
 }
@@ -1105,6 +1123,7 @@ int main(void) {
       cmocka_unit_test(a_parameter_is_reduced_as_on_its_own_ranks),
       cmocka_unit_test(each_pool_has_its_own_activations),
       cmocka_unit_test(a_bridge_between_pools_brings_every_rank_its_rows),
+      cmocka_unit_test(nothing_returns_over_a_bridge_from_frozen_parameters),
       cmocka_unit_test(each_of_three_pools_is_planned),
       cmocka_unit_test(three_pools_are_drawn_side_by_side),
       cmocka_unit_test(pools_are_spread_from_margin_to_margin),
