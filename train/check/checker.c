@@ -120,11 +120,16 @@ static ad_status create_parts(ad_checker *checker, ad_comm *comm, const ad_check
   if (!options->directional) AD_TRY(ad_formulas_sharded(checker->run, &checker->shards_formulas));
   if (options->directional || ad_group_index(&checker->everyone, ad_comm_rank(comm)) != 0) return AD_OK;
   if (rounds(job)) AD_TRY(ad_computing_create(checker->run, checker->shards_formulas, job->steps, &checker->computing));
+  ad_cuts cuts;
+  AD_TRY(ad_cuts_create(checker->run, &cuts));
   ad_reference_options reference = {.dtype = run.dtype,
+                                    .cuts = &cuts,
                                     .rounds = rounds(job),
                                     .shards_formulas = checker->shards_formulas,
                                     .several_steps = job->steps > 1};
-  return ad_reference_create(job->recipe, &reference, &checker->reference);
+  ad_status status = ad_reference_create(job->recipe, &reference, &checker->reference);
+  ad_cuts_release(&cuts);
+  return status;
 }
 
 ad_status ad_checker_create(ad_checker *checker, ad_comm *comm, const ad_check_job *job) {

@@ -53,7 +53,7 @@ static json_t *params_document(const ad_findings *findings) {
   for (size_t i = 0; i < findings->result->param_count; i++) {
     const ad_check_param *param = &findings->result->params[i];
     json_t *document = param_document(param);
-    if (findings->recipe->group_count)
+    if (ad_groups_are_reported(findings->recipe))
       json_object_set_new(document, "group", ad_group_match_document(findings->recipe, param->group));
     json_array_append_new(params, document);
   }
@@ -367,7 +367,7 @@ json_t *ad_findings_document(const ad_findings *findings) {
   if (!directional) json_object_set_new(json_object_get(document, "norm"), "bound", json_number(result->norm_bound));
   if (!directional) add_counted(result, json_object_get(document, "norm"));
   json_object_set_new(document, "params", params_document(findings));
-  if (findings->recipe->group_count && !directional)
+  if (ad_groups_are_reported(findings->recipe) && !directional)
     json_object_set_new(document, "groups", ad_groups_document(findings->recipe, result));
   json_object_set_new(document, "summary", summary_document(findings));
   if (directional || findings->slope) add_directional(directional ? result : findings->slope, document);

@@ -52,6 +52,7 @@ static ad_status create_runs(ad_reference *reference, const ad_reference_options
   ad_run_options options = {.size = sizeof options, .dtype = of->dtype, .quiet = 1};
   ad_run_options wide = {.size = sizeof wide, .dtype = AD_F64, .quiet = 1};
   options.given_states = wide.given_states = of->rounds;
+  options.cuts = wide.cuts = of->cuts ? of->cuts->list : NULL;
   AD_TRY(ad_comm_open_alone(&reference->comm));
   AD_TRY(ad_run_create(reference->comm, &reference->recipe, &wide, &reference->run));
   AD_TRY(ad_run_create(reference->comm, &reference->recipe, &options, &reference->fed));

@@ -1,6 +1,7 @@
 /* The reference of a check: the same program in one process, on meshes with the same axes, each of size 1. */
 #ifndef CHECK_REFERENCE_H
 #define CHECK_REFERENCE_H
+#include "check/cuts.h"
 #include "check/draws.h"
 #include "module/module.h"
 
@@ -9,6 +10,8 @@ typedef struct ad_reference_options {
   /* dtype in which parameters are updated; 0: the recipe's dtypes. With 0 the run in f64, too, rounds values that
    * travel between modules to their communication dtypes */
   ad_dtype dtype;
+  const ad_cuts *cuts; /* where the distributed run divides parameters; needed while the reference is created. NULL:
+                        * nowhere */
   int rounds;          /* 1: `dtype` is not f64, and gradients are computed in `dtype`, too */
   int shards_formulas; /* 1: the ranks' meshes shard formulas, and not only the batch */
   /* 1: the check has several steps, so a further run is kept that never restarts from the distributed values (the

@@ -247,7 +247,8 @@ static void print_groups(FILE *file, const json_t *document, const ad_paint *pai
     if (frozen)
       fprintf(file, "frozen");
     else
-      fprintf(file, "%s, lr %g", ad_text_of(group, "kind"), ad_number_of(group, "lr"));
+      fprintf(file, "%s%s, lr %g", ad_text_of(group, "kind"), is_true(group, "blockwise") ? " of each block" : "",
+              ad_number_of(group, "lr"));
     fprintf(file, "): %lld parameter%s, %s\n", params, ad_plural(params),
             frozen  ? (equal ? "unchanged" : "changed")
             : equal ? "updates equal"
@@ -479,6 +480,14 @@ static void print_frozen(FILE *file, const json_t *document) {
   if (frozen) fprintf(file, ", and %zu frozen one%s unchanged", frozen, ad_plural((long long)frozen));
 }
 
+static void print_blockwise(FILE *file, const json_t *document) {
+  const json_t *group;
+  size_t i;
+  int blockwise = 0;
+  json_array_foreach(json_object_get(document, "groups"), i, group) blockwise |= is_true(group, "blockwise");
+  if (blockwise) fprintf(file, "; matrices are updated block by block, which depends on how they are sharded");
+}
+
 static void print_match(FILE *file, const json_t *document, long long params) {
   if (!params) {
     print_slope(file, document);
@@ -487,6 +496,7 @@ static void print_match(FILE *file, const json_t *document, long long params) {
   print_worst(file, document);
   fprintf(file, "%lld parameter%s", params, ad_plural(params));
   print_frozen(file, document);
+  print_blockwise(file, document);
   if (json_is_object(json_object_get(document, "bits"))) fprintf(file, ", and bit for bit");
   if (json_object_get(document, "mutants")) fprintf(file, "; no mutant survived");
 }

@@ -88,6 +88,7 @@ static ad_status create_module(ad_run *run, size_t i, const ad_module_options *o
   size_t *group_of;
   AD_TRY(list_groups(run, i, &group_of));
   own.optimizer.group_of = group_of;
+  if (run->options.cuts) own.optimizer.cuts = run->options.cuts + run->modules.param_count - spec->param_count;
   ad_status status = AD_OK;
   if (ad_mesh_has_rank(spec->mesh, ad_comm_rank(run->comm)))
     status = create_here(run, i, own);

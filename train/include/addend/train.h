@@ -60,6 +60,9 @@ typedef struct ad_run_options {
    * may then differ from those of the checkpoint. */
   const char *const *fresh_states;
   size_t fresh_state_count;
+  /* For each parameter of the program, where other ranks' storage divides it (ad_optimizer_setup); borrowed while the
+   * run is created. NULL: nowhere. */
+  const ad_matrix_cuts *cuts;
 } ad_run_options;
 
 /* Creates everything that a rank needs: the program with its data, those of its modules that lie on this rank, counts
