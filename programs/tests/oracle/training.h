@@ -113,12 +113,20 @@ static inline double judge_number(const job *j, const char *name, int step, doub
 
 /* ---- full parameters against PyTorch's ---- */
 
+// Whether PyTorch has such numbers of the parameter: a frozen one has no gradient.
+static inline int has_numbers(const job *j, const char *prefix, const char *own) {
+  char name[160];
+  snprintf(name, sizeof name, "%s%s", prefix, own);
+  return ad_safetensors_find(j->expected, name) != NULL;
+}
+
 // The largest magnitude of PyTorch's gradients or weights, such as those with the prefix "gradient.0:".
 static inline double largest_of(const job *j, ad_run *run, const char *prefix) {
   double most = 0;
   for (size_t i = 0; i < params_of(run); i++) {
     char name[160];
     size_t n;
+    if (!has_numbers(j, prefix, param_of(run, i).name)) continue;
     snprintf(name, sizeof name, "%s%s", prefix, param_of(run, i).name);
     double *expected = numbers(j->expected, name, &n);
     CHECK(expected);
@@ -150,8 +158,11 @@ static inline double judge_params(const job *j, ad_run *run, const char *what, i
   double model_largest = largest_of(j, run, prefix);
   for (size_t i = 0; i < params_of(run); i++) {
     param p = param_of(run, i);
+    const ad_array *own_array = !strcmp(what, "weight") ? p.value : p.gradient;
+    CHECK(has_numbers(j, prefix, p.name) == (own_array != NULL));
+    if (!own_array) continue;
     snprintf(name, sizeof name, "%s%s", prefix, p.name);
-    double own = worst_of(j, run, !strcmp(what, "weight") ? p.value : p.gradient, name, model_largest);
+    double own = worst_of(j, run, own_array, name, model_largest);
     judge(j, what, p.name, step, own);
     worst = fmax(worst, own);
   }
