@@ -17,6 +17,7 @@
 #include "layout/type.h"
 #include "reduce/precision_policy.h"
 #include "reduce/dump.h"
+#include "reduce/store.h"
 
 /* ---- creating a reducer ---- */
 
@@ -315,7 +316,8 @@ static ad_status begin_microbatch(ad_reducer *reducer, ad_sync sync) {
     }
     AD_TRY(begin_bucket(reducer, &reducer->buckets[i], sync));
   }
-  for (size_t i = 0; i < reducer->param_count; i++) reducer->params[i].arrived = 0;
+  for (size_t i = 0; i < reducer->param_count; i++)
+    reducer->params[i].arrived = reducer->params[i].comes = reducer->params[i].is_left_out = 0;
   reducer->launched = 0;
   reducer->sync = sync;
   reducer->state = AD_IN_MICROBATCH;
@@ -500,15 +502,33 @@ static void keep_gradient(ad_bucket *bucket, ad_reduced_param *param, const ad_a
   param->produced = grad->dtype;
 }
 
+/* Sends the buckets that are complete, unless the microbatch sends none. */
+static ad_status launch_ready(ad_reducer *reducer) {
+  return reducer->sync == AD_SYNC_NONE ? AD_OK : ad_buckets_launch_ready(reducer, 0);
+}
+
 static ad_status take_gradient(ad_reducer *reducer, size_t param, const ad_array *grad) {
   ad_reduced_param *p = &reducer->params[param];
   ad_bucket *bucket = &reducer->buckets[p->bucket];
+  if (reducer->store) AD_TRY(ad_units_bring(reducer->store, param));
   AD_TRY(free_target(reducer, p->bucket));
   AD_TRY(ad_dump_addend(reducer, param, grad));
   if (!ad_leaves_idle(reducer)) keep_gradient(bucket, p, grad);
   p->arrived = 1;
   ad_counters_arrived(bucket);
-  return reducer->sync == AD_SYNC_NONE ? AD_OK : ad_buckets_launch_ready(reducer, 0);
+  return launch_ready(reducer);
+}
+
+void ad_reducer_announce(ad_reducer *reducer, size_t param) {
+  if (ad_has(param, reducer->param_count, __func__, "parameter")) reducer->params[param].comes = 1;
+}
+
+ad_status ad_reducer_leave_out(ad_reducer *reducer, size_t param) {
+  ad_reduced_param *p = &reducer->params[param];
+  if (p->frozen || p->comes || p->is_left_out || reducer->state != AD_IN_MICROBATCH) return AD_OK;
+  p->is_left_out = 1;
+  ad_counters_arrived(&reducer->buckets[p->bucket]);
+  return launch_ready(reducer);
 }
 
 ad_status ad_reducer_add_at(ad_reducer *reducer, size_t param, const ad_array *grad, const char *site) {

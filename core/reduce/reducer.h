@@ -2,6 +2,7 @@
 #ifndef REDUCE_REDUCER_H
 #define REDUCE_REDUCER_H
 #include "addend/reduce.h"
+#include "addend/store.h"
 #include "base/injection.h"
 #include "base/internal.h"
 #include "reduce/deal.h"
@@ -19,6 +20,8 @@ typedef struct ad_reduced_param {
   ad_segment segment;    // this rank's part of the full gradient, in rows
   int filled;            // 1: the bucket's memory contains a sum of the parameter's gradients that is not sent yet
   int arrived;           // 1: the gradient of the present microbatch has arrived
+  int comes;             // 1: backward will submit the gradient in the present microbatch (ad_reducer_announce)
+  int is_left_out;       // 1: the present microbatch has no such gradient, and the bucket does not wait for it
   int expected;          // number of gradients that ad_reducer_expect announced and that have not arrived
   // number of this step's microbatches in which a gradient of the parameter arrived; with leaves, after the step, 1 if
   // a gradient arrived on any rank
@@ -183,6 +186,7 @@ struct ad_reducer {
   ad_reducer_state state;
   ad_sync sync;
   ad_reducer_leaves leaves;
+  ad_store *store;  // the store of the parameters, if its passes are ordered (ad_store_follow); else NULL
   size_t launched;  // number of buckets launched in the present microbatch
   uint64_t steps;   // number of finished steps
   ad_dump *dump;    // the dump of this or a later step; NULL: none
@@ -195,6 +199,12 @@ AD_INTERNAL int ad_reducer_writes_in_place(const ad_reducer *reducer, size_t par
  * `count` -1, reports that an announced gradient is about to be submitted. Between the two calls the bucket's last
  * reduction waits, and the step cannot end. */
 AD_INTERNAL void ad_reducer_expect(ad_reducer *reducer, size_t param, int count);
+
+/* Announces that backward will submit the gradient of this parameter in the present microbatch. */
+AD_INTERNAL void ad_reducer_announce(ad_reducer *reducer, size_t param);
+/* Called when backward has passed the parameter's unit (unit_order.c): if the gradient was not announced, counts it as
+ * arrived, so that its bucket is sent where ranks that have the gradient send it. */
+ad_status ad_reducer_leave_out(ad_reducer *reducer, size_t param) AD_CHECKED;
 
 /* bucket.c: lays gradients out in buckets. */
 ad_status ad_buckets_build(ad_reducer *reducer) AD_CHECKED;

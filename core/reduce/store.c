@@ -248,6 +248,7 @@ void ad_store_destroy(ad_store *store) {
     ad_release(store->kinds[i].own);
   }
   ad_release(store->kinds);
+  ad_units_release(store);
   ad_release(store->by_unit);
   ad_release(store->unit_starts);
   ad_release(store->segments);
@@ -302,6 +303,7 @@ ad_status ad_store_begin_pass(ad_store *store, ad_pass pass) {
                    (int)pass);
   store->in_pass = 1;
   store->backward = pass == AD_BACKWARD;
+  ad_units_begin_pass(store);
   if (!store->options.releases) return AD_OK;
   return ad_window_gather_ahead(store, store->backward ? (int64_t)store->unit_count : -1);
 }
@@ -311,13 +313,15 @@ ad_status ad_store_acquire(ad_store *store, size_t param) {
   if (param >= store->param_count)
     return ad_fail(AD_INVALID, "the store has no parameter %zu; there are %zu parameters, numbered from 0", param,
                    store->param_count);
-  if (!store->options.releases || !store->params[param].is_gathered) return AD_OK;
-  return ad_window_acquire(store, store->params[param].unit);
+  if (!store->options.releases) return AD_OK;
+  if (store->order.reducer) return ad_units_acquire(store, store->params[param].unit);
+  return store->params[param].is_gathered ? ad_window_acquire(store, store->params[param].unit) : AD_OK;
 }
 
 void ad_store_release(ad_store *store, size_t param) {
   if (!store || !ad_has(param, store->param_count, __func__, "parameter")) return;
-  if (!store->options.releases || !store->params[param].is_gathered) return;
+  int is_acquired = store->order.reducer || store->params[param].is_gathered;
+  if (!store->options.releases || !is_acquired) return;
   ad_window_release(store, store->params[param].unit);
 }
 
@@ -325,6 +329,7 @@ ad_status ad_store_end_pass(ad_store *store) {
   AD_NEED(store);
   if (!store->in_pass)
     return ad_fail(AD_INVALID, "ad_store_end_pass was called outside a pass; call ad_store_begin_pass first");
+  AD_TRY(ad_units_end_pass(store));
   store->in_pass = 0;
   return store->options.releases ? ad_window_empty(store) : AD_OK;
 }

@@ -1,7 +1,9 @@
 /* The store's own objects: parameters, and the window of full copies. For the files of reduce/ only. */
 #ifndef REDUCE_STORE_H
 #define REDUCE_STORE_H
+#include "addend/reduce.h"
 #include "addend/store.h"
+#include "base/internal.h"
 
 typedef struct ad_stored {
   char *name;
@@ -39,6 +41,15 @@ typedef struct ad_copy_slot {
   ad_request *requests;
 } ad_copy_slot;
 
+/* The order in which a pass uses units, for ranks that compute different leaves (unit_order.c). */
+typedef struct ad_unit_order {
+  ad_reducer *reducer;  // the reducer of the parameters' gradients; NULL: ranks use the same units, in any order
+  size_t *list;         // the units in the order in which the forward pass acquired them
+  size_t count, room;   // number of units in the list, and of those for which it has memory
+  size_t passed;        // forward: number of units, from unit 0 on, that were passed
+  size_t next;          // backward: number of places of the reversed list that were passed
+} ad_unit_order;
+
 struct ad_store {
   ad_comm *comm;
   ad_store_options options;
@@ -56,6 +67,7 @@ struct ad_store {
   ad_segment *segments;  // memory for the segments of one unit's parameters
   const char **names;    // memory for the names of one unit's parameters
   int backward, in_pass, poisons;
+  ad_unit_order order;
   int past_caches;  // 1: full copies are written by stores that bypass the caches
 };
 
@@ -69,5 +81,18 @@ void ad_window_release(ad_store *store, size_t unit);
 ad_status ad_window_gather_ahead(ad_store *store, int64_t from)
     AD_CHECKED; /* posts gathers of the units after `from`, in the order of the pass */
 ad_status ad_window_empty(ad_store *store) AD_CHECKED;
+int ad_window_has(const ad_store *store, size_t unit); /* returns 1 if the unit was acquired and is not replaced yet */
+
+/* unit_order.c. ad_units_acquire acquires a unit for a use, after the units before it; ad_units_bring does so before a
+ * gradient of the unit is submitted in backward, and releases it. Without ad_store_follow nothing is ordered. */
+ad_status ad_units_acquire(ad_store *store, size_t unit) AD_CHECKED;
+ad_status ad_units_bring(ad_store *store, size_t param) AD_CHECKED;
+void ad_units_begin_pass(ad_store *store);
+ad_status ad_units_end_pass(ad_store *store) AD_CHECKED;
+void ad_units_release(ad_store *store);
+/* Lets ranks leave out different parameters in their leaves: passes of the store gather the same units on all ranks, in
+ * the same order as the reducer launches buckets. The reducer must have the store's parameters. Does nothing without
+ * leaves or `releases`. Each leaf must have one forward and one backward pass. Borrows both. */
+AD_INTERNAL void ad_store_follow(ad_store *store, ad_reducer *reducer);
 
 #endif

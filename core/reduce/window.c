@@ -329,6 +329,11 @@ ad_status ad_window_acquire(ad_store *store, size_t unit) {
   return AD_OK;
 }
 
+int ad_window_has(const ad_store *store, size_t unit) {
+  const ad_copy_slot *slot = slot_of(store, (int64_t)unit);
+  return slot && slot->taken;
+}
+
 void ad_window_release(ad_store *store, size_t unit) {
   ad_copy_slot *slot = slot_of(store, (int64_t)unit);
   if (slot && slot->uses) slot->uses--;

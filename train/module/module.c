@@ -10,6 +10,7 @@
 #include "base/options.h"
 #include "base/roundoff.h"
 #include "reduce/precision_policy.h"
+#include "reduce/store.h"
 
 const char *ad_param_part_name(ad_optimizer_kind kind, ad_param_part part) {
   if (part == AD_PART_VALUE) return "value";
@@ -188,6 +189,7 @@ static ad_status create_parts(ad_module *module, const ad_module_spec *spec, con
   AD_TRY(initialise(module));
   AD_TRY(
       ad_reducer_create(module->comm, module->params, module->param_count, &module->options.reducer, &module->reducer));
+  if (module->options.has_one_pass) ad_store_follow(module->store, module->reducer);
   AD_TRY(list_arrays(module));
   return create_optimizer(module);
 }

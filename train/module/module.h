@@ -11,6 +11,7 @@ typedef struct ad_module_options {
   ad_dtype compute; /* dtype of the full copies that tapes read; 0: f32 */
   int releases;     /* 1: full copies exist only while they are used (ZeRO-3) */
   int prefetch;     /* how many units are gathered before their use */
+  int has_one_pass; /* 1: each microbatch has one forward and one backward pass over the module's parameters */
   uint64_t seed;    /* seed of the initial values */
   ad_reducer_options reducer;
   ad_optimizer_setup optimizer; /* its lists are needed only while the module is created; its comm is the module's */

@@ -29,6 +29,7 @@ static ad_module_options module_options(ad_run *run, const ad_optimizer_options 
                              .compute = ad_run_compute_dtype(run),
                              .releases = recipe->shard.zero == 3,
                              .prefetch = (int)recipe->shard.prefetch,
+                             .has_one_pass = ad_program_phase_count(run->program) == 1,
                              .seed = (uint64_t)recipe->train.seed,
                              .reducer = {.size = sizeof(ad_reducer_options),
                                          .bucket_bytes = (size_t)(recipe->shard.bucket_mib * 1024 * 1024),

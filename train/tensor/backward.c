@@ -278,6 +278,14 @@ static void expect_weights(const ad_tape *tape) {
   }
 }
 
+// For the tape of a leaf of the batch: announces which gradients this last run submits. Others the leaf does not have.
+static void announce(const ad_tape *tape) {
+  for (const ad_tensor *each = tape->last; each; each = each->previous) {
+    if (!ad_is_parameter(each) || !each->from->reducer || !(each->uses || each->has_grad)) continue;
+    ad_reducer_announce(each->from->reducer, each->param);
+  }
+}
+
 /* Writes the gradient from which backward begins at output i. */
 static ad_status seed(ad_tape *tape, const start *from, size_t i) {
   ad_tensor *output = from->outputs[i];
@@ -299,6 +307,7 @@ static ad_status seed(ad_tape *tape, const start *from, size_t i) {
 static ad_status walk(ad_tape *tape, const start *from) {
   int is_whole = tape->walk == WALK_WHOLE;
   count_uses(tape, from);
+  if (tape->leaf_meshes && tape->began_last) announce(tape);
   if (tape->began_last && is_whole) AD_TRY(pass_unreached(tape));
   for (size_t i = 0; i < from->count; i++) AD_TRY(seed(tape, from, i));
   for (ad_tensor *each = tape->last; each; each = each->previous) {
