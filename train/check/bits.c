@@ -22,48 +22,43 @@ static size_t notes_in_step(const ad_recipe *recipe, const ad_program *program) 
   return leaves + params * (sums + AD_PART_KEPT) + numbers + states;
 }
 
-static ad_status launch(const ad_recipe *recipe, int64_t steps, ad_bits_notes *notes) {
-  ad_bits_job job = {.recipe = recipe, .steps = steps, .notes = notes};
+static ad_status launch(const ad_bits_job *job) {
   ad_launch_result launched = {.size = sizeof launched};
-  ad_status status = ad_bits_run(&job, &launched);
+  ad_status status = ad_bits_run(job, &launched);
   if (status && status != AD_INTERRUPTED && launched.message[0])
     return ad_fail(launched.status ? launched.status : status, "%s", launched.message);
   return status;
 }
 
-/* Runs the reference: if `alone` is NULL, on new ranks; otherwise on this process, the only rank of `alone`. */
-static ad_status run_reference(ad_bits *bits, size_t room, ad_comm *alone) {
+/* Runs the reference: if `comm` is NULL, on new ranks; otherwise on the first ranks of `comm`, while the others wait for
+ * rank 0 to have its notes. */
+static ad_status run_reference(ad_bits *bits, const ad_program *program, size_t room, ad_comm *comm) {
   ad_recipe reference;
+  int64_t shards = bits->recipe->shard.zero ? ad_mesh_axis_size(ad_program_full_mesh(program, 0), AD_DP_SHARD) : 0;
   ad_status status = ad_alone_create_position(bits->recipe, &reference);
   if (!status) status = ad_recipe_world(&reference, &bits->found.ranks);
-  if (!status) status = ad_bits_notes_create(bits->found.ranks, room, &bits->reference);
-  ad_bits_job job = {.recipe = &reference, .steps = bits->found.steps, .notes = bits->reference};
-  if (!status)
-    status = alone ? ad_bits_take_steps(alone, &job) : launch(&reference, bits->found.steps, bits->reference);
+  if (!status) status = ad_bits_notes_create(bits->found.ranks, room * (size_t)(1 + shards), &bits->reference);
+  ad_bits_job job = {
+      .recipe = &reference, .steps = bits->found.steps, .notes = bits->reference, .shards = shards, .is_part = 1};
+  int runs = !comm || ad_comm_rank(comm) < bits->found.ranks;
+  if (!status && runs) status = comm ? ad_bits_take_steps(comm, &job) : launch(&job);
+  if (!status && comm) status = ad_bits_gather(comm, bits->reference);
   ad_alone_release(&reference);
   return status;
 }
 
-static ad_status run_reference_alone(ad_bits *bits, size_t room) {
-  ad_comm *alone;
-  AD_TRY(ad_comm_open_alone(&alone));
-  ad_status status = run_reference(bits, room, alone);
-  ad_comm_close(alone);
-  return status;
-}
-
 /* Runs the recipe and its reference and compares them. If `comm` is NULL, starts ranks for each of the two runs;
- * otherwise runs the recipe on the ranks of `comm`, and the reference in rank 0's process. */
+ * otherwise runs both on the ranks of `comm`, and compares them on rank 0. */
 static ad_status run_both(ad_bits *bits, const ad_program *program, ad_comm *comm) {
   size_t room = (size_t)bits->found.steps * notes_in_step(bits->recipe, program);
   int64_t ranks;
   AD_TRY(ad_recipe_world(bits->recipe, &ranks));
   AD_TRY(ad_bits_notes_create(ranks, room, &bits->run));
   ad_bits_job job = {.recipe = bits->recipe, .steps = bits->found.steps, .notes = bits->run};
-  AD_TRY(comm ? ad_bits_take_steps(comm, &job) : launch(bits->recipe, bits->found.steps, bits->run));
+  AD_TRY(comm ? ad_bits_take_steps(comm, &job) : launch(&job));
   if (comm) AD_TRY(ad_bits_gather(comm, bits->run));
+  AD_TRY(run_reference(bits, program, room, comm));
   if (comm && ad_comm_rank(comm)) return AD_OK;
-  AD_TRY(comm ? run_reference_alone(bits, room) : run_reference(bits, room, NULL));
   return ad_bits_compare(bits->run, bits->reference, program, &bits->found);
 }
 
@@ -91,13 +86,7 @@ ad_status ad_bits_create(const ad_recipe *recipe, int64_t steps, ad_bits **out) 
 }
 
 ad_status ad_bits_create_on(ad_comm *comm, const ad_recipe *recipe, int64_t steps, ad_bits **out) {
-  ad_recipe reference;
-  int64_t ranks = 0;
   *out = NULL;
-  ad_status status = ad_alone_create_position(recipe, &reference);
-  if (!status) status = ad_recipe_world(&reference, &ranks);
-  ad_alone_release(&reference);
-  if (status || ranks > 1) return status;
   AD_TRY(create_bits(recipe, steps, comm, out));
   if (!ad_comm_rank(comm)) return AD_OK;
   ad_bits_destroy(*out);

@@ -34,8 +34,8 @@ typedef struct ad_bits {
 /* Starts ranks and takes `steps` steps of the recipe, starts other ranks and takes the same steps of the reference, and
  * compares the two runs. Borrows the recipe. */
 ad_status ad_bits_create(const ad_recipe *recipe, int64_t steps, ad_bits **out) AD_CHECKED;
-/* Like ad_bits_create, on the ranks of an open comm, all of which call this; rank 0 runs the reference in its own
- * process. *out is set on rank 0 only. It is NULL on all ranks if the reference needs several ranks. */
+/* Like ad_bits_create, on the ranks of an open comm, all of which call this; the first of them run the reference, too.
+ * *out is set on rank 0 only, and NULL on the others. */
 ad_status ad_bits_create_on(ad_comm *comm, const ad_recipe *recipe, int64_t steps, ad_bits **out) AD_CHECKED;
 void ad_bits_destroy(ad_bits *bits);
 /* In bits_mutants.c: tries the known bugs that have `of_bits`: the ones that only a comparison of bits is sure to
@@ -49,6 +49,8 @@ typedef struct ad_bits_job {
   const ad_known_bug *bug; /* the known bug with which the run is made; NULL: none */
   ad_bits_notes *notes;
   _Atomic int *fired; /* set to 1 if the bug changed something; may be NULL */
+  int64_t shards;     /* number of shards on dp_shard of which a reference makes notes, too; 0: none */
+  int is_part;        /* 1: the comm may have more ranks than the recipe, whose ranks are the first ones */
 } ad_bits_job;
 /* In bits_rank.c: starts ranks, which take the steps of the job and write their notes. The status and *launched are
  * those of ad_launch. */

@@ -174,6 +174,15 @@ static int some_full_differ(const comparing *c, const ad_bits_listed *at, size_t
   return 0;
 }
 
+/* Returns the first note of a shard that differs from the reference's of the same shard; NULL if none is known to. */
+static const ad_bits_listed *find_shard(const comparing *c, const ad_bits_listed *at, size_t count, int64_t numel) {
+  for (size_t i = 0; i < count; i++) {
+    const ad_bits_listed *expected = at[i].note.numel == numel ? NULL : ad_bits_list_find_shard(&c->reference, &at[i]);
+    if (expected && expected->note.numel == at[i].note.numel && expected->note.hash != at[i].note.hash) return &at[i];
+  }
+  return NULL;
+}
+
 /* Compares the notes of shards. The hashes of shards add up to the hash of the whole array, once for each replica. */
 static void compare_shards(const comparing *c, const ad_bits_listed *at, size_t count, const ad_bits_note *expected) {
   const ad_bits_listed *first = NULL;
@@ -186,7 +195,9 @@ static void compare_shards(const comparing *c, const ad_bits_listed *at, size_t 
     hash += at[i].note.hash;
   }
   int64_t replicas = expected->numel ? numel / expected->numel : 0;
-  if (numel != replicas * expected->numel || hash != (uint64_t)replicas * expected->hash) say_differs(c, first, -1);
+  if (numel == replicas * expected->numel && hash == (uint64_t)replicas * expected->hash) return;
+  const ad_bits_listed *differs = find_shard(c, at, count, expected->numel);
+  say_differs(c, differs ? differs : first, differs ? differs->rank : -1);
 }
 
 /* Compares the notes at[0] to at[count - 1], all of one array or number at one position on the other axes, from every
@@ -205,6 +216,7 @@ static void compare_same(const comparing *c, const ad_bits_listed *at, size_t co
 /* Returns 1 if the run must have this note of the reference, on any number of ranks. Sums over nodes between a single
  * leaf and all leaves need not be visible: a collective may compute them internally. */
 static int must_be_there(const ad_bits_note *note, int64_t leaves) {
+  if (note->of_shard) return 0;
   return note->kind != AD_BITS_SUM || note->beyond || note->node.count == 1 || note->node.count == leaves;
 }
 

@@ -59,6 +59,7 @@ ad_status ad_bits_gather(ad_comm *comm, ad_bits_notes *notes) {
   _Static_assert(sizeof(ad_bits_rank) % sizeof(int64_t) == 0, "notes travel as words");
   _Static_assert(sizeof(ad_bits_note) % sizeof(int64_t) == 0, "notes travel as words");
   int64_t own = ad_comm_rank(comm);
+  if (own >= notes->ranks) return AD_OK;
   for (int64_t rank = own ? own : 1; rank < (own ? own + 1 : notes->ranks); rank++) {
     int64_t peer = own ? 0 : rank;
     AD_TRY(bring(comm, peer, &notes->rank[rank], sizeof notes->rank[rank]));
@@ -74,9 +75,15 @@ static int compare_numbers(int64_t a, int64_t b) { return (a > b) - (a < b); }
 int ad_bits_order(const void *a, const void *b) {
   const ad_bits_listed *x = a, *y = b;
   const ad_bits_note *p = &x->note, *q = &y->note;
-  const int64_t keys[][2] = {
-      {p->step, q->step}, {p->kind, q->kind}, {p->node.count, q->node.count}, {p->beyond, q->beyond},
-      {p->of, q->of},     {p->part, q->part}, {p->node.first, q->node.first}, {x->place, y->place}};
+  const int64_t keys[][2] = {{p->step, q->step},
+                             {p->kind, q->kind},
+                             {p->node.count, q->node.count},
+                             {p->beyond, q->beyond},
+                             {p->of, q->of},
+                             {p->part, q->part},
+                             {p->node.first, q->node.first},
+                             {x->place, y->place},
+                             {p->of_shard, q->of_shard}};
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
     if (keys[i][0] != keys[i][1]) return compare_numbers(keys[i][0], keys[i][1]);
   return 0;
@@ -107,4 +114,10 @@ void ad_bits_list_release(ad_bits_list *list) { ad_release(list->list); }
 
 const ad_bits_listed *ad_bits_list_find(const ad_bits_list *list, const ad_bits_listed *like) {
   return list->count ? bsearch(like, list->list, list->count, sizeof *like, ad_bits_order) : NULL;
+}
+
+const ad_bits_listed *ad_bits_list_find_shard(const ad_bits_list *list, const ad_bits_listed *like) {
+  ad_bits_listed shard = *like;
+  shard.note.of_shard = like->note.shard;
+  return ad_bits_list_find(list, &shard);
 }

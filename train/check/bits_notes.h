@@ -26,7 +26,11 @@ typedef struct ad_bits_note {
   int64_t of;           /* index of the parameter, loss, norm group or state */
   int64_t part;         /* only for AD_BITS_VALUE: an ad_param_part */
   ad_node node;         /* only for AD_BITS_RAN and AD_BITS_SUM: the leaf, or the node of the tree over leaves */
-  int64_t numel;        /* number of elements that this rank has; 1 for a number */
+  int64_t shard;        /* 1 + this rank's position on dp_shard */
+  /* 0: a note of the elements that this rank has; else one that only the reference makes, of the elements that a rank
+   * of the run with this `shard` has if dp_shard shards the array */
+  int64_t of_shard;
+  int64_t numel; /* number of elements that this rank has; 1 for a number */
   uint64_t hash; /* hash of these elements; the hash of a whole array is the sum of its shards' hashes (mod 2^64) */
 } ad_bits_note;
 
@@ -48,7 +52,8 @@ void ad_bits_begin(ad_bits_notes *notes, int64_t rank, int64_t place);
 /* Adds a note of this rank. Returns AD_MEMORY if the rank has no memory for one more. */
 ad_status ad_bits_add(ad_bits_notes *notes, int64_t rank, const ad_bits_note *note) AD_CHECKED;
 
-/* Sends the notes of every rank to rank 0, for ranks that share no memory. All ranks of the comm call it. */
+/* Sends the notes of every rank to rank 0, for ranks that share no memory. All ranks of the comm call it; those beyond
+ * the last rank of the notes have none. */
 ad_status ad_bits_gather(ad_comm *comm, ad_bits_notes *notes) AD_CHECKED;
 
 /* The notes of all ranks, sorted by ad_bits_order. Among equal notes, results of collectives come after the others;
@@ -66,7 +71,9 @@ void ad_bits_list_release(ad_bits_list *list);
 /* Returns 0 if both ad_bits_listed are of the same array or number at the same place; their ranks may differ. Otherwise
  * returns their order, as for qsort. */
 int ad_bits_order(const void *a, const void *b);
-/* Returns a note that ad_bits_order finds equal to `like`, or NULL if there is none. */
+/* Return the reference's note of the array or number of which `like` is a note, or of the shard of which `like` is one;
+ * NULL if there is none. */
 const ad_bits_listed *ad_bits_list_find(const ad_bits_list *list, const ad_bits_listed *like);
+const ad_bits_listed *ad_bits_list_find_shard(const ad_bits_list *list, const ad_bits_listed *like);
 
 #endif

@@ -17,6 +17,7 @@ typedef struct rank_notes {
   const ad_bits_job *job;
   ad_run *run;
   int64_t rank, step;
+  int64_t shard;       /* position on dp_shard */
   ad_injection before; /* the mutation that was installed at AD_INJECT_PHASE before */
   size_t phases;       /* number of phases that have run forward so far */
   ad_sum_watch watch;
@@ -25,6 +26,7 @@ typedef struct rank_notes {
 
 static void add(rank_notes *r, ad_bits_note note) {
   note.step = r->step;
+  note.shard = r->shard + 1;
   if (!r->status) r->status = ad_bits_add(r->job->notes, r->rank, &note);
 }
 
@@ -39,27 +41,43 @@ static uint64_t mixed(uint64_t x) { /* a bijection: if one bit of x changes, abo
 typedef struct hashing {
   const char *at;
   size_t size;
+  int64_t passed, begin, end; /* elements that were passed; of them, begin .. end - 1 are hashed */
   uint64_t sum;
 } hashing;
 
 static void hash_run(void *context, int64_t first, int64_t count) {
   hashing *h = context;
-  for (int64_t i = 0; i < count; i++, h->at += h->size) {
+  for (int64_t i = 0; i < count; i++, h->at += h->size, h->passed++) {
     uint64_t bits = 0;
+    if (h->passed < h->begin || h->passed >= h->end) continue;
     memcpy(&bits, h->at, h->size);
     h->sum += mixed(bits + mixed((uint64_t)(first + i) + 1));
   }
 }
 
-/* Hashes each element together with its index in the full value. So the sum of all shards' hashes does not depend on
- * the sharding. */
-static void hash_array(const ad_array *array, int64_t rank, ad_bits_note *note) {
+/* Hashes elements `begin` .. `end` - 1 of those that this rank has, each together with its index in the full value. So
+ * the sum of all shards' hashes does not depend on the sharding. */
+static void hash_elements(const ad_array *array, int64_t rank, int64_t begin, int64_t end, ad_bits_note *note) {
   ad_part part;
-  hashing h = {array->data, ad_dtype_size(array->dtype), 0};
+  hashing h = {.at = array->data, .size = ad_dtype_size(array->dtype), .begin = begin, .end = end};
   ad_part_of(&array->layout, &array->shape, rank, &part);
   ad_part_visit(&part, &array->shape, hash_run, &h);
   note->hash = h.sum;
-  note->numel = (int64_t)ad_part_numel(&part);
+  note->numel = end - begin;
+}
+
+/* Notes the array and, in a reference, each shard that the run may have of it: some of its rows. */
+static void note_array(rank_notes *r, const ad_array *array, ad_bits_note note) {
+  int64_t numel = (int64_t)ad_array_numel(array), rows = array->shape.ndim ? array->local.dim[0] : 0;
+  if (!numel) return;
+  hash_elements(array, r->rank, 0, numel, &note);
+  add(r, note);
+  for (int64_t i = 0; i < r->job->shards && rows; i++) {
+    ad_span shard = ad_cut(rows, i, r->job->shards);
+    note.of_shard = i + 1;
+    hash_elements(array, r->rank, shard.first * (numel / rows), (shard.first + shard.count) * (numel / rows), &note);
+    if (note.numel) add(r, note);
+  }
 }
 
 static void note_number(rank_notes *r, ad_bits_kind kind, size_t of, double value) {
@@ -82,8 +100,7 @@ static void see_sum(void *context, const ad_watched_sum *sum) {
   rank_notes *r = context;
   ad_bits_note note = {
       .kind = AD_BITS_SUM, .of = (int64_t)sum->param, .node = sum->node, .over = sum->over, .beyond = sum->beyond};
-  hash_array(&sum->values, r->rank, &note);
-  if (note.numel) add(r, note);
+  note_array(r, &sum->values, note);
 }
 
 /* ---- notes that are made after a step ---- */
@@ -107,18 +124,14 @@ static void note_values(rank_notes *r) {
     for (int part = 0; part < AD_PART_KEPT; part++) {
       const ad_array *array = ad_run_part(r->run, i, (ad_param_part)part);
       ad_bits_note note = {.kind = AD_BITS_VALUE, .of = (int64_t)i, .part = part};
-      if (!array) continue;
-      hash_array(array, r->rank, &note);
-      if (note.numel) add(r, note);
+      if (array) note_array(r, array, note);
     }
 }
 
 static void note_states(rank_notes *r) {
   ad_module *module = ad_run_module(r->run, 0);
   for (size_t i = 0; i < ad_module_state_count(module); i++) {
-    ad_bits_note note = {.kind = AD_BITS_STATE, .of = (int64_t)i};
-    hash_array(ad_module_state(module, i), r->rank, &note);
-    if (note.numel) add(r, note);
+    note_array(r, ad_module_state(module, i), (ad_bits_note){.kind = AD_BITS_STATE, .of = (int64_t)i});
   }
 }
 
@@ -144,9 +157,10 @@ static void install(rank_notes *r, ad_known_bug_scene *scene) {
 
 ad_status ad_bits_take_steps(ad_comm *comm, const ad_bits_job *job) {
   rank_notes r = {.job = job, .rank = ad_comm_rank(comm)};
-  ad_run_options options = {.size = sizeof options, .quiet = 1};
+  ad_run_options options = {.size = sizeof options, .quiet = 1, .is_part = job->is_part};
   ad_known_bug_scene scene = {.rank = r.rank, .microbatches = ad_recipe_parts(job->recipe)};
   AD_TRY(ad_run_create(comm, job->recipe, &options, &r.run));
+  r.shard = ad_mesh_position(ad_program_full_mesh(r.run->program, 0), r.rank, AD_DP_SHARD);
   ad_group beside = ad_mesh_group(ad_program_full_mesh(r.run->program, 0), AD_AXES_ALL & ~AD_AXES_DP, r.rank);
   ad_bits_begin(job->notes, r.rank, ad_group_index(&beside, r.rank));
   install(&r, &scene);

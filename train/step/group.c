@@ -6,7 +6,7 @@
 
 ad_status ad_run_group_create(ad_run *run) {
   const ad_mesh *first = ad_program_full_mesh(run->program, 0);
-  if (ad_mesh_size(first) != ad_comm_size(run->comm)) {
+  if (!run->options.is_part && ad_mesh_size(first) != ad_comm_size(run->comm)) {
     char text[48];
     snprintf(text, sizeof text, "dp_shard=%lld", (long long)ad_comm_size(run->comm));
     AD_TRY(ad_mesh_create(text, &run->world));

@@ -60,7 +60,7 @@ static ad_status list_leaves(ad_run *run) {
 }
 
 static ad_status create_program(ad_run *run) {
-  AD_TRY(ad_run_check_world(run->comm, run->recipe));
+  if (!run->options.is_part) AD_TRY(ad_run_check_world(run->comm, run->recipe));
   AD_TRY(ad_recipe_program(run->recipe, run->comm, run->options.dtype, &run->program));
   AD_TRY(ad_run_group_create(run));
   AD_TRY(list_leaves(run));

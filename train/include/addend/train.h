@@ -63,6 +63,9 @@ typedef struct ad_run_options {
   /* For each parameter of the program, where other ranks' storage divides it (ad_optimizer_setup); borrowed while the
    * run is created. NULL: nowhere. */
   const ad_matrix_cuts *cuts;
+  /* 1: the communicator may have more ranks than the recipe, whose ranks are the first ones; the others do not call.
+   * For checks. */
+  int is_part;
 } ad_run_options;
 
 /* Creates everything that a rank needs: the program with its data, those of its modules that lie on this rank, counts
