@@ -38,6 +38,8 @@ static const kind_of_case kinds[] = {
     {"sharded_step", "bf16", "zero3", 0, BENCH_SHARDED},
     {"update", "f32", "zero1", 0, BENCH_UPDATE},
     {"update", "f32", "zero3", 0, BENCH_UPDATE},
+    {"muon", "f32", "zero1", 0, BENCH_MUON},
+    {"muon", "f32", "zero3", 0, BENCH_MUON},
     {"train_step", "f32", "whole", 1, BENCH_TRAINING},
     {"train_step", "bf16", "whole", 1, BENCH_TRAINING},
     {"leaves", "f32", "whole", 1, BENCH_LEAVES},
@@ -125,6 +127,7 @@ static const bench_model *model_of(const case_list *list, bench_duty duty) {
   if (duty == BENCH_TRAINING && list->doubled) return list->options->quick ? &bench_tiny_doubled : &bench_small_doubled;
   if (duty & (BENCH_TRAINING | BENCH_TORCH_STEP | BENCH_LEAVES) && list->options->quick) return &bench_tiny;
   if (duty == BENCH_LEAVES) return &bench_leaves;
+  if (duty == BENCH_MUON && list->options->quick) return &bench_tiny;
   if (duty == BENCH_PIPELINE) return list->options->quick ? &bench_tiny_staged : &bench_staged;
   if (duty & (BENCH_TENSOR | BENCH_HYBRID)) return list->options->quick ? &bench_tiny : &bench_wide;
   return duty == BENCH_SHARDED && !list->options->quick ? &bench_large : &bench_small;
@@ -233,6 +236,7 @@ static void add_ranks(case_list *list, int ranks, int few) {
   add_duty(list, BENCH_REDUCER, ranks);
   if (few) add_duty(list, BENCH_SHARDED, ranks);
   add_duty(list, BENCH_UPDATE, ranks);
+  if (few) add_duty(list, BENCH_MUON, ranks);
   if (few) add_duty(list, BENCH_ROUTING, ranks);
   if (few) add_duty(list, BENCH_LEAVES, ranks);
   add_duty(list, BENCH_BRIDGE, ranks);

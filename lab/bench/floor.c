@@ -383,10 +383,24 @@ static void reduce_scatter_buckets(floor_rank *self, const bench_task *task, siz
   barrier(self);
 }
 
-/* Updates this rank's shard (task "update" only) and rounds it to the dtype in which it is stored. */
+/* Updates this rank's shard by Muon without its products: the direction goes from shards to the ranks that have whole
+ * matrices, each of which has as many elements as a shard, and the results come back. */
+static void update_by_muon(floor_rank *self, part own) {
+  float *direction = floats(self, SECOND);
+  bench_floor_direction(floats(self, FIRST), floats(self, SUM), direction, own.numel);
+  barrier(self);
+  int next = (self->rank + 1) % self->ranks, last = (self->rank + self->ranks - 1) % self->ranks;
+  bench_floor_copy(floats(self, VALUE), buffer_of(self, next, SECOND), own.numel * sizeof(float));
+  barrier(self);
+  bench_floor_apply(floats(self, MASTER), (const float *)buffer_of(self, last, VALUE), own.numel);
+  barrier(self);
+}
+
+/* Updates this rank's shard (tasks "update" and "muon") and rounds it to the dtype in which it is stored. */
 static void update_own(floor_rank *self, const bench_task *task, size_t numel) {
   part own = own_part(self, numel);
   float *master = floats(self, MASTER);
+  if (!strcmp(task->op, "muon")) update_by_muon(self, own);
   if (!strcmp(task->op, "update"))
     bench_floor_update(master, floats(self, FIRST), floats(self, SECOND), floats(self, SUM), own.numel);
   if (is_narrow(task)) bench_floor_narrow((uint16_t *)(void *)floats(self, VALUE), master, own.numel);
@@ -421,7 +435,8 @@ static int run(void *context, const bench_task *task, const void *in, void *out)
   floor_rank *self = context;
   if (!strcmp(task->op, "copy_in")) return run_copy_in(self, task);
   if (!strcmp(task->op, "reducer")) return run_gradients(self, task);
-  if (!strcmp(task->op, "sharded_step") || !strcmp(task->op, "update")) return run_sharded(self, task);
+  if (!strcmp(task->op, "sharded_step") || !strcmp(task->op, "update") || !strcmp(task->op, "muon"))
+    return run_sharded(self, task);
   if (!strcmp(task->op, "exchange")) return run_exchange(self, task);
   if (!strcmp(task->op, "bridge")) return run_bridge(self, task);
   if (!strcmp(task->op, "decompose_exchange")) return run_transfer(self, task);

@@ -72,6 +72,17 @@ INLINE void update(float *restrict param, float *restrict first, float *restrict
   }
 }
 
+INLINE void direction(float *restrict average, const float *restrict grad, float *restrict out, size_t numel) {
+  for (size_t i = 0; i < numel; i++) {
+    average[i] += 0.05f * (grad[i] - average[i]);
+    out[i] = grad[i] + 0.95f * (average[i] - grad[i]);
+  }
+}
+
+INLINE void apply(float *restrict param, const float *restrict result, size_t numel) {
+  for (size_t i = 0; i < numel; i++) param[i] -= 1e-4f * result[i];
+}
+
 /* Defines bench_floor_NAME, which calls `NAME` compiled for AVX-512, AVX2 or neither, as the processor has them. */
 #if defined(__x86_64__)
 #define WIDEST(name, parameters, arguments)                                                            \
@@ -99,5 +110,7 @@ WIDEST(narrow, (uint16_t * to, const float *from, size_t numel), (to, from, nume
 WIDEST(widen, (float *to, const uint16_t *from, size_t numel), (to, from, numel))
 WIDEST(update, (float *param, float *first, float *second, const float *grad, size_t numel),
        (param, first, second, grad, numel))
+WIDEST(direction, (float *average, const float *grad, float *out, size_t numel), (average, grad, out, numel))
+WIDEST(apply, (float *param, const float *result, size_t numel), (param, result, numel))
 
 void bench_floor_copy(void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }

@@ -13,6 +13,10 @@ void bench_floor_narrow(uint16_t *to, const float *from, size_t numel);
 void bench_floor_widen(float *to, const uint16_t *from, size_t numel);
 /* One AdamW update with fixed factors: no bias correction, no weight decay. */
 void bench_floor_update(float *param, float *first, float *second, const float *grad, size_t numel);
+/* Muon's work on elements, with fixed factors: the average of gradients and the direction; and the update by what became
+ * of the direction. */
+void bench_floor_direction(float *average, const float *grad, float *direction, size_t numel);
+void bench_floor_apply(float *param, const float *result, size_t numel);
 /* Copies bytes with memcpy, which writes large blocks past the caches. */
 void bench_floor_copy(void *to, const void *from, size_t bytes);
 

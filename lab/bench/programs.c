@@ -139,10 +139,11 @@ const bench_kind bench_kinds[] = {
     {"addend", "",
      BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_TRAINING | BENCH_SHARDED | BENCH_UPDATE | BENCH_TENSOR | BENCH_HYBRID |
          BENCH_ROUTING | BENCH_GROUPED | BENCH_LAYER | BENCH_BRIDGE | BENCH_DECOMPOSITION | BENCH_TRANSFER |
-         BENCH_TORCH | BENCH_TORCH_STEP | BENCH_PIPELINE | BENCH_LEAVES,
+         BENCH_TORCH | BENCH_TORCH_STEP | BENCH_PIPELINE | BENCH_LEAVES | BENCH_MUON,
      0, be_addend, NULL},
     {"floor", "slices",
-     BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_SHARDED | BENCH_UPDATE | BENCH_ROUTING | BENCH_BRIDGE | BENCH_TRANSFER,
+     BENCH_COLLECTIVES | BENCH_REDUCER | BENCH_SHARDED | BENCH_UPDATE | BENCH_ROUTING | BENCH_BRIDGE | BENCH_TRANSFER |
+         BENCH_MUON,
      0, be_slices, NULL},
     {"floor", "slots", BENCH_COLLECTIVES, 0, be_slots, NULL},
     {"link", "TCP streams", BENCH_BETWEEN, 0, be_link, NULL},
@@ -181,6 +182,9 @@ const bench_kind bench_kinds[] = {
     {"torch_fsdp_tp", "gloo", BENCH_HYBRID, 1, be_python, WORDS("torch_train.py", "fsdp_tp")},
     {"torch_ddp", "gloo", BENCH_UPDATE, 1, be_python, WORDS("torch_update.py", "ddp")},
     {"torch_fsdp", "gloo", BENCH_UPDATE, 1, be_python, WORDS("torch_update.py", "fsdp")},
+    {"addend_products", "its products alone", BENCH_MUON, 1, be_addend_plain, NULL},
+    {"addend_adamw", "AdamW", BENCH_MUON, 1, be_addend_plainest, NULL},
+    {"torch_fsdp", "gloo", BENCH_MUON, 1, be_python, WORDS("torch_update.py", "fsdp_muon")},
     {"addend_one", "one product", BENCH_GROUPED, 1, be_addend_plain, NULL},
     {"torch_grouped", "grouped_mm", BENCH_LAYER | BENCH_GROUPED, 1, be_python, WORDS("torch_experts.py", "experts")},
     {"addend_one", "one process", BENCH_PIPELINE, 1, be_addend, NULL},

@@ -24,7 +24,8 @@ typedef enum bench_duty {
   BENCH_TORCH = 16384,  /* collectives through torch.distributed */
   BENCH_TORCH_STEP = 32768,
   BENCH_PIPELINE = 65536,
-  BENCH_LEAVES = 131072
+  BENCH_LEAVES = 131072,
+  BENCH_MUON = 262144
 } bench_duty;
 
 /* How a program is started: the number of ranks, the model and the hosts. */

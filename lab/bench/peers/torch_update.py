@@ -1,5 +1,6 @@
-"""The task "update" in PyTorch: gradients of the measured model's parameters, which exist from the start, are reduced by DDP or FSDP over
-gloo, then AdamW updates the parameters. Usage: torch_update.py ADDRESS RANK RANKS PORT ddp|fsdp LAYERS D_MODEL HEADS SEQ BATCH."""
+"""The tasks "update" and "muon" in PyTorch: gradients of the measured model's parameters, which exist from the start, are reduced by DDP
+or FSDP over gloo, then AdamW updates the parameters; with fsdp_muon, Muon updates the matrices of blocks.
+Usage: torch_update.py ADDRESS RANK RANKS PORT ddp|fsdp|fsdp_muon LAYERS D_MODEL HEADS SEQ BATCH."""
 import sys
 
 import torch_kinds
@@ -8,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-KIND = sys.argv[5]
+KIND = sys.argv[5].removesuffix("_muon")
+TASK = "muon" if sys.argv[5].endswith("_muon") else "update"
 LAYERS, D_MODEL = map(int, sys.argv[6:8])
 VOCABULARY, HIDDEN = 256, (8 * D_MODEL // 3 + 15) // 16 * 16
 BLOCK = 2 * [(D_MODEL,)] + 4 * [(D_MODEL, D_MODEL)] + 2 * [(HIDDEN, D_MODEL)] + [(D_MODEL, HIDDEN)]
@@ -51,26 +53,37 @@ class Parameters(nn.Module):
         return x
 
 
+def optimizers_of(model):
+    """AdamW, or Muon for the matrices of blocks and AdamW for the rest."""
+    if TASK == "update":
+        return [torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)]
+    matrices = [p for part in model.parts[1:-1] for p in part.parameters() if p.ndim == 2]
+    chosen = {id(p) for p in matrices}
+    rest = [p for p in model.parameters() if id(p) not in chosen]
+    return [torch.optim.Muon(matrices, lr=1e-4, weight_decay=0), torch.optim.AdamW(rest, lr=1e-4, fused=True)]
+
+
 def prepare_update():
     model = Parameters()
     model = torch_kinds.distribute(model, model.parts, KIND, worker.RANKS)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    optimizers = optimizers_of(model)
     x = torch.zeros(1, requires_grad=True)
 
     def update():
         model(x).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
 
     return update
 
 
 def prepare(task):
-    if task.op != "update" or task.dtype != "f32":
+    if task.op != TASK or task.dtype != "f32":
         return None
-    if "update" not in held:
-        held["update"] = prepare_update()
-    return held["update"]
+    if TASK not in held:
+        held[TASK] = prepare_update()
+    return held[TASK]
 
 
 held = {}

@@ -1,12 +1,20 @@
-/* The tasks "sharded_step" and "update": the parts of a training step besides the model's computing, with the trainer's
- * store, reducer and optimizer. */
+/* The tasks "sharded_step", "update" and "muon": the parts of a training step besides the model's computing, with the
+ * trainer's store, reducer and optimizer. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "module/module.h"
 #include "measured.h"
 #include "step/run.h"
 
+static const char MUON[] =
+    "optimizer: {kind: muon}\n"
+    "groups: [{match: \"*norm*\", kind: adamw}, {match: \"embedding.*\", kind: adamw}, {match: \"head.*\", kind: "
+    "adamw}]\n";
+
 struct bench_shards {
+  int updates;
+  bench_iterations *iterations; /* not NULL: only their products run */
   ad_recipe *recipe;
   ad_run *run;
   size_t count;
@@ -17,12 +25,16 @@ struct bench_shards {
 
 static ad_module *module_of(const bench_shards *shards) { return ad_run_module(shards->run, 0); }
 
-static ad_status make_run(bench_shards *shards, ad_comm *comm, const bench_model *model, const bench_task *task) {
+static int is_muon(const bench_task *task) { return !strcmp(task->op, "muon"); }
+
+static ad_status make_run(bench_shards *shards, ad_comm *comm, const bench_model *model, const bench_task *task,
+                          int plain) {
   int ranks = (int)ad_comm_size(comm);
   bench_model own = *model;
   own.batch = ranks;
   bench_setting setting = bench_setting_of(&own, "dp_shard", ranks);
   setting.storage = task->storage, setting.dtype = task->dtype;
+  if (is_muon(task) && plain < 2) setting.optimizer = MUON;
   AD_TRY(bench_recipe(&setting, &shards->recipe));
   return ad_run_create(comm, shards->recipe, NULL, &shards->run);
 }
@@ -39,8 +51,11 @@ static ad_status make_grad(ad_run *run, size_t param, int has_memory, ad_array *
   return AD_OK;
 }
 
-static ad_status make(bench_shards *shards, ad_comm *comm, const bench_model *model, const bench_task *task) {
-  AD_TRY(make_run(shards, comm, model, task));
+static ad_status make(bench_shards *shards, ad_comm *comm, const bench_model *model, const bench_task *task, int plain) {
+  shards->updates = is_muon(task) || !strcmp(task->op, "update");
+  AD_TRY(make_run(shards, comm, model, task, plain));
+  if (is_muon(task) && plain == 1)
+    return bench_iterations_create(ad_module_optimizer(module_of(shards)), &shards->iterations);
   shards->count = ad_run_param_count(shards->run);
   shards->grads = calloc(shards->count, sizeof *shards->grads);
   shards->masters = calloc(shards->count, sizeof *shards->masters);
@@ -54,10 +69,11 @@ static ad_status make(bench_shards *shards, ad_comm *comm, const bench_model *mo
   return AD_OK;
 }
 
-ad_status bench_shards_create(ad_comm *comm, const bench_model *model, const bench_task *task, bench_shards **out) {
+ad_status bench_shards_create(ad_comm *comm, const bench_model *model, const bench_task *task, int plain,
+                              bench_shards **out) {
   bench_shards *shards = calloc(1, sizeof *shards);
   if (!shards) return AD_MEMORY;
-  ad_status status = make(shards, comm, model, task);
+  ad_status status = make(shards, comm, model, task, plain);
   if (status) return bench_shards_destroy(shards), status;
   *out = shards;
   return AD_OK;
@@ -65,6 +81,7 @@ ad_status bench_shards_create(ad_comm *comm, const bench_model *model, const ben
 
 void bench_shards_destroy(bench_shards *shards) {
   if (!shards) return;
+  bench_iterations_destroy(shards->iterations);
   for (size_t i = 0; shards->grads && i < shards->count; i++) free(shards->grads[i].data);
   free(shards->grads);
   free(shards->masters);
@@ -97,14 +114,15 @@ static ad_status pass(bench_shards *shards, int backward) {
   return ad_store_end_pass(ad_module_store(module_of(shards)));
 }
 
-ad_status bench_shards_run(bench_shards *shards, int updates) {
+ad_status bench_shards_run(bench_shards *shards) {
+  if (shards->iterations) return bench_iterations_run(shards->iterations);
   ad_reducer *reducer = ad_module_reducer(module_of(shards));
   AD_TRY(ad_reducer_begin_microbatch(reducer, AD_SYNC_ALL));
   AD_TRY(pass(shards, 0));
   AD_TRY(pass(shards, 1));
   AD_TRY(ad_reducer_end_microbatch(reducer));
   AD_TRY(ad_reducer_finish(reducer));
-  if (updates)
+  if (shards->updates)
     AD_TRY(ad_optimizer_step(ad_module_optimizer(module_of(shards)), shards->masters, shards->reduced, 1e-4, 1));
   return ad_run_refresh(shards->run, AD_MASTERS_WRITTEN);
 }

@@ -16,20 +16,21 @@ static const char RECIPE[] =
     "precision: {param: %s, reduce: %s, compute: %s}\n"
     "shard: {zero: %d}\n"
     "train: {global_batch: %d, microbatches: %d, leaves: %d, steps: 1000000, lr: 1e-4, clip: 1.0, seed: 1}\n"
-    "%s";
+    "%s%s";
 
 ad_status bench_recipe(const bench_setting *setting, ad_recipe **out) {
   const bench_model *model = setting->model;
-  char text[sizeof RECIPE + 256];
+  char text[sizeof RECIPE + 512];
   int zero = strncmp(setting->storage, "zero", 4) ? 0 : atoi(setting->storage + 4);
   snprintf(text, sizeof text, RECIPE, model->layers, model->d_model, model->heads, setting->sequence ? "true" : "false",
            model->seq, setting->mesh, setting->dtype, setting->dtype, setting->compute, zero, model->batch,
-           setting->microbatches, setting->leaves, setting->schedule);
+           setting->microbatches, setting->leaves, setting->schedule, setting->optimizer);
   return ad_recipe_parse(text, "bench", NULL, 0, out);
 }
 
 bench_setting bench_setting_of(const bench_model *model, const char *axis, int64_t ranks) {
-  bench_setting setting = {.model = model, .storage = "whole", .dtype = "f32", .compute = "f32", .microbatches = 1};
+  bench_setting setting = {
+      .model = model, .storage = "whole", .dtype = "f32", .compute = "f32", .microbatches = 1, .optimizer = ""};
   snprintf(setting.mesh, sizeof setting.mesh, "%s=%lld", axis, (long long)ranks);
   return setting;
 }

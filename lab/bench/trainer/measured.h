@@ -16,6 +16,7 @@ typedef struct bench_setting {
   const char *compute;         /* the dtype of activations and of the inputs of matrix products */
   int microbatches, leaves;    /* leaves 0: none */
   char schedule[64];           /* the recipe's `schedule` of a pipeline, as YAML; "": no pipeline */
+  const char *optimizer;       /* the recipe's `optimizer` and `groups`, as YAML; "": AdamW */
 } bench_setting;
 /* Returns the setting with all ranks on one axis, storage "whole" and all dtypes "f32". */
 bench_setting bench_setting_of(const bench_model *model, const char *axis, int64_t ranks);
@@ -46,11 +47,20 @@ ad_status bench_gradients_run(bench_gradients *gradients, int in_place) AD_CHECK
 /* Parameters sharded over all ranks, with the store, reducer and optimizer of a training run, but without a model: each
  * pass only gathers every parameter, and gradients exist from the start. */
 typedef struct bench_shards bench_shards;
-ad_status bench_shards_create(ad_comm *comm, const bench_model *model, const bench_task *task,
+/* The optimizer of the task "muon" is Muon for the matrices of blocks and AdamW for the rest; if `plain` is 2, and in
+ * all other tasks, AdamW alone. */
+ad_status bench_shards_create(ad_comm *comm, const bench_model *model, const bench_task *task, int plain,
                               bench_shards **out) AD_CHECKED;
 void bench_shards_destroy(bench_shards *shards);
-/* Runs one step, with the optimizer's update if `updates`. */
-ad_status bench_shards_run(bench_shards *shards, int updates) AD_CHECKED;
+/* Runs one step, with the optimizer's update in the tasks "update" and "muon". If `plain` is 1 in the task "muon", runs
+ * only the matrix products of this rank's share of the step. */
+ad_status bench_shards_run(bench_shards *shards) AD_CHECKED;
+
+/* The matrix products of an optimizer's iterations in a step on this rank. */
+typedef struct bench_iterations bench_iterations;
+ad_status bench_iterations_create(const ad_optimizer *optimizer, bench_iterations **out) AD_CHECKED;
+void bench_iterations_destroy(bench_iterations *iterations);
+ad_status bench_iterations_run(bench_iterations *iterations) AD_CHECKED;
 
 /* Rows that go to the ranks of their experts and return. */
 typedef struct bench_exchange bench_exchange;

@@ -52,8 +52,8 @@ static ad_status run_gradients(bench_held *self, const bench_task *task) {
 }
 
 static ad_status run_shards(bench_held *self, const bench_task *task) {
-  if (!self->shards) AD_TRY(bench_shards_create(self->comm, self->model, task, &self->shards));
-  return bench_shards_run(self->shards, !strcmp(task->op, "update"));
+  if (!self->shards) AD_TRY(bench_shards_create(self->comm, self->model, task, self->plain, &self->shards));
+  return bench_shards_run(self->shards);
 }
 
 static ad_status run_step(bench_held *self, const bench_task *task) {
