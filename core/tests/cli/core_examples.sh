@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests the core's examples that train and send: a trainer with ZeRO takes the same steps on any number of ranks, resumes
-# on another number, and its dump is right; rows reach their owners; leaves have the same bits; a table of one's own is
+# on another number, and its dump is right; rows reach their owners; leaves and Muon have the same bits; a table of one's own is
 # checked.
 # Usage: core_examples.sh ADDEND SOURCE
 set -eu
@@ -75,6 +75,13 @@ grep -q '^2 even ranks, from 2 to 0; rank 0 is number 1 of them; their sum is 2$
 "$build/example_leaves" >"$work/leaves" || fail "leaves: $(cat "$work/leaves")"
 [ "$(wc -l <"$work/leaves")" -eq 4 ] || fail "leaves printed: $(cat "$work/leaves")"
 [ "$(sed 's/.*: norm //' "$work/leaves" | sort -u | wc -l)" -eq 1 ] || fail "other bits: $(cat "$work/leaves")"
+
+# Muon: the same bits on 1 to 4 ranks and in every way, and fewer products where matrices are dealt.
+"$build/example_muon" >"$work/muon" || fail "muon: $(cat "$work/muon")"
+[ "$(wc -l <"$work/muon")" -eq 12 ] || fail "muon printed: $(cat "$work/muon")"
+[ "$(sed 's/.*: distance //' "$work/muon" | sort -u | wc -l)" -eq 1 ] || fail "other bits: $(cat "$work/muon")"
+grep -q '^4 ranks, each rank gathers all matrices, 1350 products' "$work/muon" || fail "muon: $(cat "$work/muon")"
+grep -q '^4 ranks, matrices are dealt to the ranks, 450 products' "$work/muon" || fail "muon: $(cat "$work/muon")"
 
 # A schedule of one's own.
 "$build/example_own_schedule" "$work/table.svg" >"$work/table" || fail "own_schedule"
