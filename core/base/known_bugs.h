@@ -45,6 +45,7 @@
   X(F16_VALUES, "no value goes to other ranks as f16 (comm_dtype)")                                       \
   X(F16_GRADIENTS, "no gradient comes back from other ranks as f16 (comm_dtype)")                         \
   X(STAGES, "no stages are on separate ranks (pp)")                                                       \
+  X(STAGES_RETURN, "no gradient comes back to a stage from the next one")                                 \
   X(ADDED_FIRST, "no gradient is added to an earlier microbatch's before its reduction")                  \
   X(TIED_STAGES, "no stage computes with the embedding of another")                                       \
   X(NARROW_PRODUCTS, "no product reads bf16 (precision.compute)")                                         \

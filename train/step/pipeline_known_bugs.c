@@ -193,8 +193,9 @@ ad_needs ad_pipeline_facts(const ad_run *run) {
   if (adds_before_reductions(run->recipe)) facts |= AD_NEED_ADDED_FIRST;
   for (size_t i = 0; i < ad_program_transfer_count(run->program); i++) {
     const ad_transfer_spec *spec = ad_program_transfer(run->program, i);
-    if (spec->is_parameter && ad_bridge_is_disjoint(spec->bridge) && !ad_gives_frozen(run, spec))
-      facts |= AD_NEED_TIED_STAGES;
+    if (!ad_bridge_is_disjoint(spec->bridge)) continue;
+    if (spec->is_parameter && !ad_gives_frozen(run, spec)) facts |= AD_NEED_TIED_STAGES;
+    if (!spec->is_parameter && !spec->one_way) facts |= AD_NEED_STAGES_RETURN;
   }
   return facts;
 }
@@ -231,7 +232,7 @@ static const ad_known_bug bugs[] = {
      .at = {{AD_INJECT_PHASE, expect_share}, {AD_INJECT_DIVISOR, divide_by_microbatches_too}}},
     {.name = "divided-at-each-stage",
      .words = "the gradient that returns to a stage is divided by the number of microbatches once more",
-     .needs = AD_NEED_TOKENS | AD_NEED_STAGES | AD_NEED_MICROBATCHES,
+     .needs = AD_NEED_TOKENS | AD_NEED_STAGES_RETURN | AD_NEED_MICROBATCHES,
      .at = {{AD_INJECT_RETURNED, divide_returned}}},
     {.name = "accumulated-divided-again",
      .words = "after each microbatch, all gradients that have accumulated are divided by the number of microbatches",
