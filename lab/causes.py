@@ -93,7 +93,6 @@ KNOWN = {
         '',
     ),
     'decay-everywhere': ({'unknown'}, UPDATE, ''),
-    'decay-missing': ({'unknown'}, UPDATE, ''),
     'divided-at-each-stage': ({'averaged', 'unknown'}, rf'number of microbatches|{BACKWARD}', ''),
     'divided-behind-backward': ({'unknown', 'doubled'}, rf'{BACKWARD}|not divided|loss scale', ''),
     'divided-by-microbatches-too': ({'averaged', 'unknown'}, rf'number of microbatches|{BACKWARD}|{FORWARD}', ''),
@@ -107,7 +106,6 @@ KNOWN = {
     'last-microbatch-only': ({'missing'}, r'only the last microbatch', ''),
     'master-in-bf16': ({'unknown', 'replicas_differ'}, UPDATE, ''),
     'mean-of-microbatch-means': ({'averaged', 'unknown'}, rf'each divided by its own count|{FORWARD}', ''),
-    'momentum-forgotten': ({'unknown'}, UPDATE, ''),
     'muon-decay-after-adjusted-rate': ({'unknown'}, UPDATE, ''),
     'muon-flat-goes-to-adamw': ({'unknown'}, UPDATE, ''),
     'muon-halves-not-exchanged': ({'unknown'}, UPDATE, ''),
@@ -121,6 +119,7 @@ KNOWN = {
     'muon-result-of-another-matrix': ({'unknown', 'replicas_differ'}, UPDATE, ''),
     'muon-silently-off': ({'unknown'}, UPDATE, ''),
     'muon-split-by-shard-rows': ({'unknown'}, UPDATE, ''),
+    'muon-before-sum': ({'missing', 'unknown', 'replicas_differ'}, r'addends are missing|factor|replicas', ''),
     'narrow-accumulate': ({'rounding'}, NARROW, ''),
     'norm-of-each-stage': ({'missing'}, NORM, 'pp'),
     'norm-over-other-mesh': ({'unknown', 'doubled', 'partial', 'missing'}, NORM, ''),
@@ -141,9 +140,17 @@ KNOWN = {
     'state-sharded-otherwise': ({'unknown'}, UPDATE, ''),
     'statistics-in-bf16': ({'rounding'}, NARROW, ''),
     'step-off-by-one': ({'unknown'}, UPDATE, ''),
-    'update-applied-twice': ({'unknown'}, UPDATE, ''),
     'update-per-microbatch': ({'unknown'}, UPDATE, ''),
 }
+# Mistakes in what an optimizer does with right gradients.
+OF_UPDATES = (
+    'decay-everywhere decay-missing momentum-forgotten muon-decay-after-adjusted-rate muon-flat-goes-to-adamw '
+    'muon-halves-not-exchanged muon-norm-per-shard muon-not-nesterov muon-not-orthogonalised muon-partly-reduced '
+    'muon-per-shard muon-per-tp-shard muon-rate-by-shard-shape muon-result-of-another-matrix muon-silently-off '
+    'muon-split-by-shard-rows rate-of-another-group state-of-another-parameter state-sharded-otherwise step-off-by-one '
+    'update-applied-twice update-per-microbatch'
+)
+KNOWN |= {name: ({'unknown', 'replicas_differ'}, UPDATE, '') for name in OF_UPDATES.split()}
 COMPUTED = ({'unknown', 'doubled', 'averaged'}, rf'{FORWARD}|{BACKWARD}', '')  # all others change what is computed
 
 
@@ -177,6 +184,8 @@ class Mutant:
             return
         place = PLACE.match(derived['place'])
         self.phase, self.what = derived['phase'], place['what']
+        # a move of matrices that an optimizer works on as a whole, named after the first of them
+        self.is_of_update = self.phase == 'step' and bool(place['move'] == 'all_to_all' or re.search(r' and \d+ more$', self.what))
         self.axes = self.large(place['axes'])
         self.reduced = self.large(param['reduced_over'])
         self.named = {self.name.split(':')[1].split(' ')[0]} if self.operator in OF_AN_AXIS else set()
@@ -218,6 +227,8 @@ class Mutant:
             kinds, words, axes = KNOWN.get(self.name, COMPUTED)
             has_axes = not axes or over == (self.large(self.param['reduced_over']) if axes == 'sum' else {axes})
             return kind in kinds and bool(re.search(words, text)) and has_axes and self.has_factor(cause)
+        if self.is_of_update:
+            return bool(re.search(UPDATE, text))
         if self.what == 'norm':
             return re.search(UPDATE, text) or (kind in OF_NORM[self.operator] and self.is_of_norm(over, text))
         if self.operator == 'first_microbatch_only' and re.match(r'microbatch 0 counts 1, .*counts 0 times', text):
