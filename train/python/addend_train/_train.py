@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ def train(
     force: bool = False,
     overwrite: bool = False,
     dump_step: int | None = None,
+    fresh_states: Iterable[str] = (),
     set: Sets = None,
     program: PathLike | None = None,
 ) -> TrainResult:  # noqa: A002
@@ -55,12 +56,16 @@ def train(
 
     `out`: the run's folder, runs/NAME if left out. `steps`: replaces the recipe's train.steps. `resume` continues from
     the folder's newest checkpoint; with `force` even if it is of another recipe. `overwrite` replaces a run that is
-    in the folder. `dump_step`: writes each rank's addends and sums of this step to FOLDER/dump-N, for `diff`. `set`,
-    `program`: as in `check`. Ctrl-C ends the run after the current step, writes a checkpoint and is then raised."""
+    in the folder. `dump_step`: writes each rank's addends and sums of this step to FOLDER/dump-N, for `diff`.
+    `fresh_states`, with `resume`: patterns of parameters whose optimizer states begin anew. `set`, `program`: as in
+    `check`. Ctrl-C ends the run after the current step, writes a checkpoint and is then raised."""
     if resume and overwrite:
         raise InvalidError("resume continues the run in the folder, overwrite replaces it: give only one of them")
     if force and not resume:
         raise InvalidError("force has a meaning only with resume: give resume=True too")
+    patterns = [fresh_states] if isinstance(fresh_states, str) else list(fresh_states)
+    if patterns and not resume:
+        raise InvalidError("fresh_states has a meaning only with resume: give resume=True too")
     if out is not None and not path_of(out):
         raise InvalidError("out is empty: it takes the name of the run's folder")
     arguments: list[str] = ["train", "--json"]
@@ -68,6 +73,7 @@ def train(
     arguments += ["--dump-step", number("dump_step", dump_step, 0)] if dump_step is not None else []
     chosen = {"--resume": resume, "--force": force, "--overwrite": overwrite}
     arguments += [option for option, wanted in chosen.items() if wanted]
+    arguments += [f"--fresh-states={pattern}" for pattern in patterns]
     sets = sets_of(set) + ([f"train.steps={number('steps', steps)}"] if steps is not None else [])
     _, text = run([*arguments, *arguments_of(recipe, sets, program)])
     document = json.loads(text)

@@ -110,10 +110,20 @@ class Trainings(unittest.TestCase):
         again = addend.train(RECIPE, out=self.folder, steps=2, overwrite=True)
         self.assertEqual(again.steps, 2)
 
+    def test_states_of_another_optimizer_begin_anew_where_a_pattern_says_so(self):
+        sets = {"checkpoint.every": 2}
+        addend.train(RECIPE, out=self.folder, steps=2, set=sets)
+        other = {**sets, "optimizer.kind": "sgd"}
+        with raises(self, addend.InvalidError, "embedding.weight", "--fresh-states"):
+            addend.train(RECIPE, out=self.folder, steps=4, resume=True, set=other)
+        result = addend.train(RECIPE, out=self.folder, steps=4, resume=True, fresh_states="*", set=other)
+        self.assertEqual((result.steps, result.steps_taken), (4, 2))
+
     def test_options_that_contradict_each_other_are_refused(self):
         for wrong in (
             {"resume": True, "overwrite": True},
             {"force": True},
+            {"fresh_states": "*"},
             {"out": ""},
             {"steps": 0},
             {"dump_step": -1},
