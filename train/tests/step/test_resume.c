@@ -114,10 +114,10 @@ static int run_on_rank(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* Runs the job; `storage` has the recipe's sections shard and precision. */
-static seen *run_stored(const char *mesh, int64_t ranks, const char *storage, job j) {
+/* Runs the job; `more` has further keys of train, `storage` the recipe's sections shard, precision and optimizer. */
+static seen *run_with(const char *mesh, int64_t ranks, const char *more, const char *storage, job j) {
   char training[512];
-  snprintf(training, sizeof training, TRAINING "}\n%scheckpoint: {every: 0", storage);
+  snprintf(training, sizeof training, TRAINING "%s}\n%scheckpoint: {every: 0", more, storage);
   ad_recipe *recipe = tiny_recipe(mesh, "", training);
   ad_launch_result result = {.size = sizeof result};
   j.recipe = recipe;
@@ -126,6 +126,10 @@ static seen *run_stored(const char *mesh, int64_t ranks, const char *storage, jo
   ad_recipe_destroy(recipe);
   if (j.seen->message[0]) fail_msg("%s", j.seen->message);
   return j.seen;
+}
+
+static seen *run_stored(const char *mesh, int64_t ranks, const char *storage, job j) {
+  return run_with(mesh, ranks, "", storage, j);
 }
 
 static seen *run_job(const char *mesh, int64_t ranks, job j) { return run_stored(mesh, ranks, "", j); }
@@ -207,10 +211,26 @@ static void every_policy_and_sharding_resumes_bit_for_bit(void **state) {
 
 /* ---- optimizers ---- */
 
+/* What Muon does not update. */
+#define OTHERS "groups: [{match: \"embedding.*\", kind: adamw}, {match: \"*norm*\", kind: adamw}]\n"
+
 static void every_optimizer_resumes_bit_for_bit(void **state) {
   goes_on_bit_for_bit("optimizer: {kind: sgd, momentum: 0.9, nesterov: true}\nshard: {zero: 3, bucket_mib: 0.01}\n");
   goes_on_bit_for_bit("optimizer: {kind: sgd, momentum: 0.9}\nprecision: {param: bf16}\n");
   goes_on_bit_for_bit("optimizer: {kind: sgd}\n");
+  goes_on_bit_for_bit("optimizer: {kind: muon, muon: {way: dealt}}\nshard: {zero: 3, bucket_mib: 0.01}\n" OTHERS);
+  goes_on_bit_for_bit("optimizer: {kind: muon, muon: {dtype: bf16}}\nprecision: {param: bf16}\n" OTHERS);
+}
+
+/* Muon's states are stored as its parameters are, so where and how matrices were brought together does not matter. */
+static void muon_resumes_on_other_ranks_in_another_way_to_the_same_bits(void **state) {
+  seen *unbroken = run_with("dp=1", 1, ", leaves: 6", "optimizer: {kind: muon}\n" OTHERS, (job){.last = STEPS});
+  run_with("dp_replicate=2 dp_shard=2", 4, ", leaves: 6",
+           "optimizer: {kind: muon, muon: {way: dealt}}\nshard: {zero: 3}\n" OTHERS, (job){.last = STOP, .saves = 1});
+  seen *resumed = run_with("dp_replicate=1 dp_shard=3", 3, ", leaves: 6",
+                           "optimizer: {kind: muon, muon: {way: gathered}}\nshard: {zero: 2}\n" OTHERS,
+                           (job){.last = STEPS, .loads = 1});
+  same(unbroken, resumed);
 }
 
 static int loads_on_rank(ad_comm *comm, void *context) {
@@ -513,6 +533,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(every_other_mesh_loads_the_same_values, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(every_policy_and_sharding_resumes_bit_for_bit, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(every_optimizer_resumes_bit_for_bit, make_folder, remove_folder),
+      cmocka_unit_test_setup_teardown(muon_resumes_on_other_ranks_in_another_way_to_the_same_bits, make_folder,
+                                      remove_folder),
       cmocka_unit_test_setup_teardown(a_checkpoint_of_another_optimizer_is_of_another_run, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(every_policy_loads_under_another_sharding, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(weights_written_on_one_mesh_are_read_on_another, make_folder, remove_folder),
