@@ -26,7 +26,7 @@ typedef struct ad_bucket_plan {
   ad_dtype dtype; /* dtype of the bucket's elements */
   /* size of the bucket; with leaves, size of all sums of leaves that this rank holds at the same time */
   size_t bytes;
-  /* With leaves, otherwise 0. leaf_sums: the most sums of leaves that this rank holds at a time. If the first reduction
+  /* 0 without leaves. leaf_sums: the most sums of leaves that this rank holds at a time. If the first reduction
    * may run before the end of the step: leaf_shards is the most results of it that this rank holds at a time (after a
    * reduce_scatter, its shards of the sums), leaf_shard_bytes their size. */
   size_t leaf_sums, leaf_shards, leaf_shard_bytes;

@@ -113,12 +113,12 @@ typedef struct ad_bucket {
   ad_bucket_counters counters;
   ad_bucket_steps steps;
   ad_bucket_turn turn;
-  // With leaves: this rank's sums of leaves. Their memory begins where that of `sent` begins, or is the bucket's slot.
+  // In a reducer with leaves: this rank's sums of leaves. Their memory begins where that of `sent` begins, or is the bucket's slot.
   // In a microbatch `sent` and `partial` point to the stack's level into which the leaf's gradients are written.
   ad_node_stack stack;
-  // With leaves, if the path's first step is early: the results of this step on this rank (only its shards of the sums,
-  // if the step is a reduce_scatter). Their memory begins where that of `sum` begins. In a step of the path `sum`
-  // points to the level that the collective writes, or that the next collective reads.
+  // If the path's first step is early, in a reducer with leaves: the results of this step on this rank (only its shards
+  // of the sums, if the step is a reduce_scatter). Their memory begins where that of `sum` begins. In a step of the
+  // path `sum` points to the level that the collective writes, or that the next collective reads.
   ad_node_stack early_sums;
 } ad_bucket;
 
@@ -222,7 +222,7 @@ static inline size_t ad_bucket_bytes(const ad_bucket *bucket) {
 static inline size_t ad_bucket_sum_bytes(const ad_bucket *bucket) {
   return bucket->early_sums.levels ? ad_stack_bytes(&bucket->early_sums) : ad_array_bytes(&bucket->sum);
 }
-/* With leaves, returns the stack that has the sums of earlier rounds of the step. */
+/* Returns the stack that has the sums of earlier rounds of the step, in a reducer with leaves. */
 static inline ad_node_stack *ad_bucket_sums(ad_bucket *bucket) {
   return bucket->key.early ? &bucket->early_sums : &bucket->stack;
 }

@@ -2,6 +2,7 @@
 #include "moe/keys.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "moe/moe.h"
 
@@ -38,14 +39,16 @@ const ad_key ad_moe_keys[AD_MOE_KEY_COUNT] = {AD_TEXT_DECODER_KEYS(
              "not named has size 1); left out: "
              "ep=1 and etp=tp"})};
 
-/* Makes the view with both axes ep and etp: an axis that the text leaves out is added with size 1. */
+/* Makes the view with both axes ep and etp: an axis that the text leaves out is added with size 1, ep before etp. */
 static ad_status name_axes(const char *given, const ad_mesh *mesh, ad_mesh **out) {
   char text[128];
   ad_mesh *view;
   AD_TRY(ad_key_view(mesh, given, &view));
   int has_ep = ad_mesh_named(view) >> AD_EP & 1, has_etp = ad_mesh_named(view) >> AD_ETP & 1;
   if (has_ep && has_etp) return *out = view, AD_OK;
-  snprintf(text, sizeof text, "%s%s%s", ad_mesh_text(view), has_ep ? "" : " ep=1", has_etp ? "" : " etp=1");
+  const char *all = ad_mesh_text(view), *etp = has_etp ? strstr(all, "etp=") : all + strlen(all);
+  snprintf(text, sizeof text, "%.*s%s%s%s", (int)(etp - all), all, has_etp ? "" : " ",
+           has_ep ? "etp=1" : has_etp ? "ep=1 " : "ep=1 etp=1", etp);
   ad_mesh_destroy(view);
   return ad_key_view(mesh, text, out);
 }

@@ -206,7 +206,7 @@ static ad_status dump_constants(ad_checker *checker) {
   return status || list.count ? dump(checker, "constants.safetensors", status, &list, NULL) : AD_OK;
 }
 
-/* With leaves, writes nothing: a rank reads only the inputs of its own leaves. */
+/* Writes nothing in a run with leaves: a rank reads only the inputs of its own leaves. */
 static ad_status dump_inputs(ad_checker *checker, int64_t step) {
   dumped list = {0};
   if (checker->run->leaves) return AD_OK;

@@ -150,7 +150,7 @@ static void print_held(FILE *file, const json_t *held, const char *begins) {
 
 static void print_reduction(FILE *file, const json_t *reduction) {
   long long most = ad_integer_of(reduction, "sums_most"), times = ad_integer_of(reduction, "times");
-  fprintf(file, "    %s over %s: a rank hands in at most %lld sum%s, all together %lld; %lld bytes in %lld call%s\n",
+  fprintf(file, "    %s over %s: a rank submits at most %lld sum%s, all together %lld; %lld bytes in %lld call%s\n",
           ad_text_of(reduction, "op"), ad_text_of(reduction, "axes"), most, ad_plural(most),
           ad_integer_of(reduction, "sums_all"), ad_integer_of(reduction, "bytes"), times, ad_plural(times));
 }

@@ -22,10 +22,10 @@ struct ad_program {
   ad_mesh **meshes; /* one for each module; a pool with blocks or stages has one for each of them */
   size_t *pool_of;  /* for each mesh, the index of its pool */
   size_t mesh_count;
-  /* With leaves, the meshes of all ranks, on which the module and the counts are; `pools` and `meshes` then have one
-   * mesh each, that of this rank's data-parallel position. NULL without leaves. */
+  /* The meshes of all ranks, on which the module and the counts of a program with leaves are; its `pools` and `meshes`
+   * have one mesh each, that of this rank's data-parallel position. NULL without leaves. */
   ad_mesh *full_pool, *full_mesh;
-  /* With leaves, what the meshes of all ranks are on the tape of a leaf: first the module's mesh, then the views on
+  /* What the meshes of all ranks are on the tape of a leaf: first the module's mesh, then the views on
    * which parameters are. The program owns the views' `full`. */
   ad_leaf_mesh *leaf_meshes;
   size_t leaf_mesh_count;

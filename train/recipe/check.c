@@ -293,8 +293,8 @@ static void check_evaluated(ad_reading *r, const ad_program *program) {
   }
 }
 
-/* With leaves, refuses a parameter whose sums are sent in a dtype other than that in which they are added. They would
- * be rounded between ranks, so the result would depend on the number of ranks. */
+/* Refuses a parameter of a recipe with leaves whose sums are sent in a dtype other than that in which they are added.
+ * They would be rounded between ranks, so the result would depend on the number of ranks. */
 static void check_leaf_sums(ad_reading *r, const ad_program *program) {
   for (size_t i = 0; r->recipe->train.leaves && i < ad_program_module(program, 0)->param_count; i++) {
     char name[AD_PROGRAM_NAME_SIZE];

@@ -95,12 +95,12 @@ AD_API ad_array ad_reducer_describe(const ad_reducer *reducer, size_t param);
  * a set of parameters that differed between ranks, the reducer can begin the next step. */
 #define ad_reducer_begin_microbatch(...) ad_reducer_begin_microbatch_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_reducer_begin_microbatch_at(ad_reducer *reducer, ad_sync sync, const char *site);
-/* With leaves, the leaf (0 .. leaves-1) whose gradients this rank submits in round `round` (0 .. rounds-1) of each step;
+/* Returns the leaf (0 .. leaves-1) whose gradients this rank submits in round `round` (0 .. rounds-1) of each step;
  * -1 if it has none in this round, if there is no such round, and without leaves. */
 AD_API int64_t ad_reducer_leaf(const ad_reducer *reducer, int64_t round);
-/* With leaves, begins the next round of the step, in place of begin_microbatch; end_microbatch ends the round. In
- * between, `add` is called for each parameter that has a gradient in this leaf; leaves may have gradients of different
- * parameters. AD_INVALID, with nothing changed, unless `sync` is that of the round in ad_leaf_options and `leaf` is
+/* Begins the next round of the step of a reducer with leaves, in place of begin_microbatch; end_microbatch ends the
+ * round. In between, `add` is called for each parameter that has a gradient in this leaf; leaves may have gradients of
+ * different parameters. AD_INVALID, with nothing changed, unless `sync` is that of the round in ad_leaf_options and `leaf` is
  * what ad_reducer_leaf returns for the round. If `leaf` is -1, gradients that this rank submits in the round are
  * checked and then ignored. */
 #define ad_reducer_begin_leaf(...) ad_reducer_begin_leaf_at(__VA_ARGS__, AD_HERE)

@@ -197,6 +197,8 @@ for short in ep=4 'ep=4 etp=1' 'efsdp=1 ep=4'; do
 done
 "$addend" plan "$source/recipes/moe-tp2ep.yaml" --json --set views.sparse=efsdp=4 >short 2>err || { cat err; fail "efsdp=4"; }
 "$addend" plan "$source/recipes/moe-tp2ep.yaml" --json --set 'views.sparse=efsdp=4 ep=1 etp=1' | cmp - short || fail "efsdp=4"
+"$addend" plan "$source/recipes/moe-tp2ep.yaml" --json --set views.sparse=etp=2 >short 2>err || { cat err; fail "etp=2"; }
+"$addend" plan "$source/recipes/moe-tp2ep.yaml" --json --set 'views.sparse=efsdp=2 ep=1 etp=2' | cmp - short || fail "etp=2"
 refused 'model.experts|ep=4|3|4' moe-tp2ep --set model.experts=3
 refused 'model.expert_hidden|etp=2|1|2' moe-dp2ep --set model.expert_hidden=1
 refused 'model.shared_experts|tp=2|1|2' moe-dp2ep --set model.shared_experts=1

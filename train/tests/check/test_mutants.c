@@ -149,7 +149,7 @@ static void one_microbatch_is_the_last(void **state) {
   ad_mutants_destroy(p);
 }
 
-/* With leaves, a rank has an earlier part of its own only if it has two leaves, whatever the number of microbatches. */
+/* A rank of a run with leaves has an earlier part of its own only if it has two leaves, whatever the number of microbatches. */
 static void a_ranks_only_leaf_is_the_last(void **state) {
   ad_mutants *p = list("dp_shard=4", UNEQUAL, ", leaves: 4, microbatches: 2");
   EXPECT_WHY(p, "a leaf a rank", "last-microbatch-only", NULL);

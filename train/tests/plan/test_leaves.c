@@ -1,4 +1,4 @@
-/* Tests what plans say of train.leaves: how many sums of leaves a rank holds and hands in, what would need less, and
+/* Tests what plans say of train.leaves: how many sums of leaves a rank holds and submits, what would need less, and
  * which numbers of leaves leave no rank idle. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -174,7 +174,7 @@ static void whole_gradients_are_held_where_a_microbatch_has_several_leaves(void 
   json_decref(plan);
 }
 
-/* A comparison has the bytes of all sums that a rank hands in. */
+/* A comparison has the bytes of all sums that a rank submits. */
 static void several_sums_are_more_bytes_in_a_comparison(void **state) {
   static const char *const values[] = {"5", "16"};
   ad_recipe *recipes[] = {recipe_with(SETS("mesh=dp_replicate=5 dp_shard=1", "train.leaves=5")),

@@ -250,8 +250,8 @@ static ad_status reducers_status(const ad_recipe *r, int64_t world) {
   return status;
 }
 
-/* Any mesh, number of leaves and of microbatches, ZeRO stage and sync list: the reducer deals leaves out alike. */
-static void recipes_and_reducers_deal_out_alike(void **state) {
+/* Any mesh, number of leaves and of microbatches, ZeRO stage and sync list: the reducer assigns the same leaves. */
+static void recipes_and_reducers_assign_the_same_leaves(void **state) {
   for (uint64_t i = 0; i < 250; i++) {
     static const char *const syncs[] = {"none", "shard", "all"};
     int replicas = 1 + drawn(i, 0, 4), shards = 1 + drawn(i, 1, 4), zero = drawn(i, 2, 4),
@@ -378,7 +378,7 @@ int main(void) {
       cmocka_unit_test(keys_that_do_not_go_with_leaves_are_refused),
       cmocka_unit_test(views_over_data_parallel_ranks_are_refused),
       cmocka_unit_test(fewer_leaves_than_ranks_are_refused),
-      cmocka_unit_test(recipes_and_reducers_deal_out_alike),
+      cmocka_unit_test(recipes_and_reducers_assign_the_same_leaves),
       cmocka_unit_test(sums_that_are_rounded_between_ranks_are_refused),
       cmocka_unit_test(programs_that_need_all_microbatches_are_refused),
       cmocka_unit_test(programs_of_several_modules_are_refused),

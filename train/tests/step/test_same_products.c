@@ -216,18 +216,18 @@ static int uses(int library) {
   return with.onednn || library != AD_LIBRARY_ONEDNN;
 }
 
-/* All alignments of one shape: all matrices alike in memory that was never used, each otherwise in memory that was. */
+/* All alignments of one shape: all matrices at the same one in memory that was never used, each otherwise in memory that was. */
 static void compare_alignments(table *of, int library, size_t i, const place *reused) {
   const shape *s = &of->list[i];
   size_t bytes[MATRICES] = {bytes_of(s, A), bytes_of(s, B), bytes_of(s, C)};
   for (size_t k = 0; k < ALIGNMENTS; k++) {
-    size_t alike[] = {k * STEP, k * STEP, k * STEP};
+    size_t same[] = {k * STEP, k * STEP, k * STEP};
     size_t apart[] = {k * STEP, (k + 3) % ALIGNMENTS * STEP, (k + 6) % ALIGNMENTS * STEP};
     place fresh = place_for(bytes);
-    uint64_t sum = checksum_at(s, &fresh, alike);
+    uint64_t sum = checksum_at(s, &fresh, same);
     leave_place(&fresh);
     if (!k) of->sums[library][i] = sum;
-    expect_same(of, library, i, sum, "in fresh memory", alike);
+    expect_same(of, library, i, sum, "in fresh memory", same);
     expect_same(of, library, i, checksum_at(s, reused, apart), "in reused memory", apart);
   }
 }
