@@ -29,6 +29,7 @@
   X(WIDE_SUMS, "no precision policy keeps more than 16 bits from gradient to sum")                        \
   X(NARROW_GRADIENTS, "no precision policy converts a gradient to 16 bits before its bucket")             \
   X(RING, "no keys go around a ring of several ranks")                                                    \
+  X(RING_GRADIENTS, "no gradient of keys goes around a ring")                                             \
   X(MASKED_RING, "no ring's attention has a mask")                                                        \
   X(SHARDED_SEQUENCE, "no rank's positions begin after 0")                                                \
   X(SPREAD_EXPERTS, "no experts are spread over several ranks (ep)")                                      \

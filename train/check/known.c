@@ -235,6 +235,8 @@ static void see_ring(void *context, void *passing) {
   if (at->ring->members > 1) *(ad_needs *)context |= AD_NEED_RING | (at->is_masked ? AD_NEED_MASKED_RING : 0);
 }
 
+static void see_gathered(void *context, void *passing) { *(ad_needs *)context |= AD_NEED_RING_GRADIENTS; }
+
 static void see_positions(void *context, void *passing) {
   const positions *at = passing;
   if (at->span_count && (at->span_count > 1 || at->span[0].first)) *(ad_needs *)context |= AD_NEED_SHARDED_SEQUENCE;
@@ -250,6 +252,7 @@ void ad_known_watch(ad_needs *facts) {
   ad_injection_set(AD_INJECT_RETURNED, (ad_injection){see_returned, facts});
   ad_injection_set(AD_INJECT_STATE, (ad_injection){see_state, facts});
   ad_injection_set(AD_INJECT_RING_TURN, (ad_injection){see_ring, facts});
+  ad_injection_set(AD_INJECT_RING_GATHERED, (ad_injection){see_gathered, facts});
   ad_injection_set(AD_INJECT_ROUTES, (ad_injection){see_routes, facts});
   ad_injection_set(AD_INJECT_POSITIONS, (ad_injection){see_positions, facts});
 }
