@@ -1,11 +1,11 @@
 /* A program for runs with train.leaves (leaves_worlds.sh): labels of which some do not count, a matrix with gradients in
- * every third leaf only, and one that nothing uses. */
+ * every third leaf only, and one that nothing uses; with ZeRO 3 each parameter is gathered by itself. */
 #include <stdlib.h>
 #include "addend/addend.h"
 #include "addend/helpers.h"
 
 enum { WIDTH = 7, HIDDEN = 10, CLASSES = 5 };
-enum { IN, BIAS, OUT, RARE, UNUSED, PARAMS };
+enum { IN, BIAS, RARE, OUT, UNUSED, PARAMS };
 enum { X, LABEL };
 
 typedef struct model {
@@ -28,6 +28,7 @@ static ad_status run(void *own, ad_phase_run *at) {
 
 /* Vectors are full on every rank, whatever the ZeRO stage. */
 static void declare(ad_declarations *to, const char *name, ad_shape shape) {
+  to->unit++;
   ad_declare_param(to, "layers", name,
                    (ad_param_spec){.size = sizeof(ad_param_spec),
                                    .shape = shape,
@@ -47,8 +48,8 @@ static ad_status create(const void *options, ad_program *to, void **own) {
   ad_layout_set(&counted, AD_AXES_DP, AD_P);
   declare(&list, "in", (ad_shape){2, {WIDTH, HIDDEN}});
   declare(&list, "bias", (ad_shape){1, {HIDDEN}});
-  declare(&list, "out", (ad_shape){2, {HIDDEN, CLASSES}});
   declare(&list, "rare", (ad_shape){2, {HIDDEN, HIDDEN}});
+  declare(&list, "out", (ad_shape){2, {HIDDEN, CLASSES}});
   declare(&list, "unused", (ad_shape){2, {3, 2}});
   AD_TRY(ad_program_add_declared(to, "model", NULL, &list));
   of->fields[X] = (ad_batch_field){"x", ad_program_setting_of(to)->compute, {1, {WIDTH}}};
