@@ -117,7 +117,7 @@ static ad_status run(ad_comm *comm, ad_muon_way way, const char *name) {
                                     .group_count = 2,
                                     .group_of = group_of,
                                     .comm = comm,
-                                    .product = {multiply, &products}};
+                                    .product = {.multiply = multiply, .context = &products}};
   ad_status status = create_model(comm, &m);
   for (int p = 0; p < PARAMS; p++) params[p] = &m.params[p];
   if (!status) status = ad_optimizer_create_groups(params, m.specs, PARAMS, &setup, &optimizer);

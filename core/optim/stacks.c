@@ -120,25 +120,43 @@ static int is_blockwise(const ad_stack *stack) {
   return stack->record->whole->is_blockwise && stack->record->whole->is_blockwise(stack->options);
 }
 
-static ad_status choose_way(ad_stack *stack) {
-  if (is_blockwise(stack)) {
-    stack->way = AD_WAY_GATHERED;
-    return AD_OK;
-  }
+/* Returns 1 if several ranks work on one matrix, each for itself. */
+static int is_repeated(const ad_stack *stack, const ad_way_case *matrices) {
+  if (stack->way == AD_WAY_DEALT_TO_REPLICAS) return 0;
+  int of_shards = stack->way == AD_WAY_GATHERED && !is_blockwise(stack) && matrices->shards > 1;
+  return of_shards || matrices->replicas > 1;
+}
+
+static ad_status check_way(const ad_stack *stack, const ad_way_case *matrices, int differ) {
+  if (differ && is_repeated(stack, matrices))
+    return ad_fail(AD_INVALID,
+                   "%s: several ranks would work on each matrix of `%s`, but their products may have different bits, "
+                   "since their processors or libraries differ; deal matrices to replicas, without `blockwise`",
+                   stack->record->name, stack->what);
+  if (stack->way != AD_WAY_DEALT_TO_REPLICAS || matrices->replicas <= AD_DEALT_REPLICAS_MAX) return AD_OK;
+  return ad_fail(AD_INVALID,
+                 "%s: the matrices of `%s` cannot be dealt to %lld replicas, since each would have the results of all "
+                 "others in memory; at most %d replicas share the work; choose another way",
+                 stack->record->name, stack->what, (long long)matrices->replicas, AD_DEALT_REPLICAS_MAX);
+}
+
+static ad_status choose_way(ad_stack *stack, int differ) {
   ad_way_case matrices = {.matrices = stack->count,
                           .bytes = (double)(stack->rows * stack->cols) * (double)ad_dtype_size(stack->dtype),
                           .operations = stack->operations,
                           .wide = stack->dtype == AD_F64,
                           .shards = ad_mesh_ranks_over(stack->stored.mesh, shard_axes(stack)),
                           .replicas = ad_mesh_ranks_over(stack->stored.mesh, replica_axes(stack))};
-  for (int way = AD_WAY_GATHERED; way < AD_WAYS; way++) stack->cost[way] = ad_way_cost_of(&matrices, (ad_muon_way)way);
   ad_muon_way wanted = stack->record->whole->way ? stack->record->whole->way(stack->options) : AD_WAY_CHEAPEST;
-  stack->way = wanted == AD_WAY_CHEAPEST ? ad_way_cheapest(&matrices) : wanted;
-  if (stack->way != AD_WAY_DEALT_TO_REPLICAS || matrices.replicas <= AD_DEALT_REPLICAS_MAX) return AD_OK;
-  return ad_fail(AD_INVALID,
-                 "%s: the matrices of `%s` cannot be dealt to %lld replicas, since each would have the results of all "
-                 "others in memory; at most %d replicas share the work; choose another way",
-                 stack->record->name, stack->what, (long long)matrices.replicas, AD_DEALT_REPLICAS_MAX);
+  for (int way = AD_WAY_GATHERED; way < AD_WAYS && !is_blockwise(stack); way++)
+    stack->cost[way] = ad_way_cost_of(&matrices, (ad_muon_way)way);
+  if (is_blockwise(stack))
+    stack->way = AD_WAY_GATHERED;
+  else if (wanted == AD_WAY_CHEAPEST)
+    stack->way = differ ? AD_WAY_DEALT_TO_REPLICAS : ad_way_cheapest(&matrices);
+  else
+    stack->way = wanted;
+  return check_way(stack, &matrices, differ);
 }
 
 /* Lists the moves that make matrices whole, and those that shard them again. Shards are moved innermost first, which is
@@ -272,7 +290,7 @@ static ad_status collect_stacks(const ad_whole_param *params, size_t count, ad_s
   return AD_OK;
 }
 
-ad_status ad_stacks_create(const ad_comm *comm, const ad_whole_param *params, size_t count, ad_stack **out,
+ad_status ad_stacks_create(const ad_comm *comm, const ad_whole_param *params, size_t count, int differ, ad_stack **out,
                            size_t *out_count) {
   ad_stack *stacks;
   size_t stack_count = 0;
@@ -281,7 +299,7 @@ ad_status ad_stacks_create(const ad_comm *comm, const ad_whole_param *params, si
   sort_stacks(stacks, stack_count);
   for (size_t i = 0; i < stack_count && !status; i++) {
     status = name_stack(&stacks[i], params);
-    if (!status) status = choose_way(&stacks[i]);
+    if (!status) status = choose_way(&stacks[i], differ);
     if (!status) list_moves(&stacks[i]);
   }
   if (!status) status = deal_stacks(stacks, stack_count, ad_comm_rank(comm));

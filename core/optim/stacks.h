@@ -60,10 +60,10 @@ typedef struct ad_stack {
 } ad_stack;
 
 /* Makes the stacks of these parameters, those with the largest matrices first. All ranks of a parameter's mesh make the
- * same stacks in the same order. AD_INVALID if a way is asked for that does not work here, AD_TYPE if a layout is
- * zigzag; AD_MEMORY. */
-AD_INTERNAL ad_status ad_stacks_create(const ad_comm *comm, const ad_whole_param *params, size_t count, ad_stack **out,
-                                       size_t *out_count) AD_CHECKED;
+ * same stacks in the same order. `differ`: the ranks' products may have different bits, so no two ranks may work on one
+ * matrix. AD_INVALID if a way is asked for that does not work here, AD_TYPE if a layout is zigzag; AD_MEMORY. */
+AD_INTERNAL ad_status ad_stacks_create(const ad_comm *comm, const ad_whole_param *params, size_t count, int differ,
+                                       ad_stack **out, size_t *out_count) AD_CHECKED;
 AD_INTERNAL void ad_stacks_destroy(ad_stack *stacks, size_t count); /* NULL allowed */
 
 #endif

@@ -163,16 +163,38 @@ static ad_status copy_params(ad_whole *whole, const ad_whole_param *params, size
   return AD_OK;
 }
 
+/* *out: 1 if the products of this parameter's ranks may have different bits. Collective. */
+static ad_status compare_products(const ad_whole *whole, const ad_whole_param *param, int *out) {
+  const ad_mesh *mesh = param->like.layout.mesh;
+  int64_t kind = (int64_t)(whole->product.kind >> 1), most[2] = {kind, -kind};
+  ad_collective call = {.size = sizeof call,
+                        .op = AD_ALL_REDUCE,
+                        .group = ad_mesh_group(mesh, AD_AXES_ALL, ad_comm_rank(whole->comm)),
+                        .in = most,
+                        .out = most,
+                        .count = 2,
+                        .dtype = AD_I64,
+                        .reduction = AD_MAX,
+                        .site = AD_HERE};
+  *out = 0;
+  if (!whole->product.kind || ad_comm_is_dry(whole->comm) || ad_mesh_size(mesh) == 1) return AD_OK;
+  AD_TRY(ad_comm_run(whole->comm, &call));
+  *out = most[0] != -most[1];
+  return AD_OK;
+}
+
 static ad_status fill_whole(ad_whole *whole, const ad_whole_param *params, size_t count) {
   AD_TRY(copy_params(whole, params, count));
-  AD_TRY(ad_stacks_create(whole->comm, whole->params, count, &whole->stacks, &whole->count));
+  int differ;
+  AD_TRY(compare_products(whole, &params[0], &differ));
+  AD_TRY(ad_stacks_create(whole->comm, whole->params, count, differ, &whole->stacks, &whole->count));
   AD_TRY(ad_new(whole->count, &whole->kept));
   return make_memory(whole);
 }
 
 ad_status ad_whole_create(ad_comm *comm, const ad_optimizer_product *product, const ad_whole_param *params,
                           size_t count, ad_whole **out) {
-  static const ad_optimizer_product plain = {ad_plain_product, NULL};
+  static const ad_optimizer_product plain = {.multiply = ad_plain_product};
   ad_whole *whole;
   AD_TRY(ad_new(1, &whole));
   whole->comm = comm;

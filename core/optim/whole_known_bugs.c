@@ -220,7 +220,7 @@ void ad_bug_matrix_partly_reduced(void *context, void *passing) {
 
 /* Orthogonalises the rows of one gradient in a bucket. */
 static ad_status orthogonalise_addend(const ad_reduced_param *param, const ad_array *sent) {
-  static const ad_optimizer_product plain = {ad_plain_product, NULL};
+  static const ad_optimizer_product plain = {.multiply = ad_plain_product};
   static const ad_optimizer_options options = {
       .muon = {.a = 3.4445, .b = -4.7750, .c = 2.0315, .steps = 5, .epsilon = 1e-7, .dtype = AD_F64}};
   const ad_update update = {.options = &options, .derived = {1}};

@@ -164,7 +164,7 @@ static ad_status add_group(const ad_run *run, module_stacks *of, int64_t rank) {
     group->params[i] = of->params[i];
     group->params[i].like = ad_array_describe(there, like->dtype, &like->shape, &like->layout);
   }
-  ad_status status = ad_stacks_create(there, group->params, of->param_count, &group->stacks, &group->count);
+  ad_status status = ad_stacks_create(there, group->params, of->param_count, 0, &group->stacks, &group->count);
   ad_comm_close(there);
   return status;
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "addend/helpers.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "base/trait.h"
@@ -162,6 +163,15 @@ const char *ad_products_print(char buffer[AD_PRODUCTS_TEXT]) {
     print_onednn(&text, in_use.onednn);
   }
   return buffer;
+}
+
+uint64_t ad_products_kind(void) {
+  char text[AD_PRODUCTS_FACTS * AD_PRODUCTS_TEXT] = "", fact_text[AD_PRODUCTS_TEXT];
+  size_t used = 0;
+  for (int fact = 0; fact < AD_PRODUCTS_FACTS; fact++)
+    used += (size_t)snprintf(text + used, sizeof text - used, "%s;",
+                             ad_products_print_fact((ad_products_fact)fact, fact_text));
+  return ad_random_stream(text) | 1;
 }
 
 /* ---- the trait (a number that ranks send each other when they join) ---- */

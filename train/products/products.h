@@ -55,6 +55,8 @@ typedef enum ad_products_fact {
 } ad_products_fact;
 /* Writes the fact's value, such as "avx512", and returns buffer. */
 const char *ad_products_print_fact(ad_products_fact fact, char buffer[AD_PRODUCTS_TEXT]);
+/* A hash of all facts, never 0. */
+uint64_t ad_products_kind(void);
 /* Writes all facts but the last two: the choices on which the ranks agreed, and the versions of the libraries. Returns
  * buffer. */
 const char *ad_products_print(char buffer[AD_PRODUCTS_TEXT]);

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "module/module.h"
 #include "products/gemm.h"
+#include "products/products.h"
 #include "program/program.h"
 #include "recipe/groups.h"
 #include "recipe/leaves.h"
@@ -40,7 +41,7 @@ static ad_module_options module_options(ad_run *run, const ad_optimizer_options 
                              .optimizer = {.size = sizeof(ad_optimizer_setup),
                                            .groups = groups,
                                            .group_count = ad_recipe_group_count(recipe),
-                                           .product = {.multiply = ad_gemm_multiply}}};
+                                           .product = {.multiply = ad_gemm_multiply, .kind = ad_products_kind()}}};
 }
 
 /* For a run with leaves: fills `of`, and the list *sync with how far the gradients of each round are reduced, and sets

@@ -96,6 +96,10 @@ typedef struct ad_optimizer_product {
                         int64_t a_stride, int a_transposed, const void *b, int64_t b_stride, int b_transposed, int adds,
                         void *c, int64_t c_stride);
   void *context;
+  /* A number that is another one in a process whose products may have other bits, such as a hash of the library and the
+   * processor: where ranks have different numbers, each matrix is worked on by one rank alone, so that replicas stay
+   * the same. 0 on all ranks: products have the same bits everywhere. */
+  uint64_t kind;
 } ad_optimizer_product;
 
 /* Where storage divides a matrix into blocks: the rows and columns, above 0 and ascending, at which a block begins. With
@@ -119,7 +123,7 @@ typedef struct ad_optimizer_setup {
   ad_optimizer_product product; /* `multiply` is NULL: plain loops, right and slow */
   const ad_matrix_cuts *cuts;   /* for each parameter; copied; NULL: a matrix is one block here */
 } ad_optimizer_setup;
-/* Like ad_optimizer_create, with groups. The setup and its lists are not needed after this call, but its comm and the
+/* Like ad_optimizer_create, with groups. Collective over the parameters' mesh if the setup's product has a kind. The setup and its lists are not needed after this call, but its comm and the
  * context of its product are. Also AD_INVALID if a parameter's group does not exist, or if Muon cannot update a
  * parameter. */
 AD_API AD_CHECKED ad_status ad_optimizer_create_groups(const ad_array *const *params, const ad_param_spec *specs,

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the core's examples that train and send: a trainer with ZeRO takes the same steps on any number of ranks, resumes
-# on another number, and its dump is right; rows reach their owners; leaves and Muon have the same bits; a table of one's own is
-# checked.
+# on another number, and its dump is right; rows reach their owners; leaves and Muon have the same bits; a table of one's
+# own is checked.
 # Usage: core_examples.sh ADDEND SOURCE
 set -eu
 addend=$1 source=$2 build=$(dirname -- "$1")

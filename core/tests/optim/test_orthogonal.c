@@ -16,7 +16,7 @@ enum { SIDE = 64, NUMEL_MAX = SIDE * SIDE };
 
 static const ad_muon_options defaults = {
     .momentum = 0.95, .nesterov = 1, .a = 3.4445, .b = -4.7750, .c = 2.0315, .steps = 5, .epsilon = 1e-7};
-static const ad_optimizer_product plain = {ad_plain_product, NULL};
+static const ad_optimizer_product plain = {.multiply = ad_plain_product};
 
 /* ---- the reference ---- */
 
@@ -237,7 +237,7 @@ static void operations_are_those_of_the_products(void **state) {
   for (int s = 0; s < SHAPES; s++) {
     watched w = {0};
     fill(values, NUMEL_MAX, "values");
-    const ad_optimizer_product product = {watch, &w};
+    const ad_optimizer_product product = {.multiply = watch, .context = &w};
     assert_int_equal(orthogonalise(&defaults, AD_F32, shapes[s][0], shapes[s][1], shapes[s][1], 0, 1, &product, values),
                      AD_OK);
     assert_true(w.operations == ad_orthogonal_operations(&options, shapes[s][0], shapes[s][1]));
@@ -249,7 +249,7 @@ static void an_error_of_a_product_is_returned_and_the_matrix_kept(void **state) 
   for (int n = 1; n <= 15; n++) {
     double values[6] = {1, 2, 3, 4, 5, 6};
     watched w = {.fails_at = n};
-    const ad_optimizer_product product = {watch, &w};
+    const ad_optimizer_product product = {.multiply = watch, .context = &w};
     assert_int_equal(orthogonalise(&defaults, AD_F64, 2, 3, 3, 0, 1, &product, values), AD_MEMORY);
     assert_true(w.calls == n && values[0] == 1 && values[5] == 6);
   }

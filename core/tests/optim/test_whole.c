@@ -324,7 +324,7 @@ static void muon_step(double *param, double *average, const double *grad, int ro
   static double direction[64];
   const ad_optimizer_options options = {.muon = {.a = 3.4445, .b = -4.7750, .c = 2.0315, .steps = 5, .epsilon = 1e-7}};
   const ad_update update = {.options = &options, .derived = {rate}};
-  const ad_optimizer_product plain = {ad_plain_product, NULL};
+  const ad_optimizer_product plain = {.multiply = ad_plain_product};
   _Alignas(64) static char scratch[65536];
   for (int i = 0; i < rows * cols; i++) {
     average[i] = 0.95 * average[i] + 0.05 * grad[i];
@@ -439,7 +439,7 @@ static int works_as_it_is_dealt(ad_comm *comm, void *context) {
                                     .groups = &t->options,
                                     .group_count = 1,
                                     .comm = comm,
-                                    .product = {count_operations, &operations}};
+                                    .product = {.multiply = count_operations, .context = &operations}};
   CHECK_OK(ad_optimizer_create_groups(params, r.specs, r.count, &setup, &r.optimizer));
   take_step(&r, t->dtype, 0);
   size_t count;
@@ -463,6 +463,53 @@ static void each_rank_works_on_what_it_was_dealt(void **state) {
       trial t = trial_of(w, ways[i]);
       run_ranks(worlds[w].ranks, works_as_it_is_dealt, &t);
     }
+}
+
+/* ---- ranks whose products differ ---- */
+
+typedef struct kinds_trial {
+  trial trial;
+  int differ, refused;
+  ad_muon_way way; /* of all stacks */
+} kinds_trial;
+
+static int takes_a_way_for_its_products(ad_comm *comm, void *context) {
+  const kinds_trial *t = context;
+  run r = {.comm = comm};
+  const ad_array *params[PARAMS_MAX];
+  declare(&r, t->trial.world, t->trial.dtype, 0);
+  for (size_t i = 0; i < r.count; i++) params[i] = &r.params[i];
+  const ad_optimizer_setup setup = {
+      .size = sizeof setup,
+      .groups = &t->trial.options,
+      .group_count = 1,
+      .comm = comm,
+      .product = {.multiply = ad_plain_product,
+                  .kind = 0xfedcba9876543210 + (t->differ && ad_comm_rank(comm) == 1 ? 2 : 0)}};
+  CHECK_STATUS(ad_optimizer_create_groups(params, r.specs, r.count, &setup, &r.optimizer),
+               t->refused ? AD_INVALID : AD_OK);
+  if (t->refused) CHECK_SAYS("Muon", "matrix0 and 6 more");
+  size_t count = 0;
+  const ad_stack *stacks = t->refused ? NULL : ad_whole_stacks(ad_optimizer_whole(r.optimizer), &count);
+  for (size_t i = 0; i < count; i++) CHECK(stacks[i].way == t->way);
+  if (!t->refused) take_step(&r, t->trial.dtype, 0);
+  finish(&r);
+  return 0;
+}
+
+/* World 2 has three replicas of two shards. */
+static void no_two_ranks_work_on_a_matrix_if_their_products_differ(void **state) {
+  kinds_trial t = {trial_of(2, AD_WAY_GATHERED), 0, 0, AD_WAY_GATHERED};
+  run_ranks(6, takes_a_way_for_its_products, &t);
+  t.differ = t.refused = 1;
+  run_ranks(6, takes_a_way_for_its_products, &t);
+  t.trial = trial_of(2, AD_WAY_DEALT);
+  run_ranks(6, takes_a_way_for_its_products, &t);
+  t.trial = trial_of(2, AD_WAY_CHEAPEST);
+  t.trial.options.muon.blockwise = 1;
+  run_ranks(6, takes_a_way_for_its_products, &t);
+  t = (kinds_trial){trial_of(2, AD_WAY_CHEAPEST), 1, 0, AD_WAY_DEALT_TO_REPLICAS};
+  run_ranks(6, takes_a_way_for_its_products, &t);
 }
 
 /* ---- memory, and backend dry ---- */
@@ -832,6 +879,7 @@ int main(void) {
       cmocka_unit_test(bugs_of_shards_need_shards),
       cmocka_unit_test(a_move_that_is_left_out_is_refused_by_type),
       cmocka_unit_test(each_rank_works_on_what_it_was_dealt),
+      cmocka_unit_test(no_two_ranks_work_on_a_matrix_if_their_products_differ),
       cmocka_unit_test(backend_dry_needs_the_same_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
