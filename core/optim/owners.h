@@ -24,7 +24,7 @@ typedef struct ad_way_cost {
   double seconds;    /* an estimate, which is only used to compare ways */
   double memory;     /* bytes of matrices that are between shards and updates, at a time */
 } ad_way_cost;
-AD_INTERNAL ad_way_cost ad_way_cost_of(const ad_way_case *matrices, ad_muon_way way);
+ad_way_cost ad_way_cost_of(const ad_way_case *matrices, ad_muon_way way);
 
 /* The most replicas to which matrices are dealt. Each replica receives the results of all others, so the memory of a
  * round grows with their number. */
