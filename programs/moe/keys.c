@@ -48,7 +48,10 @@ static ad_status name_axes(const char *given, const ad_mesh *mesh, ad_mesh **out
   if (has_ep && has_etp) return *out = view, AD_OK;
   const char *all = ad_mesh_text(view), *etp = has_etp ? strstr(all, "etp=") : all + strlen(all);
   snprintf(text, sizeof text, "%.*s%s%s%s", (int)(etp - all), all, has_etp ? "" : " ",
-           has_ep ? "etp=1" : has_etp ? "ep=1 " : "ep=1 etp=1", etp);
+           has_ep    ? "etp=1"
+           : has_etp ? "ep=1 "
+                     : "ep=1 etp=1",
+           etp);
   ad_mesh_destroy(view);
   return ad_key_view(mesh, text, out);
 }

@@ -21,13 +21,12 @@ struct ad_tensor {
   ad_dtype grad_dtype;
   unsigned char has_grad;
   /* has_value, has_saved: `array` or `saved` has its own block of the shared memory (blocks.c). is_in_reducer:
-   * `grad` is summed directly in the reducer's bucket. */
-  unsigned char has_value, has_saved, is_in_reducer;
-  int carries;                /* 1: the tensor has a gradient: it is a parameter or an input, or computed from one */
-  unsigned char is_frozen;    /* 1: it is a frozen parameter or computed from one */
-  unsigned char is_kept;      /* the caller wants the gradient to stay (ad_keep) */
-  unsigned char is_lent;      /* another tape or rank reads the value until this tape's reset */
-  unsigned char is_forgotten; /* the value's memory was given back (ad_forget) */
+   * `grad` is summed directly in the reducer's bucket. is_forgotten: the value's memory was given back (ad_forget). */
+  unsigned char has_value, has_saved, is_in_reducer, is_forgotten;
+  int carries;             /* 1: the tensor has a gradient: it is a parameter or an input, or computed from one */
+  unsigned char is_frozen; /* 1: it is a frozen parameter or computed from one */
+  unsigned char is_kept;   /* the caller wants the gradient to stay (ad_keep) */
+  unsigned char is_lent;   /* another tape or rank reads the value until this tape's reset */
   /* 1: a later call of backward reads the value (is_needed), or `saved` (needs_saved) */
   unsigned char is_needed, needs_saved;
   /* for a parameter: the set of parameters to which it belongs, and its index `param` in that set; NULL if this is not

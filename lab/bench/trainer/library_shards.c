@@ -51,7 +51,8 @@ static ad_status make_grad(ad_run *run, size_t param, int has_memory, ad_array *
   return AD_OK;
 }
 
-static ad_status make(bench_shards *shards, ad_comm *comm, const bench_model *model, const bench_task *task, int plain) {
+static ad_status make(bench_shards *shards, ad_comm *comm, const bench_model *model, const bench_task *task,
+                      int plain) {
   shards->updates = is_muon(task) || !strcmp(task->op, "update");
   AD_TRY(make_run(shards, comm, model, task, plain));
   if (is_muon(task) && plain == 1)
