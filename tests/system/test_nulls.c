@@ -398,6 +398,7 @@ static void tensors(void **state) {
   assert_null(ad_grad(NULL));
   assert_true(isnan(ad_tensor_scalar(NULL)));
   ad_keep(NULL);
+  ad_forget(NULL, NULL);
   ad_tape_destroy(NULL);
 }
 
