@@ -469,8 +469,9 @@ static void each_rank_works_on_what_it_was_dealt(void **state) {
 
 typedef struct kinds_trial {
   trial trial;
-  int differ, refused;
-  ad_muon_way way; /* of all stacks */
+  int differ;
+  const char *refused; /* the first stack, if it is refused */
+  ad_muon_way way;     /* of all stacks */
 } kinds_trial;
 
 static int takes_a_way_for_its_products(ad_comm *comm, void *context) {
@@ -488,7 +489,7 @@ static int takes_a_way_for_its_products(ad_comm *comm, void *context) {
                   .kind = 0xfedcba9876543210 + (t->differ && ad_comm_rank(comm) == 1 ? 2 : 0)}};
   CHECK_STATUS(ad_optimizer_create_groups(params, r.specs, r.count, &setup, &r.optimizer),
                t->refused ? AD_INVALID : AD_OK);
-  if (t->refused) CHECK_SAYS("Muon", "matrix0 and 6 more");
+  if (t->refused) CHECK_SAYS("Muon", t->refused);
   size_t count = 0;
   const ad_stack *stacks = t->refused ? NULL : ad_whole_stacks(ad_optimizer_whole(r.optimizer), &count);
   for (size_t i = 0; i < count; i++) CHECK(stacks[i].way == t->way);
@@ -497,18 +498,22 @@ static int takes_a_way_for_its_products(ad_comm *comm, void *context) {
   return 0;
 }
 
-/* World 2 has three replicas of two shards. */
+/* World 2 has three replicas of two shards, world 1 has two shards alone. */
 static void no_two_ranks_work_on_a_matrix_if_their_products_differ(void **state) {
-  kinds_trial t = {trial_of(2, AD_WAY_GATHERED), 0, 0, AD_WAY_GATHERED};
+  kinds_trial t = {trial_of(2, AD_WAY_GATHERED), 0, NULL, AD_WAY_GATHERED};
   run_ranks(6, takes_a_way_for_its_products, &t);
-  t.differ = t.refused = 1;
+  t = (kinds_trial){trial_of(1, AD_WAY_GATHERED), 1, "matrix0 and 2 more", AD_WAY_GATHERED};
+  run_ranks(2, takes_a_way_for_its_products, &t);
+  t = (kinds_trial){trial_of(1, AD_WAY_DEALT), 1, NULL, AD_WAY_DEALT};
+  run_ranks(2, takes_a_way_for_its_products, &t);
+  t = (kinds_trial){trial_of(2, AD_WAY_GATHERED), 1, "matrix0 and 6 more", AD_WAY_GATHERED};
   run_ranks(6, takes_a_way_for_its_products, &t);
   t.trial = trial_of(2, AD_WAY_DEALT);
   run_ranks(6, takes_a_way_for_its_products, &t);
   t.trial = trial_of(2, AD_WAY_CHEAPEST);
   t.trial.options.muon.blockwise = 1;
   run_ranks(6, takes_a_way_for_its_products, &t);
-  t = (kinds_trial){trial_of(2, AD_WAY_CHEAPEST), 1, 0, AD_WAY_DEALT_TO_REPLICAS};
+  t = (kinds_trial){trial_of(2, AD_WAY_CHEAPEST), 1, NULL, AD_WAY_DEALT_TO_REPLICAS};
   run_ranks(6, takes_a_way_for_its_products, &t);
 }
 
@@ -737,6 +742,28 @@ static void groups_have_rates_and_optimizers_of_their_own(void **state) {
   close_little(&l);
 }
 
+static void count_passing(void *context, void *passing) { ++*(int *)context; }
+
+/* A mutation sees each parameter that is updated, before and after, whole matrices too. */
+static void every_update_passes_its_injection_points(void **state) {
+  little l;
+  ad_optimizer *optimizer;
+  int before = 0, after = 0, matrices = 0, stacks = 0;
+  open_little(&l);
+  assert_int_equal(create_little(&l, muon_and_sgd, group_of, l.comm, &optimizer), AD_OK);
+  ad_array *params[] = {&l.params[0], &l.params[1], &l.params[2]};
+  const ad_array *grads[] = {&l.gradients[0], &l.gradients[1], NULL};
+  ad_injection_set(AD_INJECT_UPDATE, (ad_injection){count_passing, &before});
+  ad_injection_set(AD_INJECT_UPDATED, (ad_injection){count_passing, &after});
+  ad_injection_set(AD_INJECT_MATRIX, (ad_injection){count_passing, &matrices});
+  ad_injection_set(AD_INJECT_STACK, (ad_injection){count_passing, &stacks});
+  assert_int_equal(ad_optimizer_step(optimizer, params, grads, 0.1, 1), AD_OK);
+  ad_injections_clear();
+  assert_true(before == 2 && after == 2 && matrices == 1 && stacks == 1);
+  ad_optimizer_destroy(optimizer);
+  close_little(&l);
+}
+
 /* Without a gradient and with a rate of 0 the average goes on; a direction of zero moves nothing but decay. */
 static void a_missing_gradient_and_a_rate_of_zero_are_defined(void **state) {
   little l;
@@ -865,6 +892,7 @@ static void a_failed_allocation_leaves_nothing_behind(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(groups_have_rates_and_optimizers_of_their_own),
+      cmocka_unit_test(every_update_passes_its_injection_points),
       cmocka_unit_test(a_missing_gradient_and_a_rate_of_zero_are_defined),
       cmocka_unit_test(what_muon_cannot_do_is_refused),
       cmocka_unit_test(layouts_and_ways_that_do_not_work_are_refused),
