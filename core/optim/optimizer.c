@@ -194,6 +194,23 @@ static ad_status take_groups(ad_optimizer *optimizer, ad_optimizer_setup *setup)
 
 /* ---- whole matrices ---- */
 
+static int ascends(const int64_t *cuts, size_t count, int64_t size) {
+  for (size_t i = 0; i < count; i++)
+    if (cuts[i] <= (i ? cuts[i - 1] : 0) || cuts[i] >= size) return 0;
+  return 1;
+}
+
+static ad_status check_cuts(const ad_whole_param *param) {
+  const ad_shape *shape = &param->like.shape;
+  int64_t rows = shape->dim[shape->ndim - 2], cols = shape->dim[shape->ndim - 1];
+  const ad_matrix_cuts *cuts = &param->cuts;
+  if (ascends(cuts->rows, cuts->row_count, rows) && ascends(cuts->cols, cuts->col_count, cols)) return AD_OK;
+  return ad_fail(
+      AD_INVALID,
+      "%s: the cuts of parameter %zu (`%s`) must ascend, be above 0, and be below %lld rows and %lld columns",
+      param->record->name, param->index, param->name, (long long)rows, (long long)cols);
+}
+
 /* Describes parameter `index`, which is updated as whole matrices. */
 static ad_status whole_param(const slot *s, const ad_optimizer_setup *setup, const ad_param_spec *spec, size_t index,
                              ad_whole_param *out) {
@@ -212,6 +229,7 @@ static ad_status whole_param(const slot *s, const ad_optimizer_setup *setup, con
                    "full parameter; leave out `blockwise`",
                    s->record->name, index, out->name);
   if (!blockwise) out->cuts = (ad_matrix_cuts){0};
+  AD_TRY(check_cuts(out));
   if (s->like.data || ad_comm_is_dry(setup->comm) || !ad_array_numel(&s->like)) return AD_OK;
   return ad_fail(AD_INVALID, "%s: parameter %zu (`%s`) has no memory for its elements; set its `data`", s->record->name,
                  index, out->name);
@@ -473,7 +491,8 @@ static ad_status take_step(ad_optimizer *optimizer, ad_array *const *params, con
                            double factor, const char *site) {
   if (!site) site = AD_NO_SITE;
   if (optimizer->count) AD_NEED_OF("ad_optimizer_step", params, grads);
-  for (size_t i = 0; i < optimizer->count; i++) AD_NEED_OF("ad_optimizer_step", params[i]);
+  for (size_t i = 0; i < optimizer->count; i++)
+    if (!optimizer->slots[i].frozen) AD_NEED_OF("ad_optimizer_step", params[i]);
   AD_TRY(check_factors(optimizer, factor, site));
   AD_TRY(check_step(optimizer, params, grads, site));
   optimizer->steps++;

@@ -181,7 +181,13 @@ ad_status ad_orthogonalise(const ad_update *update, const ad_whole_matrix *matri
   for (int64_t i = 0; i < matrix->rows; i++)
     ad_cast_scaled(at(matrix->data, matrix->dtype, i * matrix->stride), matrix->dtype, at(it.x, it.dtype, i * it.cols),
                    it.dtype, update->derived[0], (size_t)it.cols);
-  return AD_OK;
+  norm = frobenius_norm(matrix);
+  if (isfinite(norm)) return AD_OK;
+  return ad_fail(
+      AD_NUMBER,
+      "Muon: the iteration of a matrix of %lld rows and %lld columns leads to the norm %g; its coefficients %g, "
+      "%g, %g diverge in %d steps; use the defaults, or fewer steps",
+      (long long)matrix->rows, (long long)matrix->cols, norm, muon->a, muon->b, muon->c, muon->steps);
 }
 
 double ad_orthogonal_operations(const ad_optimizer_options *options, int64_t rows, int64_t cols) {

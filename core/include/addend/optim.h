@@ -141,9 +141,10 @@ AD_API void ad_optimizer_destroy(ad_optimizer *optimizer);
  * 6, like adds to like). A gradient of another floating dtype is first converted to the parameter's dtype. A NULL
  * gradient counts as zero. Frozen parameters and their gradients are not looked at. Where Muon updates sharded matrices,
  * all ranks of their meshes call this together. AD_TYPE and AD_INVALID name the first parameter that is wrong;
- * AD_INVALID also if the rate or the factor is not finite; nothing is updated then. Muon also returns AD_NUMBER if a
- * direction is not finite, and errors of collectives and products; after those the parameters are undefined, and the
- * optimizer can only be destroyed. */
+ * AD_INVALID also if the rate or the factor is not finite; nothing is updated then. Muon also returns errors of
+ * collectives and products, and AD_NUMBER if a direction or a result is not finite, on the rank that works on the
+ * matrix; the other ranks get AD_RANK_LEFT when that one leaves. After those errors the parameters are undefined, and
+ * the optimizer can only be destroyed. */
 #define ad_optimizer_step(...) ad_optimizer_step_at(__VA_ARGS__, AD_HERE)
 AD_API AD_CHECKED ad_status ad_optimizer_step_at(ad_optimizer *optimizer, ad_array *const *params,
                                                  const ad_array *const *grads, double lr, double factor,

@@ -560,6 +560,7 @@ static void a_frozen_parameter_has_no_state_and_stays(void **state) {
   specs[2].decays = 0;
   ad_optimizer *optimizer = create_grouped(g, specs);
   g->given[0] = NULL;
+  g->write[0] = NULL;
   assert_int_equal(ad_optimizer_step(optimizer, g->write, g->given, 0.125, 1), AD_OK);
   reference third = {.param = 3};
   reference_step(&third, 0.25, 1, 0.125, 0);

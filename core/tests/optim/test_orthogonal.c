@@ -204,6 +204,13 @@ static void a_direction_that_is_not_finite_is_refused(void **state) {
   assert_true(values[0] == 1 && values[5] == 6);
 }
 
+static void coefficients_that_diverge_are_refused(void **state) {
+  double values[6] = {1, 2, 3, 4, 5, 6};
+  const ad_muon_options diverging = {.a = 100, .b = 1, .c = 1, .steps = 99};
+  assert_int_equal(orthogonalise(&diverging, AD_F32, 2, 3, 3, 0, 1, &plain, values), AD_NUMBER);
+  assert_says("Muon", "2", "3", "100", "99");
+}
+
 static void a_matrix_without_elements_has_no_result(void **state) {
   double none = 1;
   assert_int_equal(orthogonalise(&defaults, AD_F64, 0, 5, 5, 0, 1, &plain, &none), AD_OK);
@@ -296,6 +303,7 @@ int main(void) {
       cmocka_unit_test(the_iteration_has_its_own_dtype),
       cmocka_unit_test(where_a_matrix_lies_changes_no_bit),
       cmocka_unit_test(a_direction_that_is_not_finite_is_refused),
+      cmocka_unit_test(coefficients_that_diverge_are_refused),
       cmocka_unit_test(a_matrix_without_elements_has_no_result),
       cmocka_unit_test(operations_are_those_of_the_products),
       cmocka_unit_test(an_error_of_a_product_is_returned_and_the_matrix_kept),

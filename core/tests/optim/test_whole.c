@@ -845,6 +845,26 @@ static void what_muon_cannot_do_is_refused(void **state) {
   close_little(&l);
 }
 
+static void cuts_that_divide_no_matrix_are_refused(void **state) {
+  static const int64_t rows[][2] = {{3, 0}, {0, 2}, {-1, 2}, {2, 2}, {2, 1}, {1, 3}};
+  static const size_t counts[] = {1, 2, 2, 2, 2, 2};
+  const ad_optimizer_options blockwise = {
+      .size = sizeof blockwise, .kind = AD_MUON, .muon = {.blockwise = 1, .steps = 1}};
+  little l;
+  open_little(&l);
+  for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+    const ad_matrix_cuts cuts = {.rows = rows[i], .row_count = counts[i]};
+    const ad_array *read = &l.params[0];
+    ad_optimizer_setup setup = {
+        .size = sizeof setup, .groups = &blockwise, .group_count = 1, .comm = l.comm, .cuts = &cuts};
+    ad_optimizer *none = NULL;
+    assert_int_equal(ad_optimizer_create_groups(&read, l.specs, 1, &setup, &none), AD_INVALID);
+    assert_says("Muon", "weight", "3", "4");
+    assert_null(none);
+  }
+  close_little(&l);
+}
+
 /* On backend dry, as rank 0 of a world of nine. */
 static void layouts_and_ways_that_do_not_work_are_refused(void **state) {
   static const struct {
@@ -895,6 +915,7 @@ int main(void) {
       cmocka_unit_test(every_update_passes_its_injection_points),
       cmocka_unit_test(a_missing_gradient_and_a_rate_of_zero_are_defined),
       cmocka_unit_test(what_muon_cannot_do_is_refused),
+      cmocka_unit_test(cuts_that_divide_no_matrix_are_refused),
       cmocka_unit_test(layouts_and_ways_that_do_not_work_are_refused),
       cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
       cmocka_unit_test(blocks_have_the_bits_of_one_process_with_their_cuts),
