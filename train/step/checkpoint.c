@@ -90,7 +90,7 @@ static ad_status judge_facts(void *context, const ad_checkpoint_fact *facts, siz
   run_state *s = context;
   ad_earlier_states earlier;
   AD_TRY(ad_earlier_states_read(&s->fingerprint.schema, facts, count, &earlier));
-  ad_status status = ad_earlier_states_judge(s->run, &earlier);
+  ad_status status = ad_earlier_states_judge(s->run, &s->fingerprint, &earlier);
   if (!status) status = ad_fingerprint_judge(s->run, &s->fingerprint, facts, count);
   if (!status) name_masters(s, &earlier);
   ad_earlier_states_release(&earlier);

@@ -2,6 +2,7 @@
 #include "step/resumed_states.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@
 #include "program/program.h"
 #include "recipe/groups.h"
 
-enum { WORDS = AD_MESSAGE_MAX / 2, WORD_SHOWN = 40, BEGINS_NOW = -1 };
+enum { WORDS = AD_MESSAGE_MAX / 2, WORD_SHOWN = 40, OPTIMIZER_SIZE = 128, BEGINS_NOW = -1 };
 #define FROZEN "frozen"
 
 static const char *name_of(const ad_run *run, size_t param, char buffer[AD_PROGRAM_NAME_SIZE]) {
@@ -150,7 +151,7 @@ static ad_status read_object(const ad_checkpoint_fact *facts, size_t count, cons
 
 ad_status ad_earlier_states_read(const ad_schema *schema, const ad_checkpoint_fact *facts, size_t count,
                                  ad_earlier_states *out) {
-  ad_earlier_states read = {.kind = find_fact(facts, count, "optimizer.kind")};
+  ad_earlier_states read = {.kind = find_fact(facts, count, "optimizer.kind"), .facts = facts, .fact_count = count};
   /* Before recipes had the key, all parameters had the optimizer that is the default now. */
   if (!read.kind) read.kind = ad_schema_find(schema, "optimizer.kind")->key.fallback;
   ad_status status = read_object(facts, count, AD_FACT_OPTIMIZERS, &read.optimizers);
@@ -178,16 +179,47 @@ int ad_earlier_is_frozen(const ad_run *run, const ad_earlier_states *earlier, si
   return !strcmp(earlier_optimizer(earlier, name_of(run, param, name)), FROZEN);
 }
 
-/* Returns AD_INVALID if parameters whose states do not begin anew have another optimizer than before. */
-static ad_status check_optimizers(const ad_run *run, const ad_earlier_states *earlier) {
+/* Returns the key of recipes that must not be 0 for an optimizer to keep a state; NULL if the state is always kept. */
+static const ad_key *find_needed_key(const ad_schema *schema, const ad_state_record *state) {
+  size_t offset = offsetof(ad_recipe, optimizer) + state->needs;
+  for (size_t i = 0; state->needs && i < schema->count; i++)
+    if (schema->entries[i].home == AD_HOME_RECIPE && schema->entries[i].key.offset == offset)
+      return &schema->entries[i].key;
+  return NULL;
+}
+
+/* Writes the name of an optimizer and, for each state that it does not keep by these facts, the key that is 0: "sgd with
+ * optimizer.momentum 0". Optimizers for which it writes the same keep the same states. */
+static const char *describe(const char *optimizer, const ad_schema *schema, const ad_checkpoint_fact *facts,
+                            size_t count, char buffer[OPTIMIZER_SIZE]) {
+  ad_text text = ad_text_on(buffer, OPTIMIZER_SIZE);
+  int kind = 0;
+  ad_text_add(&text, "%.*s", WORD_SHOWN, optimizer);
+  while (kind < AD_OPTIMIZER_COUNT && strcmp(ad_optimizer_names[kind], optimizer) != 0) kind++;
+  const ad_optimizer_record *record = ad_optimizer_record_of((ad_optimizer_kind)kind); /* NULL if it is frozen */
+  for (const ad_state_record *state = record ? record->states : NULL; state && state->name; state++) {
+    const ad_key *key = find_needed_key(schema, state);
+    const char *value = key ? find_fact(facts, count, key->path) : NULL;
+    if (key && ad_key_means(key, value ? value : key->fallback, "0")) ad_text_add(&text, " with %s 0", key->path);
+  }
+  return buffer;
+}
+
+/* Returns AD_INVALID if parameters whose states do not begin anew have another optimizer than before, or one that keeps
+ * other states. */
+static ad_status check_optimizers(const ad_run *run, const ad_fingerprint *here, const ad_earlier_states *earlier) {
   char words[WORDS] = "", name[AD_PROGRAM_NAME_SIZE], first[AD_PROGRAM_NAME_SIZE] = "";
+  char before[OPTIMIZER_SIZE], now[OPTIMIZER_SIZE];
   ad_text text = ad_text_on(words, WORDS);
   size_t count = 0;
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
-    const char *before = earlier_optimizer(earlier, name_of(run, i, name)), *now = optimizer_of(run, i);
-    if (!strcmp(before, now) || is_mirrored(run, i) || name_is_fresh(run, name)) continue;
+    const char *optimizer = earlier_optimizer(earlier, name_of(run, i, name));
+    if (is_mirrored(run, i) || name_is_fresh(run, name)) continue;
+    describe(optimizer, &here->schema, earlier->facts, earlier->fact_count, before);
+    describe(optimizer_of(run, i), &here->schema, here->facts, here->count, now);
+    if (!strcmp(before, now)) continue;
     if (!count) memcpy(first, name, sizeof first);
-    ad_text_list(&text, &count, "", "`%s` (checkpoint: %.*s, recipe: %s)", name, WORD_SHOWN, before, now);
+    ad_text_list(&text, &count, "", "`%s` (checkpoint: %s, recipe: %s)", name, before, now);
   }
   if (!count) return AD_OK;
   return ad_fail(AD_INVALID,
@@ -247,8 +279,8 @@ static ad_status take_began(ad_run *run, const ad_earlier_states *earlier) {
   return AD_OK;
 }
 
-ad_status ad_earlier_states_judge(ad_run *run, const ad_earlier_states *earlier) {
-  AD_TRY(check_optimizers(run, earlier));
+ad_status ad_earlier_states_judge(ad_run *run, const ad_fingerprint *here, const ad_earlier_states *earlier) {
+  AD_TRY(check_optimizers(run, here, earlier));
   AD_TRY(check_patterns(run, earlier));
   return take_began(run, earlier);
 }

@@ -1,9 +1,10 @@
 /* The optimizer states of parameters when a run resumes: which optimizer updated each parameter before the checkpoint and
- * does now, and whose states begin anew (--fresh-states). checkpoint.c stores and reads the states. */
+ * does now, which states it keeps, and whose states begin anew (--fresh-states). checkpoint.c stores and reads the states. */
 #ifndef TRAIN_RESUMED_STATES_H
 #define TRAIN_RESUMED_STATES_H
 #include <jansson.h>
 #include "recipe/schema.h"
+#include "step/fingerprint.h"
 #include "step/run.h"
 
 /* Returns the kind of optimizer that updates a parameter; of a frozen one that of optimizer.kind. */
@@ -27,8 +28,10 @@ ad_status ad_run_add_state_facts(const ad_run *run, ad_checkpoint_fact *facts, s
 
 /* What the facts of a checkpoint say about states. */
 typedef struct ad_earlier_states {
-  json_t *optimizers, *began; /* the facts OPTIMIZERS and BEGAN; NULL if the checkpoint has none */
-  const char *kind;           /* optimizer.kind; borrowed from the facts */
+  json_t *optimizers, *began;      /* the facts OPTIMIZERS and BEGAN; NULL if the checkpoint has none */
+  const char *kind;                /* optimizer.kind; borrowed from the facts */
+  const ad_checkpoint_fact *facts; /* all facts, with the options of optimizers; borrowed */
+  size_t fact_count;
 } ad_earlier_states;
 /* Returns AD_IO if the facts are damaged. Release with ad_earlier_states_release. */
 ad_status ad_earlier_states_read(const ad_schema *schema, const ad_checkpoint_fact *facts, size_t count,
@@ -37,9 +40,9 @@ void ad_earlier_states_release(ad_earlier_states *earlier);
 /* Returns 1 if nothing updated the parameter before the checkpoint. */
 int ad_earlier_is_frozen(const ad_run *run, const ad_earlier_states *earlier, size_t param);
 /* Returns AD_INVALID, with their names, if parameters whose states do not begin anew have another optimizer than before
- * the checkpoint; or if a pattern of fresh_states matches only parameters that are frozen now and were before. Else sets
- * run->began to what the checkpoint says. */
-ad_status ad_earlier_states_judge(ad_run *run, const ad_earlier_states *earlier) AD_CHECKED;
+ * the checkpoint, or one that keeps other states, by this run's fingerprint `here`; or if a pattern of fresh_states
+ * matches only parameters that are frozen now and were before. Else sets run->began to what the checkpoint says. */
+ad_status ad_earlier_states_judge(ad_run *run, const ad_fingerprint *here, const ad_earlier_states *earlier) AD_CHECKED;
 /* Tells the optimizers, which have taken `steps` steps, when the states of each parameter began, and logs on the first
  * rank which states begin anew. Returns AD_IO if the checkpoint's numbers are impossible. */
 ad_status ad_run_begin_states(ad_run *run, int64_t steps) AD_CHECKED;

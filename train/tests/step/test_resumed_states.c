@@ -286,6 +286,46 @@ static void another_optimizer_is_refused_by_the_names_of_parameters(void **state
   close_alone(&before);
 }
 
+/* A momentum of 0 keeps no state, so that a checkpoint without the state cannot be read into a run with it, nor the
+ * other way about, whatever is forced; states that begin anew can. */
+static void other_states_of_the_same_optimizer_are_refused_likewise(void **state) {
+  static const char plain[] = "optimizer: {kind: sgd, momentum: 0}\n";
+  static const char muon[] = "optimizer: {muon: {momentum: %s}}\ngroups: [{match: \"*.mlp.*\", kind: muon}]\n";
+  char average[128], no_average[128];
+  snprintf(average, sizeof average, muon, "0.9");
+  snprintf(no_average, sizeof no_average, muon, "0");
+  const struct {
+    const char *before, *now, *key, *name, *other_name;
+  } cases[] = {{plain, SGD, "optimizer.momentum", "embedding.weight", NULL},
+               {SGD, plain, "optimizer.momentum", "embedding.weight", NULL},
+               {no_average, average, "optimizer.muon.momentum", "blocks.0.mlp.gate", "embedding.weight"},
+               {average, no_average, "optimizer.muon.momentum", "blocks.0.mlp.gate", "embedding.weight"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    alone before = trained(cases[i].before);
+    for (int forced = 0; forced < 2; forced++) {
+      assert_int_equal(refused(open_with(recipe_of("dp=1", cases[i].now, 1), NULL, forced)), AD_INVALID);
+      assert_says(cases[i].name, cases[i].key, "--fresh-states");
+      assert_true(!cases[i].other_name || !strstr(ad_last_error(), cases[i].other_name));
+    }
+    assert_int_equal(refused(open_alone(cases[i].now, cases[i].name)), AD_INVALID);
+    assert_says("blocks.0.", cases[i].key, "--fresh-states");
+    assert_null(strstr(ad_last_error(), cases[i].name));
+    alone fresh = open_alone(cases[i].now, cases[i].other_name ? "*.mlp.*" : "*");
+    load(&fresh, STOP);
+    for (size_t k = 0; k < ad_run_param_count(fresh.run); k++) {
+      const ad_array *kept = ad_run_part(fresh.run, k, AD_PART_STATE);
+      assert_true(same_part(&before, &fresh, k, AD_PART_VALUE));
+      if (fresh.run->began[k] == STOP)
+        assert_true(!kept || is_zero(kept));
+      else
+        assert_true(same_part(&before, &fresh, k, AD_PART_STATE));
+    }
+    take_step(&fresh, STOP);
+    close_alone(&before);
+    close_alone(&fresh);
+  }
+}
+
 static void a_pattern_that_matches_nothing_is_refused(void **state) {
   alone before = trained(ADAMW);
   assert_int_equal(refused(open_alone(ADAMW, "blokcs.*")), AD_INVALID);
@@ -405,6 +445,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(a_group_of_another_optimizer_resumes, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(frozen_parameters_begin_to_learn_and_stop, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(another_optimizer_is_refused_by_the_names_of_parameters, make_folder,
+                                      remove_folder),
+      cmocka_unit_test_setup_teardown(other_states_of_the_same_optimizer_are_refused_likewise, make_folder,
                                       remove_folder),
       cmocka_unit_test_setup_teardown(a_pattern_that_matches_nothing_is_refused, make_folder, remove_folder),
       cmocka_unit_test_setup_teardown(fresh_states_excuse_nothing_else, make_folder, remove_folder),
