@@ -15,7 +15,7 @@
 
 /* ---- making a fingerprint ---- */
 
-enum { CONTENT_SIZE = 128, WORDS = AD_MESSAGE_MAX / 2, VALUE_SHOWN = 120 };
+enum { CONTENT_SIZE = 128, WORDS = AD_MESSAGE_MAX / 2 };
 
 /* If the key at `path` names files, writes to `content` the text that describes their contents and returns 1; the
  * fingerprint has this text in place of the key's value. Returns 0 if the key names no files. */
@@ -120,6 +120,29 @@ void ad_fingerprint_release(ad_fingerprint *fingerprint) {
 
 /* ---- comparing a run's fingerprint with a checkpoint's ---- */
 
+/* Two different values of a key, as messages show them. */
+enum { VALUE_SHOWN = 120, SHOWN_BEFORE = 60, SHOWN_SIZE = VALUE_SHOWN + sizeof "......" };
+typedef struct shown_values {
+  char own[SHOWN_SIZE], other[SHOWN_SIZE];
+} shown_values;
+
+static void show_value(const char *value, size_t start, char buffer[SHOWN_SIZE]) {
+  const char *rest = value + start;
+  snprintf(buffer, SHOWN_SIZE, "%s%.*s%s", start ? "..." : "", VALUE_SHOWN, rest,
+           strlen(rest) > VALUE_SHOWN ? "..." : "");
+}
+
+/* Shows both values whole, or of values that are too long the characters around the first difference. */
+static shown_values show_values(const char *own, const char *other) {
+  shown_values shown;
+  size_t same = 0, start = 0;
+  while (own[same] && own[same] == other[same]) same++;
+  if (same > SHOWN_BEFORE && (strlen(own) > VALUE_SHOWN || strlen(other) > VALUE_SHOWN)) start = same - SHOWN_BEFORE;
+  show_value(own, start, shown.own);
+  show_value(other, start, shown.other);
+  return shown;
+}
+
 /* Returns 1 if the key may change when a run resumes: where the run computes, what it writes, how long it trains,
  * values that the checkpoint has, and where weights come from (their content is in the fingerprint). Any other key
  * changes what the numbers mean. */
@@ -206,8 +229,8 @@ static void compare_facts(const ad_run *run, const ad_fingerprint *here, const a
     const char *key = here->facts[i].key, *own = here->facts[i].value, *other = fact_value(there, count, key);
     ad_text *to = may_change(run, key) ? unbound : bound;
     if (agrees(&here->schema, key, own, other)) continue;
-    ad_text_add(to, "%s%s (checkpoint: %.*s, recipe: %.*s)", to->used ? ", " : "", key, VALUE_SHOWN,
-                other ? other : "nothing", VALUE_SHOWN, own);
+    shown_values shown = show_values(own, other ? other : "nothing");
+    ad_text_add(to, "%s%s (checkpoint: %s, recipe: %s)", to->used ? ", " : "", key, shown.other, shown.own);
   }
 }
 
@@ -223,10 +246,11 @@ static ad_status check_fixed(const ad_run *run, const ad_fingerprint *here, cons
     const char *key = here->facts[i].key, *own = here->facts[i].value, *other = fact_value(there, count, key);
     const char *why = why_fixed(run, key);
     if (!why || !other || !strcmp(own, other)) continue;
+    shown_values shown = show_values(own, other);
     return ad_fail(AD_INVALID,
-                   "%s is '%.*s' in the checkpoint, but '%.*s' in the recipe, and a run may not change this key, not "
-                   "even with --force (%s); set %s to %.*s, or begin a run in another folder (--out)",
-                   key, VALUE_SHOWN, other, VALUE_SHOWN, own, why, key, VALUE_SHOWN, other);
+                   "%s is '%s' in the checkpoint, but '%s' in the recipe, and a run may not change this key, not "
+                   "even with --force (%s); set %s to %s, or begin a run in another folder (--out)",
+                   key, shown.other, shown.own, why, key, shown.other);
   }
   return AD_OK;
 }
@@ -249,8 +273,8 @@ static void report_other_bits(const ad_fingerprint *here, const ad_checkpoint_fa
     const char *own = fact_value(here->facts, here->count, leaf_facts[i].key);
     const char *other = fact_value(there, count, leaf_facts[i].key);
     if (!own || !other || !strcmp(own, other)) continue;
-    ad_text_add(&list, "%s%s is %.*s (before: %.*s)", list.used ? ", " : "", leaf_facts[i].words, VALUE_SHOWN, own,
-                VALUE_SHOWN, other);
+    shown_values shown = show_values(own, other);
+    ad_text_add(&list, "%s%s is %s (before: %s)", list.used ? ", " : "", leaf_facts[i].words, shown.own, shown.other);
   }
   if (list.used)
     ad_log(

@@ -48,10 +48,11 @@ static void set(on_paper *of, const char *key, const char *value) {
   fact->value = copy;
 }
 
-static char warning[2048];
+static char warning[2048], notice[2048];
 static int warnings;
 
 static void keep_warning(void *context, ad_log_level level, const char *text) {
+  if (level == AD_LOG_INFO) snprintf(notice, sizeof notice, "%s", text);
   if (level != AD_LOG_WARNING) return;
   warnings++;
   snprintf(warning, sizeof warning, "%s", text);
@@ -148,6 +149,53 @@ static void without_leaves_products_are_one_fact(void **state) {
   assert_int_equal(warnings, 0);
 }
 
+/* ---- values that differ ---- */
+
+/* Sets the run's name to `count` digits, of which the first `same` are those of every such name. */
+static void set_digits(on_paper *of, size_t same, size_t count, char digit, char text[512]) {
+  for (size_t i = 0; i < count; i++) text[i] = i < same ? (char)('0' + i % 10) : digit;
+  text[count] = 0;
+  set(of, "name", text);
+}
+
+static void long_values_are_shown_around_their_first_difference(void **state) {
+  static const char groups[] =
+      "[{match: blocks.0.attn.wq, lr: 0.001}, {match: blocks.0.attn.wk, lr: 0.001}, {match: "
+      "blocks.0.attn.wv, lr: 0.001}, {match: blocks.0.attn.wo, lr: 0.001}, {match: "
+      "embedding.weight, lr: %s}, {match: \"*.mlp.*\", lr: 0.001}, {match: \"*norm*\", "
+      "decay: 0.5}, {match: blocks.1.attn.wq, lr: 0.001}, {match: head.weight, lr: 0.0625}]";
+  char first[512], second[512];
+  on_paper before = open_on_paper("dp=2", BATCH), now = open_on_paper("dp=2", BATCH);
+  snprintf(first, sizeof first, groups, "0.125");
+  snprintf(second, sizeof second, groups, "0.25");
+  set(&before, "groups", first);
+  set(&now, "groups", second);
+  assert_int_equal(resume(before, now), AD_INVALID);
+  assert_says("embedding.weight", "0.125", "embedding.weight", "0.25", "--force");
+  assert_null(strstr(ad_last_error(), "0.0625"));
+}
+
+/* The name of a run may change, so that both values are in the notice. */
+static void values_are_cut_only_where_they_are_too_long(void **state) {
+  static const struct {
+    size_t same, count;
+    int start, shown;
+  } cases[] = {{100, 120, 0, 120},   {0, 400, 0, 120},     {60, 400, 0, 120},   {61, 400, 1, 120},
+               {200, 400, 140, 120}, {340, 400, 280, 120}, {341, 400, 281, 119}};
+  char one[512], other[512], wanted[512];
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    on_paper before = open_on_paper("dp=2", BATCH), now = open_on_paper("dp=2", BATCH);
+    int start = cases[i].start, shown = cases[i].shown;
+    const char *dots = start ? "..." : "", *more = (size_t)(start + shown) < cases[i].count ? "..." : "";
+    set_digits(&before, cases[i].same, cases[i].count, 'x', one);
+    set_digits(&now, cases[i].same, cases[i].count, 'y', other);
+    must(resume(before, now));
+    snprintf(wanted, sizeof wanted, "name (checkpoint: %s%.*s%s, recipe: %s%.*s%s)", dots, shown, one + start, more,
+             dots, shown, other + start, more);
+    if (!strstr(notice, wanted)) fail_msg("\"%s\" does not say \"%s\"", notice, wanted);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(each_fact_of_products_that_differs_is_named),
@@ -156,6 +204,8 @@ int main(void) {
       cmocka_unit_test(who_computes_which_leaf_may_change_without_a_word),
       cmocka_unit_test(the_number_of_leaves_may_not_change),
       cmocka_unit_test(without_leaves_products_are_one_fact),
+      cmocka_unit_test(long_values_are_shown_around_their_first_difference),
+      cmocka_unit_test(values_are_cut_only_where_they_are_too_long),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
