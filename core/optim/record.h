@@ -89,6 +89,11 @@ typedef struct ad_optimizer_record {
   const ad_whole_record *whole; /* NULL: the optimizer works on elements alone */
 } ad_optimizer_record;
 
+/* Returns 1 if an optimizer with a record of whole matrices updates each block of a matrix that a rank stores by itself. */
+static inline int ad_optimizer_is_blockwise(const ad_optimizer_record *record, const ad_optimizer_options *options) {
+  return record->whole->is_blockwise && record->whole->is_blockwise(options);
+}
+
 /* Returns the optimizer's record, or NULL if there is no such optimizer. */
 AD_INTERNAL const ad_optimizer_record *ad_optimizer_record_of(ad_optimizer_kind kind);
 

@@ -56,7 +56,12 @@ static int belongs(const ad_stack *stack, const ad_whole_param *param, const ad_
          !memcmp(&stack->matrices, &param->matrices, sizeof stack->matrices) && same_cuts(&stack->cuts, &param->cuts);
 }
 
-static double operations_of(const ad_whole_param *param, int64_t rows, int64_t cols) {
+/* The operations for what a rank transforms at once: a matrix or, of a blockwise optimizer, the rank's block of one. */
+static double operations_of(const ad_whole_param *param) {
+  const ad_array *like = &param->like;
+  int last = like->shape.ndim - 1;
+  const int64_t *dim = ad_optimizer_is_blockwise(param->record, param->options) ? like->local.dim : like->shape.dim;
+  int64_t rows = dim[last - 1], cols = dim[last];
   double sum = 0;
   for (int i = 0; i < ad_piece_count(&param->matrices); i++) {
     ad_matrix_piece piece = ad_piece_at(&param->matrices, rows, cols, i);
@@ -74,7 +79,7 @@ static void begin_stack(const ad_whole_param *param, const ad_layout *stored, ad
                     .dtype = param->like.dtype,
                     .rows = dim[0],
                     .cols = dim[1],
-                    .operations = operations_of(param, dim[0], dim[1]),
+                    .operations = operations_of(param),
                     .stored = *stored};
 }
 
@@ -116,9 +121,7 @@ static ad_axes replica_axes(const ad_stack *stack) {
   return axes;
 }
 
-static int is_blockwise(const ad_stack *stack) {
-  return stack->record->whole->is_blockwise && stack->record->whole->is_blockwise(stack->options);
-}
+static int is_blockwise(const ad_stack *stack) { return ad_optimizer_is_blockwise(stack->record, stack->options); }
 
 /* Returns 1 if several ranks work on one matrix, each for itself. */
 static int is_repeated(const ad_stack *stack, const ad_way_case *matrices) {

@@ -85,12 +85,8 @@ static int64_t block_count(const ad_stack *stack) {
   return ad_mesh_ranks_over(stack->stored.mesh, ad_layout_sharded_axes(&stack->stored));
 }
 
-static int is_blockwise(const ad_stack *stack) {
-  return stack->record->whole->is_blockwise && stack->record->whole->is_blockwise(stack->options);
-}
-
 static void add_ways(const ad_stack *stack, json_t *document) {
-  if (is_blockwise(stack)) {
+  if (ad_optimizer_is_blockwise(stack->record, stack->options)) {
     json_object_set_new(document, "blocks", json_integer((json_int_t)block_count(stack)));
     return;
   }
@@ -118,7 +114,8 @@ static json_t *stack_document(const ad_run *run, size_t pool, size_t module, con
 
 /* ---- who works on how much ---- */
 
-/* The stacks of a module as one group of ranks has them. Groups have other stacks where experts are divided unevenly. */
+/* The stacks of a module as one group of ranks has them. Groups have other stacks where experts are divided unevenly, or
+ * matrices into blocks of which each is updated by itself. */
 typedef struct group_stacks {
   ad_whole_param *params; /* with this group's parts; NULL for the stacks of the run, which owns them */
   ad_stack *stacks;
@@ -141,13 +138,16 @@ typedef struct pool_loads {
 
 static int64_t matrices_here(const ad_shape *local) { return local->ndim == 3 ? local->dim[0] : 1; }
 
-/* Returns 1 if the rank has as many matrices of each parameter as the ranks of this group. */
+/* Returns 1 if the rank has as much to do with each parameter as the ranks of this group: as many matrices and, of a
+ * blockwise optimizer, blocks of the same shape. */
 static int is_of_group(const module_stacks *of, const group_stacks *group, int64_t rank) {
   const ad_whole_param *params = group->params ? group->params : of->params;
   for (size_t i = 0; i < of->param_count; i++) {
     const ad_array *like = &params[i].like;
     ad_shape local = ad_layout_local_shape(&like->layout, &like->shape, rank);
     if (matrices_here(&local) != matrices_here(&like->local)) return 0;
+    if (ad_optimizer_is_blockwise(params[i].record, params[i].options) && !ad_shape_equal(&local, &like->local))
+      return 0;
   }
   return 1;
 }
@@ -337,8 +337,10 @@ void ad_plan_print_updates(FILE *file, const json_t *plan) {
   json_array_foreach(updates, i, entry) print_update(file, entry);
   json_array_foreach(most, i, entry) {
     int listed = json_object_get(entry, "operations") != NULL;
-    fprintf(file, "    a rank works on at most %.3g operations of whole matrices, on average on %.3g",
-            ad_number_of(entry, listed ? "operations" : "bound"), ad_number_of(entry, "mean"));
+    fprintf(file, "    a rank works on at most %.3g operations of %s, on average on %.3g",
+            ad_number_of(entry, listed ? "operations" : "bound"),
+            ad_integer_of(json_array_get(updates, 0), "blocks") ? "its blocks" : "whole matrices",
+            ad_number_of(entry, "mean"));
     if (listed) fprintf(file, " (bound: %.3g)", ad_number_of(entry, "bound"));
     if (json_array_size(most) > 1) fprintf(file, ", in pool %lld", ad_integer_of(entry, "pool"));
     fprintf(file, "\n");

@@ -1,4 +1,5 @@
 /* Tests what plans say about updates on whole matrices: their moves, their memory, the ways, and who works on what. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -84,7 +85,8 @@ static const struct {
              {"dp_replicate=5 dp_shard=1", 0, ", muon: {way: dealt_to_replicas}"},
              {"tp=4", 0, ""},
              {"pp=2 dp_shard=2", 1, ", muon: {way: dealt}"},
-             {"dp_shard=2 tp=2", 3, ", muon: {blockwise: true}"}};
+             {"dp_shard=2 tp=2", 3, ", muon: {blockwise: true}"},
+             {"dp_shard=5", 3, ", muon: {blockwise: true}"}};
 enum { CASES = sizeof cases / sizeof *cases };
 
 /* ---- acting as one rank ---- */
@@ -330,6 +332,44 @@ static void blocks_are_counted_and_said_to_be_blocks(void **state) {
   ad_recipe_destroy(recipe);
 }
 
+/* The operations for the blocks of a rank, from the shapes of its parts of the parameters. */
+static double operations_of_blocks(const ad_run *run) {
+  size_t count;
+  double operations = 0;
+  const ad_whole *whole = ad_optimizer_whole(ad_module_optimizer(ad_run_module(run, 0)));
+  const ad_whole_param *params = ad_whole_params(whole, &count);
+  for (size_t i = 0; i < count; i++) {
+    const int64_t *dim = params[i].like.local.dim;
+    operations += params[i].record->whole->operations(params[i].options, dim[0], dim[1]);
+  }
+  return operations;
+}
+
+/* Blocks are uneven here, so ranks have different work. */
+static void each_rank_works_on_its_own_blocks_alone(void **state) {
+  ad_recipe *recipe = recipe_of("dp_shard=5", 3, ", muon: {blockwise: true}", ADAMW_FOR_OTHERS);
+  json_t *plan = plan_of(recipe);
+  const json_t *owner, *owners = json_object_get(plan, "owners");
+  size_t i;
+  double most = 0, least = INFINITY;
+  assert_int_equal(json_array_size(owners), 5);
+  json_array_foreach(owners, i, owner) {
+    ad_comm *comm;
+    ad_run *run;
+    watched seen = {0};
+    act_as(recipe, (int64_t)i, &comm, &run, &seen);
+    double operations = operations_of_blocks(run);
+    assert_true(fabs(ad_number_of(owner, "operations") - operations) <= 1e-12 * operations);
+    most = operations > most ? operations : most;
+    least = operations < least ? operations : least;
+    ad_run_destroy(run);
+    ad_comm_close(comm);
+  }
+  assert_true(least < most);
+  json_decref(plan);
+  ad_recipe_destroy(recipe);
+}
+
 static void the_table_shows_ways_and_loads(void **state) {
   ad_recipe *recipe = recipe_of("dp_shard=3", 3, ", muon: {way: dealt}", ADAMW_FOR_OTHERS);
   ad_plan_options options = {.size = sizeof options};
@@ -381,6 +421,7 @@ int main(void) {
       cmocka_unit_test(parameters_say_their_group_and_optimizer),
       cmocka_unit_test(each_way_has_a_cost_and_one_is_taken),
       cmocka_unit_test(blocks_are_counted_and_said_to_be_blocks),
+      cmocka_unit_test(each_rank_works_on_its_own_blocks_alone),
       cmocka_unit_test(the_table_shows_ways_and_loads),
       cmocka_unit_test(a_large_world_has_a_bound_alone),
       cmocka_unit_test(other_plans_have_none_of_it),
