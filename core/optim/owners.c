@@ -20,7 +20,8 @@ ad_way_cost ad_way_cost_of(const ad_way_case *matrices, ad_muon_way way) {
   double times = way == AD_WAY_GATHERED ? others : 2 * others + (replicas - 1);
   ad_way_cost cost = {.bytes = rounds * times * matrices->bytes,
                       .operations = rounds * matrices->operations,
-                      .memory = (1 + replicas) * matrices->bytes};
+                      .memory = (1 + replicas) * matrices->bytes,
+                      .refused = replicas > AD_DEALT_REPLICAS_MAX};
   cost.seconds = cost.bytes / bytes_rate + cost.operations / (matrices->wide ? f64_rate : f32_rate);
   return cost;
 }
@@ -28,9 +29,8 @@ ad_way_cost ad_way_cost_of(const ad_way_case *matrices, ad_muon_way way) {
 ad_muon_way ad_way_cheapest(const ad_way_case *matrices) {
   ad_muon_way best = AD_WAY_GATHERED;
   for (int way = AD_WAY_DEALT; way < AD_WAYS; way++) {
-    if (way == AD_WAY_DEALT_TO_REPLICAS && matrices->replicas > AD_DEALT_REPLICAS_MAX) continue;
-    double seconds = ad_way_cost_of(matrices, (ad_muon_way)way).seconds;
-    if (seconds < ad_way_cost_of(matrices, best).seconds) best = (ad_muon_way)way;
+    ad_way_cost cost = ad_way_cost_of(matrices, (ad_muon_way)way);
+    if (!cost.refused && cost.seconds < ad_way_cost_of(matrices, best).seconds) best = (ad_muon_way)way;
   }
   return best;
 }

@@ -23,6 +23,7 @@ typedef struct ad_way_cost {
   double operations; /* multiplications and additions */
   double seconds;    /* an estimate, which is only used to compare ways */
   double memory;     /* bytes of matrices that are between shards and updates, at a time */
+  int refused;       /* 1: there are too many replicas for this way, so it is never taken */
 } ad_way_cost;
 ad_way_cost ad_way_cost_of(const ad_way_case *matrices, ad_muon_way way);
 

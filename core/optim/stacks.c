@@ -106,19 +106,9 @@ static ad_status name_stack(ad_stack *stack, const ad_whole_param *params) {
 
 /* ---- by which moves a stack becomes whole ---- */
 
-/* The axes on which shards of one matrix are, and those on which its replicas are. */
+/* The axes on which shards of one matrix are. */
 static ad_axes shard_axes(const ad_stack *stack) {
   return ad_layout_axes_sharding(&stack->stored, 1) | ad_layout_axes_sharding(&stack->stored, 2);
-}
-
-static ad_axes replica_axes(const ad_stack *stack) {
-  ad_axes axes = 0;
-  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    ad_type type = stack->stored.type[axis];
-    int several = ad_mesh_axis_size(stack->stored.mesh, (ad_axis)axis) > 1;
-    if (several && (type == AD_R || type == AD_I)) axes |= AD_AXES(axis);
-  }
-  return axes;
 }
 
 static int is_blockwise(const ad_stack *stack) { return ad_optimizer_is_blockwise(stack->record, stack->options); }
@@ -136,7 +126,7 @@ static ad_status check_way(const ad_stack *stack, const ad_way_case *matrices, i
                    "%s: several ranks would work on each matrix of `%s`, but their products may have different bits, "
                    "since their processors or libraries differ; deal matrices to replicas, without `blockwise`",
                    stack->record->name, stack->what);
-  if (stack->way != AD_WAY_DEALT_TO_REPLICAS || matrices->replicas <= AD_DEALT_REPLICAS_MAX) return AD_OK;
+  if (!stack->cost[stack->way].refused) return AD_OK;
   return ad_fail(AD_INVALID,
                  "%s: the matrices of `%s` cannot be dealt to %lld replicas, since each would have the results of all "
                  "others in memory; at most %d replicas share the work; choose another way",
@@ -149,7 +139,7 @@ static ad_status choose_way(ad_stack *stack, int differ) {
                           .operations = stack->operations,
                           .wide = stack->dtype == AD_F64,
                           .shards = ad_mesh_ranks_over(stack->stored.mesh, shard_axes(stack)),
-                          .replicas = ad_mesh_ranks_over(stack->stored.mesh, replica_axes(stack))};
+                          .replicas = ad_mesh_ranks_over(stack->stored.mesh, ad_replica_axes(&stack->stored))};
   ad_muon_way wanted = stack->record->whole->way ? stack->record->whole->way(stack->options) : AD_WAY_CHEAPEST;
   for (int way = AD_WAY_GATHERED; way < AD_WAYS && !is_blockwise(stack); way++)
     stack->cost[way] = ad_way_cost_of(&matrices, (ad_muon_way)way);
@@ -183,7 +173,7 @@ static void list_shard_moves(ad_stack *stack) {
 /* Gives replicas slots of their own. There, that is a conversion R->S(0), for which a rank fills only its own slots; on
  * the way back the replicas gather all results. */
 static void list_replica_moves(ad_stack *stack) {
-  ad_axes replicas = replica_axes(stack);
+  ad_axes replicas = ad_replica_axes(&stack->stored);
   ad_layout_set(&stack->begin, replicas, AD_S(0));
   for (int depth = AD_AXIS_COUNT; depth-- > 0;) {
     ad_axis axis = ad_layout_sharded_at(&stack->begin, 0, depth);

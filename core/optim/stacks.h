@@ -59,6 +59,17 @@ typedef struct ad_stack {
   ad_way_cost cost[AD_WAYS]; /* by ad_muon_way; AD_WAY_CHEAPEST has none */
 } ad_stack;
 
+/* Returns the axes on which replicas of a parameter are that is stored in this layout. */
+static inline ad_axes ad_replica_axes(const ad_layout *stored) {
+  ad_axes axes = 0;
+  for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
+    ad_type type = stored->type[axis];
+    int several = ad_mesh_axis_size(stored->mesh, (ad_axis)axis) > 1;
+    if (several && (type == AD_R || type == AD_I)) axes |= AD_AXES(axis);
+  }
+  return axes;
+}
+
 /* Makes the stacks of these parameters, those with the largest matrices first. All ranks of a parameter's mesh make the
  * same stacks in the same order. `differ`: the ranks' products may have different bits, so no two ranks may work on one
  * matrix. AD_INVALID if a way is asked for that does not work here, AD_TYPE if a layout is zigzag; AD_MEMORY. */

@@ -76,6 +76,7 @@ int ad_plan_stack_move(const ad_run *run, const ad_stack *stack, size_t number, 
 /* ---- the document of stacks ---- */
 
 static json_t *cost_document(const ad_way_cost *cost) {
+  if (cost->refused) return json_null();
   return json_pack("{s:f, s:f, s:f, s:f}", "bytes", cost->bytes, "operations", cost->operations, "seconds",
                    cost->seconds, "memory", cost->memory);
 }
@@ -311,8 +312,12 @@ static void print_way(FILE *file, const json_t *update) {
     return;
   }
   fprintf(file, "%-17s", ad_text_of(update, "way"));
-  json_object_foreach((json_t *)ways, name, cost)
+  json_object_foreach((json_t *)ways, name, cost) {
+    if (json_is_null(cost))
+      fprintf(file, "  %s -", name);
+    else
       fprintf(file, "  %s %.3g ms", name, 1e3 * ad_number_of(cost, "seconds"));
+  }
   fprintf(file, "\n");
 }
 

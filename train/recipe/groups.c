@@ -4,7 +4,8 @@
 #include <string.h>
 #include "base/memory.h"
 #include "base/nearest.h"
-#include "optim/record.h"
+#include "mesh/mesh.h"
+#include "optim/stacks.h"
 #include "program/program.h"
 
 #define AT(field) offsetof(ad_recipe_group, field)
@@ -202,6 +203,45 @@ static void check_matrices(ad_reading *r, const ad_program *program, size_t grou
                        has_key ? "before this one in" : "of", entries);
 }
 
+/* A recipe's numbers are exact: 0 is 0 there, not the default. */
+static ad_optimizer_options options_of(const ad_recipe *recipe, size_t group) {
+  const ad_recipe_group *own = group_at(recipe, group);
+  ad_optimizer_options options = recipe->optimizer;
+  options.size = sizeof options;
+  options.kind = ad_recipe_group_kind(recipe, group);
+  if (own && own->gives & AD_GIVES_DECAY) options.weight_decay = own->decay;
+  ad_optimizer_options_exactly(&options);
+  options.decays_all = own && own->gives & AD_GIVES_DECAY;
+  return options;
+}
+
+/* ---- replicas among which matrices are dealt ---- */
+
+/* Refuses a way that deals the group's matrices to more replicas than share the work. */
+static void check_replicas(ad_reading *r, const ad_param_spec *spec, const char *name, size_t group) {
+  const ad_optimizer_options options = options_of(r->recipe, group);
+  const ad_optimizer_record *record = ad_optimizer_record_of(options.kind);
+  if (spec->frozen || !record->whole || ad_optimizer_is_blockwise(record, &options)) return;
+  int64_t replicas = ad_mesh_ranks_over(spec->storage.mesh, ad_replica_axes(&spec->storage));
+  if (!record->whole->way || record->whole->way(&options) != AD_WAY_DEALT_TO_REPLICAS ||
+      replicas <= AD_DEALT_REPLICAS_MAX)
+    return;
+  ad_recipe_errors_add(&r->errors, ad_reading_place(r, "optimizer.muon.way"), "optimizer.muon.way",
+                       "is 'dealt_to_replicas', but %lld replicas store `%s`, and each would have the results of all "
+                       "others in memory; at most %d replicas share the work; choose another way",
+                       (long long)replicas, name, AD_DEALT_REPLICAS_MAX);
+}
+
+/* Checks the ways of all parameters up to the first that is refused. */
+static void check_ways(ad_reading *r, const ad_program *program) {
+  char name[AD_PROGRAM_NAME_SIZE];
+  for (size_t m = 0; m < ad_program_module_count(program); m++)
+    for (size_t i = 0; i < ad_program_module(program, m)->param_count && !r->errors.status; i++) {
+      ad_program_param_name(program, m, i, name, sizeof name);
+      check_replicas(r, &ad_program_module(program, m)->params[i], name, ad_recipe_group_of(r->recipe, name));
+    }
+}
+
 /* ---- checking groups ---- */
 
 static size_t count_trained(const ad_program *program) {
@@ -214,6 +254,7 @@ static size_t count_trained(const ad_program *program) {
 
 void ad_groups_check(ad_reading *r, const ad_program *program) {
   for (size_t g = 0; g <= r->recipe->group_count; g++) check_matrices(r, program, g);
+  check_ways(r, program);
   if (!r->recipe->group_count) return;
   ad_patterns_check(r, program, patterns_of(r->recipe), "groups", "match");
   if (!count_trained(program))
@@ -232,18 +273,6 @@ int ad_recipe_uses(const ad_recipe *recipe, ad_optimizer_kind kind) {
   for (size_t g = 0; g <= recipe->group_count; g++)
     if (ad_recipe_group_kind(recipe, g) == kind) return 1;
   return 0;
-}
-
-/* A recipe's numbers are exact: 0 is 0 there, not the default. */
-static ad_optimizer_options options_of(const ad_recipe *recipe, size_t group) {
-  const ad_recipe_group *own = group_at(recipe, group);
-  ad_optimizer_options options = recipe->optimizer;
-  options.size = sizeof options;
-  options.kind = ad_recipe_group_kind(recipe, group);
-  if (own && own->gives & AD_GIVES_DECAY) options.weight_decay = own->decay;
-  ad_optimizer_options_exactly(&options);
-  options.decays_all = own && own->gives & AD_GIVES_DECAY;
-  return options;
 }
 
 void ad_recipe_optimizers(const ad_recipe *recipe, ad_dtype dtype, ad_optimizer_options options[AD_GROUPS_MAX]) {

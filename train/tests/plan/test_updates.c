@@ -345,6 +345,29 @@ static double operations_of_blocks(const ad_run *run) {
   return operations;
 }
 
+/* Nobody is shown the cost of a way that cannot be taken. */
+static void a_way_for_too_many_replicas_has_no_figures(void **state) {
+  for (int replicas = 8; replicas <= 9; replicas++) {
+    char mesh[40], *table;
+    snprintf(mesh, sizeof mesh, "dp_replicate=%d dp_shard=2", replicas);
+    ad_recipe *recipe = recipe_of(mesh, 3, "", ADAMW_FOR_OTHERS);
+    ad_plan_options options = {.size = sizeof options};
+    json_t *plan = plan_of(recipe);
+    const json_t *update;
+    size_t i;
+    json_array_foreach(json_object_get(plan, "updates"), i, update) {
+      const json_t *cost = json_object_get(json_object_get(update, "ways"), "dealt_to_replicas");
+      assert_int_equal(json_is_null(cost), replicas > 8);
+      assert_int_equal(json_is_object(cost), replicas <= 8);
+    }
+    must(ad_plan_table(recipe, &options, &table));
+    assert_int_equal(strstr(table, "dealt_to_replicas -\n") != NULL, replicas > 8);
+    ad_release(table);
+    json_decref(plan);
+    ad_recipe_destroy(recipe);
+  }
+}
+
 /* Blocks are uneven here, so ranks have different work. */
 static void each_rank_works_on_its_own_blocks_alone(void **state) {
   ad_recipe *recipe = recipe_of("dp_shard=5", 3, ", muon: {blockwise: true}", ADAMW_FOR_OTHERS);
@@ -421,6 +444,7 @@ int main(void) {
       cmocka_unit_test(parameters_say_their_group_and_optimizer),
       cmocka_unit_test(each_way_has_a_cost_and_one_is_taken),
       cmocka_unit_test(blocks_are_counted_and_said_to_be_blocks),
+      cmocka_unit_test(a_way_for_too_many_replicas_has_no_figures),
       cmocka_unit_test(each_rank_works_on_its_own_blocks_alone),
       cmocka_unit_test(the_table_shows_ways_and_loads),
       cmocka_unit_test(a_large_world_has_a_bound_alone),

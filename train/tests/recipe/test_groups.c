@@ -213,6 +213,22 @@ static void muon_is_given_matrices_of_hidden_layers_alone(void **state) {
                          "optimizer.kind=muon"));
 }
 
+#define MUON_ON(replicas, way)                                                                                    \
+  "model: {kind: gpt, layers: 2, d_model: 32, heads: 4}\ndata: {text: [a, b], seq: 16}\n"                         \
+  "mesh: \"dp_replicate=" replicas                                                                                \
+  " dp_shard=2\"\nshard: {zero: 3}\ntrain: {global_batch: 36, steps: 10, lr: 1}\n"                                \
+  "groups: [{match: \"embedding.*\", kind: adamw}, {match: \"*norm*\", kind: adamw}]\noptimizer:\n  kind: muon\n" \
+  "  muon: " way "\n"
+
+/* The line of the key is line 9. */
+static void matrices_are_dealt_to_few_replicas(void **state) {
+  SAYS(("r.yaml:9: optimizer.muon.way", "9", "8"), MUON_ON("9", "{way: dealt_to_replicas}"));
+  SET_SAYS(("--set optimizer.muon.way", "18", "8"), MUON_ON("9", "{}"), "shard.zero=0",
+           "optimizer.muon.way=dealt_to_replicas");
+  ad_recipe_destroy(READ(MUON_ON("8", "{way: dealt_to_replicas}"), NULL));
+  ad_recipe_destroy(READ(MUON_ON("9", "{way: dealt}"), NULL));
+}
+
 static void something_must_learn(void **state) {
   SAYS(("r.yaml:5: groups"), GROUPS("- {match: \"*\", frozen: true}\n"));
   SAYS(("r.yaml:5: groups"), GROUPS("- {match: \"blocks.*\", frozen: true}\n- {match: \"*[ew]*\", frozen: true}\n"));
@@ -258,6 +274,7 @@ int main(void) {
       cmocka_unit_test(each_mistake_is_reported_where_it_is),
       cmocka_unit_test(a_pattern_that_no_parameter_needs_is_a_mistake),
       cmocka_unit_test(muon_is_given_matrices_of_hidden_layers_alone),
+      cmocka_unit_test(matrices_are_dealt_to_few_replicas),
       cmocka_unit_test(something_must_learn),
       cmocka_unit_test(there_is_a_most_of_groups),
       cmocka_unit_test(a_failing_allocation_leaves_nothing_behind),
