@@ -255,8 +255,14 @@ static void complain(void *context, const char *key, ad_status status, const cha
 
 static ad_complaints complaints_of(ad_reading *r) { return (ad_complaints){complain, r}; }
 
-/* Refuses blocks whose sizes depend on the number of ranks where bits must not. */
+/* Refuses blocks whose sizes depend on the number of ranks where bits must not, and a way to make matrices whole that
+ * blocks do not take. */
 static void check_blocks(ad_reading *r) {
+  const ad_muon_options *muon = &r->recipe->optimizer.muon;
+  if (muon->blockwise && muon->way != AD_WAY_CHEAPEST && ad_recipe_uses(r->recipe, AD_MUON) &&
+      ARE_READ(r, "optimizer", "groups"))
+    WRONG(r, "optimizer.muon.way",
+          "is set, but has no effect where optimizer.muon.blockwise is true; leave one of the two keys out");
   if (r->recipe->train.leaves && r->recipe->optimizer.muon.blockwise && ARE_READ(r, "optimizer.muon", "train.leaves"))
     WRONG(
         r, "optimizer.muon.blockwise",

@@ -238,11 +238,11 @@ static void muon_has_its_own_options(void **state) {
   ad_recipe_destroy(r);
   r = READ(GOOD MUON,
            "optimizer.muon={momentum: 0.5, nesterov: false, a: 1.5, b: -0.5, c: 0.25, steps: 99, epsilon: 1e-3, "
-           "adjust_lr: match_rms_adamw, dtype: bf16, way: dealt, blockwise: true}");
+           "adjust_lr: match_rms_adamw, dtype: bf16, way: dealt}");
   muon = &r->optimizer.muon;
   assert_true(muon->momentum == 0.5 && muon->nesterov == 0 && muon->a == 1.5 && muon->b == -0.5 && muon->c == 0.25);
   assert_true(muon->steps == 99 && muon->epsilon == 1e-3 && muon->rate == AD_MUON_MATCH_RMS_ADAMW);
-  assert_true(muon->dtype == AD_BF16 && muon->way == AD_WAY_DEALT && muon->blockwise == 1);
+  assert_true(muon->dtype == AD_BF16 && muon->way == AD_WAY_DEALT && !muon->blockwise);
   ad_recipe_destroy(r);
   SET_SAYS(("--set optimizer.muon.momentum", "--set optimizer.muon.steps", "1", "0", "--set optimizer.muon.epsilon",
             "--set optimizer.muon.adjust_lr", "--set optimizer.muon.dtype", "f32", "--set optimizer.muon.way"),
@@ -257,6 +257,11 @@ static void muon_has_its_own_options(void **state) {
   SET_SAYS(("--set optimizer.momentum", "sgd"), GOOD MUON, "optimizer.momentum=0.5");
   SET_SAYS(("--set optimizer.muon.blockwise", "train.leaves"), GOOD MUON, "optimizer.muon.blockwise=true",
            "train.leaves=6");
+  SET_SAYS(("--set optimizer.muon.way", "optimizer.muon.blockwise"), GOOD MUON, "optimizer.muon.blockwise=true",
+           "optimizer.muon.way=gathered");
+  r = READ(GOOD MUON, "optimizer.muon={way: cheapest, blockwise: true}");
+  assert_true(r->optimizer.muon.blockwise == 1);
+  ad_recipe_destroy(r);
 }
 
 /* The name of the key of an option: of options in a struct of their own the last part. */
