@@ -74,9 +74,6 @@ static int is_complete(ad_reading *r, const ad_node *map, size_t index, const ad
   if (!group->pattern)
     ad_recipe_errors_add(&r->errors, map->place, path_of(index, "match", path), "is missing; add this key (%s)",
                          ad_group_keys[MATCH].help);
-  else if (!group->gives)
-    ad_recipe_errors_add(&r->errors, map->place, path_of(index, NULL, path),
-                         "gives nothing; set kind, lr, decay or frozen");
   else if (group->frozen && group->gives & others)
     ad_recipe_errors_add(&r->errors, ad_node_find(map, "frozen")->place, path_of(index, "frozen", path),
                          "is true, so kind, lr and decay have no effect here; leave them out");
@@ -244,6 +241,31 @@ static void check_ways(ad_reading *r, const ad_program *program) {
 
 /* ---- checking groups ---- */
 
+/* Returns 1 if a group excepts parameters from a later one: it has a parameter that a later pattern matches too. A group
+ * without parameters also counts, since its pattern is reported. */
+static int excepts(const ad_recipe *recipe, const ad_program *program, size_t group) {
+  const ad_patterns later = {recipe->groups + group, sizeof *recipe->groups, recipe->group_count - group};
+  char name[AD_PROGRAM_NAME_SIZE];
+  size_t own = 0;
+  for (size_t m = 0; m < ad_program_module_count(program); m++)
+    for (size_t i = 0; i < ad_program_module(program, m)->param_count; i++) {
+      ad_program_param_name(program, m, i, name, sizeof name);
+      if (ad_recipe_group_of(recipe, name) != group) continue;
+      if (ad_pattern_first(later, name) < later.count) return 1;
+      own++;
+    }
+  return !own;
+}
+
+/* Refuses a group that only has a pattern, unless it keeps parameters out of a later group. */
+static void check_gives(ad_reading *r, const ad_program *program, size_t group) {
+  char path[PATH_SIZE];
+  if (r->recipe->groups[group - 1].gives || excepts(r->recipe, program, group)) return;
+  ad_recipe_errors_add(&r->errors, ad_reading_element_place(r, "groups", group - 1), path_of(group - 1, NULL, path),
+                       "gives nothing, and no later group has a pattern from which it would except parameters; set "
+                       "kind, lr, decay or frozen");
+}
+
 static size_t count_trained(const ad_program *program) {
   size_t trained = 0;
   for (size_t m = 0; m < ad_program_module_count(program); m++)
@@ -257,6 +279,7 @@ void ad_groups_check(ad_reading *r, const ad_program *program) {
   check_ways(r, program);
   if (!r->recipe->group_count) return;
   ad_patterns_check(r, program, patterns_of(r->recipe), "groups", "match");
+  for (size_t g = 1; g <= r->recipe->group_count; g++) check_gives(r, program, g);
   if (!count_trained(program))
     ad_recipe_errors_add(&r->errors, ad_reading_place(r, "groups"), "groups",
                          "all parameters are frozen, so nothing trains; leave `frozen` out of a group");

@@ -176,7 +176,8 @@ static const ad_key common[] = {
      .help =
          "parameters that are updated in another way, as a list of {match: PATTERN, kind, lr, decay, frozen}: kind as "
          "optimizer.kind, lr as train.lr, decay as train.weight_decay but of all these parameters, frozen: true for "
-         "those that do not learn; a parameter is in the first group whose pattern matches its name"},
+         "those that do not learn; a parameter is in the first group whose pattern matches its name, so a group with "
+         "match alone excepts parameters from later ones"},
 
     {"evaluate.samples", AD_KEY_INTEGER, .offset = AT(evaluate.samples), .least = 0, .most = 1 << 20, .fallback = "256",
      .help =

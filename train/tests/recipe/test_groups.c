@@ -125,6 +125,25 @@ static void frozen_parameters_are_those_whose_first_group_is_frozen(void **state
   }
 }
 
+/* So is one that only matches: its parameters are as without groups. */
+static void a_group_that_only_matches_is_an_exception(void **state) {
+  ad_recipe *r = READ(GROUPS("- {match: \"blocks.1.mlp.down\"}\n- {match: \"*\", frozen: true}\n"), NULL);
+  ad_optimizer_options options[AD_GROUPS_MAX];
+  double rates[AD_GROUPS_MAX];
+  assert_false(ad_recipe_freezes(r, "blocks.1.mlp.down"));
+  assert_true(ad_recipe_freezes(r, "blocks.0.mlp.down"));
+  ad_recipe_optimizers(r, 0, options);
+  assert_true(options[1].kind == options[0].kind && options[1].weight_decay == 0.1 && !options[1].decays_all);
+  assert_int_equal(ad_recipe_rates(r, 4, rates), AD_OK);
+  assert_true(rates[1] == rates[0] && rates[1] > 0);
+  ad_recipe_destroy(r);
+  SAYS(("r.yaml:6: groups[0]"), GROUPS("- {match: \"blocks.1.mlp.down\"}\n"));
+  SAYS(("r.yaml:7: groups[1]"), GROUPS("- {match: \"*\", lr: 1}\n- {match: \"blocks.1.mlp.down\"}\n"));
+  /* The third pattern matches norms of the first group alone. */
+  SAYS(("r.yaml:7: groups[1]"),
+       GROUPS("- {match: \"blocks.0.*\", lr: 1}\n- {match: \"*norm*\"}\n- {match: \"[eb]*[0g].*\", lr: 1}\n"));
+}
+
 /* A key of an optimizer is taken if a group alone has that optimizer. */
 static void the_keys_of_a_group_s_optimizer_are_taken(void **state) {
   ad_recipe_destroy(READ(GROUPS("- {match: \"*norm*\", kind: adamw}\n"), "optimizer.kind=sgd", "train.beta1=0.5",
@@ -178,9 +197,9 @@ static void groups_are_printed_as_they_are_given(void **state) {
 /* ---- mistakes ---- */
 
 static void each_mistake_is_reported_where_it_is(void **state) {
-  SAYS(("r.yaml:6: groups[0].decya", "r.yaml:7: groups[1].learning", "r.yaml:8: groups[2].match", "r.yaml:9: groups[3]",
-        "r.yaml:10: groups[4].frozen"),
-       GROUPS("- {match: \"*norm*\", decya: 0}\n- {match: \"*norm*\", learning: 0}\n- {lr: 1}\n- {match: \"*norm*\"}\n"
+  SAYS(("r.yaml:6: groups[0].decya", "r.yaml:7: groups[1].learning", "r.yaml:8: groups[2].match",
+        "r.yaml:9: groups[3].frozen"),
+       GROUPS("- {match: \"*norm*\", decya: 0}\n- {match: \"*norm*\", learning: 0}\n- {lr: 1}\n"
               "- {match: \"*norm*\", frozen: true, lr: 1}\n"));
   SAYS(("r.yaml:6: groups[0].kind", "adam", "r.yaml:7: groups[1].lr", "1000000", "1e7", "r.yaml:8: groups[2].decay",
         "0", "-1", "r.yaml:9: groups[3].frozen", "r.yaml:10: groups[4]", "r.yaml:11: groups[5].match"),
@@ -269,6 +288,7 @@ int main(void) {
       cmocka_unit_test(a_group_may_learn_where_the_others_do_not),
       cmocka_unit_test(without_groups_there_is_one),
       cmocka_unit_test(frozen_parameters_are_those_whose_first_group_is_frozen),
+      cmocka_unit_test(a_group_that_only_matches_is_an_exception),
       cmocka_unit_test(the_keys_of_a_group_s_optimizer_are_taken),
       cmocka_unit_test(groups_are_printed_as_they_are_given),
       cmocka_unit_test(each_mistake_is_reported_where_it_is),
