@@ -44,10 +44,9 @@ static void destroy_model(ad_comm *comm, model *m) {
 }
 
 /* The product that Muon calls. A program has a faster one, such as its BLAS; it must not depend on where matrices lie. */
-static ad_status multiply(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, const void *a,
-                          int64_t a_stride, int a_transposed, const void *b, int64_t b_stride, int b_transposed,
-                          int adds, void *c, int64_t c_stride) {
-  const float *x = a, *y = b;
+static ad_status multiply(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, ad_matrix a,
+                          ad_matrix b, int adds, void *c, int64_t c_stride) {
+  const float *x = a.data, *y = b.data;
   float *out = c;
   ++*(int *)context;
   if (dtype != AD_F32) return ad_fail(AD_INVALID, "this example multiplies f32 only");
@@ -55,8 +54,8 @@ static ad_status multiply(void *context, ad_dtype dtype, int64_t m, int64_t n, i
     for (int64_t j = 0; j < n; j++) {
       float sum = 0;
       for (int64_t l = 0; l < k; l++)
-        sum += x[a_transposed ? l * a_stride + i : i * a_stride + l] *
-               y[b_transposed ? j * b_stride + l : l * b_stride + j];
+        sum += x[a.transposed ? l * a.stride + i : i * a.stride + l] *
+               y[b.transposed ? j * b.stride + l : l * b.stride + j];
       out[i * c_stride + j] = (float)factor * sum + (adds ? out[i * c_stride + j] : 0);
     }
   return AD_OK;

@@ -335,8 +335,8 @@ size_t ad_optimizer_bytes(const ad_optimizer *optimizer) {
 
 /* ---- checks of a step ---- */
 
-static const char *name_of(const ad_optimizer *optimizer) {
-  return ad_optimizer_record_of(optimizer->groups[0].kind)->name;
+static const char *name_of(const ad_optimizer *optimizer, size_t group) {
+  return ad_optimizer_record_of(optimizer->groups[group].kind)->name;
 }
 
 /* Checks law 6 (like adds to like) between a parameter's state and `array`, which is the parameter or its gradient.
@@ -402,15 +402,16 @@ static ad_status check_gradient_of(const slot *s, const ad_array *grad, size_t i
 static ad_status check_factors(const ad_optimizer *optimizer, double factor, const char *site) {
   for (size_t g = 0; g < optimizer->group_count; g++)
     if (!isfinite(optimizer->rates[g]))
-      return ad_fail(
-          AD_INVALID,
-          "%s: in `%s`, the learning rate `lr` must be finite, but is %g; pass a finite number. Nothing was updated",
-          site, name_of(optimizer), optimizer->rates[g]);
+      return ad_fail(AD_INVALID,
+                     "%s: in `%s`, the learning rate `lr` of group %zu must be finite, but is %g; pass a finite "
+                     "number. Nothing was "
+                     "updated",
+                     site, name_of(optimizer, g), g, optimizer->rates[g]);
   if (!isfinite(factor))
     return ad_fail(AD_INVALID,
                    "%s: in `%s`, the `factor` of the gradients must be finite, but is %g; pass a finite number. "
                    "Nothing was updated",
-                   site, name_of(optimizer), factor);
+                   site, name_of(optimizer, 0), factor);
   return AD_OK;
 }
 
@@ -530,7 +531,7 @@ ad_status ad_optimizer_set_steps(ad_optimizer *optimizer, int64_t steps) {
   if (steps < 0)
     return ad_fail(AD_INVALID,
                    "%s: the number of steps taken must be at least 0, but is %lld; pass 0 or more. Nothing was changed",
-                   name_of(optimizer), (long long)steps);
+                   name_of(optimizer, 0), (long long)steps);
   optimizer->steps = steps;
   return AD_OK;
 }

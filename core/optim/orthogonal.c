@@ -17,14 +17,8 @@ static char *at(const void *data, ad_dtype dtype, int64_t element) {
 
 /* ---- plain products ---- */
 
-typedef struct operand {
-  const void *data;
-  int64_t stride;
-  int transposed;
-} operand;
-
 /* Copies rows [row, row + rows) and columns [col, col + cols) of an operand to a tile. */
-static void load_tile(double tile[TILE][TILE], ad_dtype dtype, const operand *from, int64_t row, int64_t rows,
+static void load_tile(double tile[TILE][TILE], ad_dtype dtype, const ad_matrix *from, int64_t row, int64_t rows,
                       int64_t col, int64_t cols) {
   double column[TILE];
   if (!from->transposed) {
@@ -48,10 +42,8 @@ static void add_product(double sum[TILE][TILE], double a[TILE][TILE], double b[T
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-ad_status ad_plain_product(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, const void *a,
-                           int64_t a_stride, int a_transposed, const void *b, int64_t b_stride, int b_transposed,
-                           int adds, void *c, int64_t c_stride) {
-  const operand of_a = {a, a_stride, a_transposed}, of_b = {b, b_stride, b_transposed};
+ad_status ad_plain_product(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, ad_matrix a,
+                           ad_matrix b, int adds, void *c, int64_t c_stride) {
   double a_tile[TILE][TILE], b_tile[TILE][TILE], sum[TILE][TILE], row[TILE];
   for (int64_t i = 0; i < m; i += TILE)
     for (int64_t j = 0; j < n; j += TILE) {
@@ -59,8 +51,8 @@ ad_status ad_plain_product(void *context, ad_dtype dtype, int64_t m, int64_t n, 
       memset(sum, 0, sizeof sum);
       for (int64_t l = 0; l < k; l += TILE) {
         int64_t depth = least(TILE, k - l);
-        load_tile(a_tile, dtype, &of_a, i, rows, l, depth);
-        load_tile(b_tile, dtype, &of_b, l, depth, j, cols);
+        load_tile(a_tile, dtype, &a, i, rows, l, depth);
+        load_tile(b_tile, dtype, &b, l, depth, j, cols);
         add_product(sum, a_tile, b_tile, rows, cols, depth);
       }
       for (int64_t r = 0; r < rows; r++) {
@@ -141,17 +133,16 @@ size_t ad_orthogonal_scratch(const ad_optimizer_options *options, ad_dtype dtype
   return 2 * ad_padded((size_t)(rows * cols) * size) + 2 * ad_padded(square * square * size);
 }
 
-static ad_status multiply(const iteration *it, int64_t m, int64_t n, int64_t k, double factor, operand a, operand b,
+static ad_status multiply(const iteration *it, int64_t m, int64_t n, int64_t k, double factor, ad_matrix a, ad_matrix b,
                           int adds, void *c) {
-  return it->product->multiply(it->product->context, it->dtype, m, n, k, factor, a.data, a.stride, a.transposed, b.data,
-                               b.stride, b.transposed, adds, c, n);
+  return it->product->multiply(it->product->context, it->dtype, m, n, k, factor, a, b, adds, c, n);
 }
 
 /* X becomes aX + (b A + c A A) X with A = X X'. If X has more rows than columns, A = X' X is smaller, and X (b A + c A A)
  * is the same. */
 static ad_status iterate(iteration *it, const ad_muon_options *muon) {
   int64_t rows = it->rows, cols = it->cols, square = it->square;
-  operand x = {it->x, cols, 0}, x_transposed = {it->x, cols, 1}, a = {it->a, square, 0}, b = {it->b, square, 0};
+  ad_matrix x = {it->x, cols, 0}, x_transposed = {it->x, cols, 1}, a = {it->a, square, 0}, b = {it->b, square, 0};
   int tall = rows > cols;
   AD_TRY(
       multiply(it, square, square, tall ? rows : cols, 1, tall ? x_transposed : x, tall ? x : x_transposed, 0, it->a));

@@ -18,8 +18,7 @@ double ad_orthogonal_operations(const ad_optimizer_options *options, int64_t row
 double ad_muon_rate_factor(const ad_optimizer_options *options, int64_t in, int64_t out);
 
 /* An ad_optimizer_product in plain loops, right and slow. Products are summed in f64. */
-ad_status ad_plain_product(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, const void *a,
-                           int64_t a_stride, int a_transposed, const void *b, int64_t b_stride, int b_transposed,
-                           int adds, void *c, int64_t c_stride) AD_CHECKED;
+ad_status ad_plain_product(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, ad_matrix a,
+                           ad_matrix b, int adds, void *c, int64_t c_stride) AD_CHECKED;
 
 #endif

@@ -20,7 +20,7 @@ ad_way_cost ad_way_cost_of(const ad_way_case *matrices, ad_muon_way way) {
   double times = way == AD_WAY_GATHERED ? others : 2 * others + (replicas - 1);
   ad_way_cost cost = {.bytes = rounds * times * matrices->bytes,
                       .operations = rounds * matrices->operations,
-                      .memory = (1 + replicas) * matrices->bytes,
+                      .memory = (1 + replicas) * matrices->bytes + matrices->scratch,
                       .refused = replicas > AD_DEALT_REPLICAS_MAX};
   cost.seconds = cost.bytes / bytes_rate + cost.operations / (matrices->wide ? f64_rate : f32_rate);
   return cost;
@@ -44,9 +44,9 @@ static int64_t least_loaded(const double *load, const int64_t *owned, int64_t ra
 }
 
 void ad_owners_deal(int64_t matrices, double operations, int64_t ranks, double *load, int64_t *owned) {
-  int64_t rounds = ad_owners_rounds(matrices, ranks), in_full_rounds = matrices / ranks * ranks;
+  int64_t rounds = ad_owners_rounds(matrices, ranks), full = matrices / ranks, in_full_rounds = full * ranks;
   for (int64_t slot = 0; slot < rounds * ranks; slot++) owned[slot] = slot < in_full_rounds ? slot : -1;
-  for (int64_t rank = 0; rank < ranks; rank++) load[rank] += (double)(matrices / ranks) * operations;
+  for (int64_t rank = 0; rank < ranks; rank++) load[rank] += (double)full * operations;
   int64_t *last = owned + in_full_rounds;
   for (int64_t matrix = in_full_rounds; matrix < matrices; matrix++) {
     int64_t rank = least_loaded(load, last, ranks);

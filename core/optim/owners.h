@@ -12,6 +12,7 @@ typedef struct ad_way_case {
   int64_t matrices;
   double bytes;      /* of one whole matrix, as it is sent */
   double operations; /* multiplications and additions for one whole matrix */
+  double scratch;    /* bytes that the work on one whole matrix needs besides the matrix */
   int wide;          /* 1: they are of f64 */
   /* A matrix is divided among `shards` ranks, and `replicas` groups of such ranks store it. */
   int64_t shards, replicas;
@@ -22,7 +23,7 @@ typedef struct ad_way_cost {
   double bytes;      /* received from other ranks */
   double operations; /* multiplications and additions */
   double seconds;    /* an estimate, which is only used to compare ways */
-  double memory;     /* bytes of matrices that are between shards and updates, at a time */
+  double memory;     /* bytes in flight: matrices between shards and updates, and the scratch of the work on one */
   int refused;       /* 1: there are too many replicas for this way, so it is never taken */
 } ad_way_cost;
 ad_way_cost ad_way_cost_of(const ad_way_case *matrices, ad_muon_way way);

@@ -81,7 +81,7 @@ int ad_piece_view(const ad_param_matrices *matrices, const ad_whole_matrix *full
   int64_t start = start_of(matrices, number);
   view->rows = piece.rows;
   view->cols = piece.cols;
-  view->data = matrices->along ? element_at(full, 0, start) : element_at(full, start, 0);
+  if (full->data) view->data = matrices->along ? element_at(full, 0, start) : element_at(full, start, 0);
   return 1;
 }
 

@@ -56,12 +56,8 @@ static int belongs(const ad_stack *stack, const ad_whole_param *param, const ad_
          !memcmp(&stack->matrices, &param->matrices, sizeof stack->matrices) && same_cuts(&stack->cuts, &param->cuts);
 }
 
-/* The operations for what a rank transforms at once: a matrix or, of a blockwise optimizer, the rank's block of one. */
-static double operations_of(const ad_whole_param *param) {
-  const ad_array *like = &param->like;
-  int last = like->shape.ndim - 1;
-  const int64_t *dim = ad_optimizer_is_blockwise(param->record, param->options) ? like->local.dim : like->shape.dim;
-  int64_t rows = dim[last - 1], cols = dim[last];
+/* The operations for the matrices of a [rows, cols]. */
+static double operations_of(const ad_whole_param *param, int64_t rows, int64_t cols) {
   double sum = 0;
   for (int i = 0; i < ad_piece_count(&param->matrices); i++) {
     ad_matrix_piece piece = ad_piece_at(&param->matrices, rows, cols, i);
@@ -72,6 +68,8 @@ static double operations_of(const ad_whole_param *param) {
 
 static void begin_stack(const ad_whole_param *param, const ad_layout *stored, ad_stack *out) {
   const int64_t *dim = &param->like.shape.dim[param->like.shape.ndim - 2];
+  const int64_t *block = &param->like.local.dim[param->like.local.ndim - 2];
+  const int64_t *own = ad_optimizer_is_blockwise(param->record, param->options) ? block : dim;
   *out = (ad_stack){.record = param->record,
                     .options = param->options,
                     .matrices = param->matrices,
@@ -79,7 +77,8 @@ static void begin_stack(const ad_whole_param *param, const ad_layout *stored, ad
                     .dtype = param->like.dtype,
                     .rows = dim[0],
                     .cols = dim[1],
-                    .operations = operations_of(param),
+                    .operations = operations_of(param, dim[0], dim[1]),
+                    .own_operations = operations_of(param, own[0], own[1]),
                     .stored = *stored};
 }
 
@@ -121,6 +120,12 @@ static int is_repeated(const ad_stack *stack, const ad_way_case *matrices) {
 }
 
 static ad_status check_way(const ad_stack *stack, const ad_way_case *matrices, int differ) {
+  if (differ && matrices->replicas > AD_DEALT_REPLICAS_MAX)
+    return ad_fail(AD_INVALID,
+                   "%s: the products of ranks may have different bits, since their processors or libraries differ, so "
+                   "only one rank may work on a matrix of `%s`, which needs at most %d replicas; there are %lld: use "
+                   "fewer, or machines of one kind",
+                   stack->record->name, stack->what, AD_DEALT_REPLICAS_MAX, (long long)matrices->replicas);
   if (differ && is_repeated(stack, matrices))
     return ad_fail(AD_INVALID,
                    "%s: several ranks would work on each matrix of `%s`, but their products may have different bits, "
@@ -134,12 +139,14 @@ static ad_status check_way(const ad_stack *stack, const ad_way_case *matrices, i
 }
 
 static ad_status choose_way(ad_stack *stack, int differ) {
-  ad_way_case matrices = {.matrices = stack->count,
-                          .bytes = (double)(stack->rows * stack->cols) * (double)ad_dtype_size(stack->dtype),
-                          .operations = stack->operations,
-                          .wide = stack->dtype == AD_F64,
-                          .shards = ad_mesh_ranks_over(stack->stored.mesh, shard_axes(stack)),
-                          .replicas = ad_mesh_ranks_over(stack->stored.mesh, ad_replica_axes(&stack->stored))};
+  ad_way_case matrices = {
+      .matrices = stack->count,
+      .bytes = (double)(stack->rows * stack->cols) * (double)ad_dtype_size(stack->dtype),
+      .operations = stack->operations,
+      .scratch = (double)stack->record->whole->scratch_bytes(stack->options, stack->dtype, stack->rows, stack->cols),
+      .wide = stack->dtype == AD_F64,
+      .shards = ad_mesh_ranks_over(stack->stored.mesh, shard_axes(stack)),
+      .replicas = ad_mesh_ranks_over(stack->stored.mesh, ad_replica_axes(&stack->stored))};
   ad_muon_way wanted = stack->record->whole->way ? stack->record->whole->way(stack->options) : AD_WAY_CHEAPEST;
   for (int way = AD_WAY_GATHERED; way < AD_WAYS && !is_blockwise(stack); way++)
     stack->cost[way] = ad_way_cost_of(&matrices, (ad_muon_way)way);

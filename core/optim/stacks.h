@@ -44,7 +44,9 @@ typedef struct ad_stack {
   ad_sheet *sheets;     /* in the program's order; the same on all ranks among which the stack moves */
   int64_t count;
   int64_t rows, cols;
-  double operations;    /* of one matrix or, if the optimizer is blockwise, of this rank's block of one */
+  double operations; /* of one matrix */
+  /* Operations of what this rank transforms at once: a matrix or, of a blockwise optimizer, its block of one. */
+  double own_operations;
   ad_layout stored;     /* layout of [slots, rows, cols] in which shards are stored */
   ad_layout begin;      /* the same, but replicas have slots of their own: the layout before the first move */
   ad_layout dealt;      /* the layout in which ranks have whole matrices */

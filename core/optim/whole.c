@@ -177,7 +177,7 @@ static ad_status compare_products(const ad_whole *whole, const ad_whole_param *p
                         .reduction = AD_MAX,
                         .site = AD_HERE};
   *out = 0;
-  if (!whole->product.kind || ad_comm_is_dry(whole->comm) || ad_mesh_size(mesh) == 1) return AD_OK;
+  if (ad_comm_is_dry(whole->comm) || ad_mesh_size(mesh) == 1) return AD_OK;
   AD_TRY(ad_comm_run(whole->comm, &call));
   *out = most[0] != -most[1];
   return AD_OK;
@@ -275,7 +275,6 @@ static void write_direction(const shard *s, char *direction) {
 static void apply_result(const shard *s, const char *result) {
   const ad_updating *u = s->updating;
   const ad_update_kernels *kernels = u->record->kernels[ad_kernels_variant()];
-  if (!s->numel) return;
   if (u->param->dtype == AD_F64)
     kernels->apply_f64(&u->numbers, (double *)u->param->data + s->first, (const double *)(const void *)result,
                        s->numel);
@@ -296,7 +295,7 @@ static void fill(const ad_whole *whole, const ad_stack *stack, int64_t round, co
   ad_span span = {0, 0};
   ad_layout_spans(&stack->begin, 0, stack->ranks, ad_comm_rank(whole->comm), &span, 1);
   for (int64_t slot = 0; slot < stack->ranks; slot++) {
-    int here = slot >= span.first && slot < span.first + span.count;
+    int here = at->data && slot >= span.first && slot < span.first + span.count;
     char *to = here ? (char *)at->data + (size_t)(slot - span.first) * slot_bytes(at) : NULL;
     if (slots[slot] < 0) continue;
     shard s = shard_of(whole, stack, slots[slot], updating);
@@ -310,7 +309,7 @@ static void apply(const ad_whole *whole, const ad_stack *stack, int64_t round, c
   for (int64_t slot = 0; slot < stack->ranks; slot++) {
     if (slots[slot] < 0) continue;
     shard s = shard_of(whole, stack, slots[slot], updating);
-    apply_result(&s, (const char *)at->data + (size_t)slot * slot_bytes(at));
+    if (s.numel) apply_result(&s, (const char *)at->data + (size_t)slot * slot_bytes(at));
   }
 }
 

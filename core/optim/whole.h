@@ -7,8 +7,8 @@
 
 typedef struct ad_whole ad_whole;
 
-/* Copies `params`, of which there is at least one, with their names and cuts. Collective over their mesh if the product
- * has a kind; their views have the same ranks. AD_INVALID and AD_TYPE name the parameter that is wrong; AD_MEMORY. */
+/* Copies `params`, of which there is at least one, with their names and cuts. Collective over their mesh; their views
+ * have the same ranks. AD_INVALID and AD_TYPE name the parameter that is wrong; AD_MEMORY. */
 ad_status ad_whole_create(ad_comm *comm, const ad_optimizer_product *product, const ad_whole_param *params,
                           size_t count, ad_whole **out) AD_CHECKED;
 void ad_whole_destroy(ad_whole *whole); /* NULL allowed */

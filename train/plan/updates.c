@@ -13,6 +13,7 @@
 #include "step/run.h"
 
 enum { OWNERS_LISTED_MAX = 4096 }; /* in a world of more ranks it is not found what each of them works on */
+static const double MIB = 1 << 20;
 
 static const char *const way_names[] = {
     [AD_WAY_GATHERED] = "gathered", [AD_WAY_DEALT] = "dealt", [AD_WAY_DEALT_TO_REPLICAS] = "dealt_to_replicas"};
@@ -107,7 +108,7 @@ static json_t *stack_document(const ad_run *run, size_t pool, size_t module, con
                 (json_int_t)stack->rows, (json_int_t)stack->cols, "dtype", ad_dtype_name(stack->dtype), "over",
                 ad_axes_print(stack->worked, axes, sizeof axes), "ranks", (json_int_t)stack->ranks, "rounds",
                 (json_int_t)stack->rounds, "empty", (json_int_t)(stack->rounds * stack->ranks - stack->count),
-                "operations", stack->operations);
+                "operations", stack->own_operations);
   ad_plan_add_stage(run->program, module, document);
   add_ways(stack, document);
   return document;
@@ -223,9 +224,9 @@ static int has_earlier(const ad_stack *stacks, size_t index) {
 static void add_bound(const group_stacks *group, double *mean, double *bound) {
   for (size_t i = 0; i < group->count; i++) {
     const ad_stack *stack = &group->stacks[i];
-    double each = (double)stack->count * stack->operations / (double)stack->ranks;
+    double each = (double)stack->count * stack->own_operations / (double)stack->ranks;
     *mean += each;
-    *bound += each + (has_earlier(group->stacks, i) ? 0 : stack->operations);
+    *bound += each + (has_earlier(group->stacks, i) ? 0 : stack->own_operations);
   }
 }
 
@@ -241,7 +242,7 @@ static ad_status add_owner(const ad_run *run, module_stacks *modules, int64_t ra
     for (size_t i = 0; i < group->count; i++) {
       int64_t own = matrices_of(&group->stacks[i], rank);
       matrices += own;
-      operations += (double)own * group->stacks[i].operations;
+      operations += (double)own * group->stacks[i].own_operations;
     }
   }
   if (operations > loads->most) loads->most = operations;
@@ -303,22 +304,27 @@ ad_status ad_plan_add_updates(const ad_plan_pools *pools, const ad_plan_world *w
 
 /* ---- printing ---- */
 
-static void print_way(FILE *file, const json_t *update) {
-  const json_t *ways = json_object_get(update, "ways"), *cost;
+/* Prints what each way takes of the busiest rank, a line for each. */
+static void print_costs(FILE *file, const json_t *update) {
+  const json_t *cost;
   const char *name;
-  long long blocks = ad_integer_of(update, "blocks");
-  if (blocks) {
-    fprintf(file, "none: each of %lld blocks of a matrix by itself\n", blocks);
-    return;
-  }
-  fprintf(file, "%-17s", ad_text_of(update, "way"));
-  json_object_foreach((json_t *)ways, name, cost) {
+  json_object_foreach(json_object_get(update, "ways"), name, cost) {
     if (json_is_null(cost))
-      fprintf(file, "  %s -", name);
+      fprintf(file, "    %-17s -\n", name);
     else
-      fprintf(file, "  %s %.3g ms", name, 1e3 * ad_number_of(cost, "seconds"));
+      fprintf(file, "    %-17s %9.3g ms: receives %.3g MiB, computes %.3g operations, has %.3g MiB in flight\n", name,
+              1e3 * ad_number_of(cost, "seconds"), ad_number_of(cost, "bytes") / MIB, ad_number_of(cost, "operations"),
+              ad_number_of(cost, "memory") / MIB);
   }
-  fprintf(file, "\n");
+}
+
+static void print_way(FILE *file, const json_t *update) {
+  long long blocks = ad_integer_of(update, "blocks");
+  if (blocks)
+    fprintf(file, "none: each of %lld blocks of a matrix by itself\n", blocks);
+  else
+    fprintf(file, "%s\n", ad_text_of(update, "way"));
+  print_costs(file, update);
 }
 
 static void print_update(FILE *file, const json_t *update) {
@@ -338,7 +344,7 @@ void ad_plan_print_updates(FILE *file, const json_t *plan) {
   size_t i;
   if (!updates) return;
   fprintf(file, "\n  %-34s %-9s %8s %14s  %-22s %6s %6s  %s\n", "updated as whole matrices", "by", "matrices", "shape",
-          "dealt over", "rounds", "empty", "way, and what each way takes");
+          "dealt over", "rounds", "empty", "way");
   json_array_foreach(updates, i, entry) print_update(file, entry);
   json_array_foreach(most, i, entry) {
     int listed = json_object_get(entry, "operations") != NULL;

@@ -13,7 +13,7 @@
 
 static blasint stride_of(int64_t stride) { return stride > 0 ? (blasint)stride : 1; }
 
-static CBLAS_TRANSPOSE transpose_of(gemm_operand operand) { return operand.transposed ? CblasTrans : CblasNoTrans; }
+static CBLAS_TRANSPOSE transpose_of(ad_matrix operand) { return operand.transposed ? CblasTrans : CblasNoTrans; }
 
 void ad_gemm_blas(const gemm_product *of) {
   double beta = of->adds ? 1 : 0;
@@ -62,8 +62,8 @@ static void multiply_by(const gemm_product *product, gemm_way way) {
     keep_failure(kept, ad_gemm_widen(kept, product, way == GEMM_WIDEN_ONEDNN ? GEMM_ONEDNN : GEMM_BLAS));
 }
 
-void ad_gemm(ad_dtype values, ad_dtype result, int64_t m, int64_t n, int64_t k, double factor, gemm_operand a,
-             gemm_operand b, int adds, void *c, int64_t c_stride) {
+void ad_gemm(ad_dtype values, ad_dtype result, int64_t m, int64_t n, int64_t k, double factor, ad_matrix a, ad_matrix b,
+             int adds, void *c, int64_t c_stride) {
   gemm_product product = {values, result, m, n, k, factor, a, b, adds, c, c_stride};
   gemm_passing passing = {&product, 0};
   ad_inject(AD_INJECT_PRODUCT, &passing);

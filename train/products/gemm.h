@@ -1,21 +1,13 @@
 /* Products of row-major matrices of f32, f64 or bf16. Products of f64 accumulate in f64, all others in f32. */
 #ifndef PRODUCTS_GEMM_H
 #define PRODUCTS_GEMM_H
-#include <stdint.h>
-#include "addend/dtype.h"
-
-/* A matrix operand: element (i, j) is data[i * stride + j], or data[j * stride + i] if `transposed`. */
-typedef struct gemm_operand {
-  const void *data;
-  int64_t stride;
-  int transposed;
-} gemm_operand;
+#include "addend/products.h"
 
 /* Computes c[m, n] = factor * a[m, k] b[k, n], plus the earlier c if `adds`. If k = 0, the product is zero. a and b
  * have the dtype `values`. c has the dtype `result`: that of `values`, or f32 if `values` is bf16. c is rounded once,
  * after its earlier value was added. Products of dtypes other than f64 may fail: see ad_gemm_status. */
-void ad_gemm(ad_dtype values, ad_dtype result, int64_t m, int64_t n, int64_t k, double factor, gemm_operand a,
-             gemm_operand b, int adds, void *c, int64_t c_stride);
+void ad_gemm(ad_dtype values, ad_dtype result, int64_t m, int64_t n, int64_t k, double factor, ad_matrix a, ad_matrix b,
+             int adds, void *c, int64_t c_stride);
 /* Returns the first failure of this thread's products since the previous call of this function, with its message. The
  * output of a failed product is undefined. */
 ad_status ad_gemm_status(void) AD_CHECKED;
@@ -26,8 +18,7 @@ ad_status ad_gemm_prepare(void) AD_CHECKED;
 ad_status ad_gemm_try(void) AD_CHECKED;
 /* Computes a product as ad_optimizer_product.multiply (addend/optim.h) says. `context` is not used. Also makes products
  * of bf16 with a bf16 result, which are summed in f32 and rounded once. */
-ad_status ad_gemm_multiply(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, const void *a,
-                           int64_t a_stride, int a_transposed, const void *b, int64_t b_stride, int b_transposed,
-                           int adds, void *c, int64_t c_stride) AD_CHECKED;
+ad_status ad_gemm_multiply(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, ad_matrix a,
+                           ad_matrix b, int adds, void *c, int64_t c_stride) AD_CHECKED;
 
 #endif

@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 
-gemm_operand ad_gemm_from_term(gemm_operand of, ad_dtype values, int64_t at, int in_rows) {
+ad_matrix ad_gemm_from_term(ad_matrix of, ad_dtype values, int64_t at, int in_rows) {
   int64_t first = of.transposed == in_rows ? at : at * of.stride;
   of.data = (const char *)of.data + (size_t)first * ad_dtype_size(values);
   return of;

@@ -19,7 +19,7 @@ void ad_gemm_split(void *context, void *passing);
 
 /* Returns the operand without the terms before `at` of the sums: from column `at` of a, or (in_rows) from row `at` of
  * b. */
-gemm_operand ad_gemm_from_term(gemm_operand of, ad_dtype values, int64_t at, int in_rows);
+ad_matrix ad_gemm_from_term(ad_matrix of, ad_dtype values, int64_t at, int in_rows);
 /* Writes the sums [m, n], which have this dtype, to the product's result, or adds them to the result if the product has
  * `adds`. */
 void ad_gemm_write_out(const gemm_product *of, const void *sums, ad_dtype dtype);

@@ -11,7 +11,7 @@ typedef struct gemm_product {
   ad_dtype values, result;
   int64_t m, n, k;
   double factor;
-  gemm_operand a, b;
+  ad_matrix a, b;
   int adds;
   void *c;
   int64_t c_stride;

@@ -14,13 +14,13 @@ static char *element(ad_dtype dtype, const void *data, int64_t index) {
 }
 
 /* Copies `rows` x `columns` elements, from element (row, column) on, into `block` as f32. */
-static gemm_operand widen(gemm_operand from, int64_t row, int64_t column, int64_t rows, int64_t columns, float *block) {
+static ad_matrix widen(ad_matrix from, int64_t row, int64_t column, int64_t rows, int64_t columns, float *block) {
   int64_t first = from.transposed ? column : row, count = from.transposed ? columns : rows;
   int64_t inner = from.transposed ? row : column, length = from.transposed ? rows : columns;
   for (int64_t i = 0; i < count; i++)
     ad_cast(block + i * length, AD_F32, element(AD_BF16, from.data, (first + i) * from.stride + inner), AD_BF16,
             (size_t)length);
-  return (gemm_operand){block, length, from.transposed};
+  return (ad_matrix){block, length, from.transposed};
 }
 
 static void cast_rows(void *dst, ad_dtype dst_dtype, int64_t dst_stride, const void *src, ad_dtype src_dtype,

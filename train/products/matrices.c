@@ -36,8 +36,8 @@ static ad_status check_product(const ad_matrix_product *p) {
   return check_matrix("out", &out, p->m, p->n);
 }
 
-static gemm_operand operand(const ad_matrix *matrix) {
-  return (gemm_operand){matrix->data, matrix->stride, matrix->transposed};
+static ad_matrix operand(const ad_matrix *matrix) {
+  return (ad_matrix){matrix->data, matrix->stride, matrix->transposed};
 }
 
 ad_status ad_multiply_matrices(const ad_matrix_product *product) {
@@ -56,11 +56,11 @@ ad_status ad_multiply_matrices(const ad_matrix_product *product) {
 
 /* Computes a product of bf16 a block of rows at a time, so that the sums in f32 need little memory. `sums` has
  * [rows, n]. */
-static void multiply_in_blocks(int64_t m, int64_t n, int64_t k, double factor, gemm_operand a, gemm_operand b, int adds,
+static void multiply_in_blocks(int64_t m, int64_t n, int64_t k, double factor, ad_matrix a, ad_matrix b, int adds,
                                uint16_t *c, int64_t c_stride, float *sums, int64_t rows) {
   for (int64_t at = 0; at < m; at += rows) {
     int64_t taken = m - at < rows ? m - at : rows;
-    gemm_operand part = {(const uint16_t *)a.data + at * (a.transposed ? 1 : a.stride), a.stride, a.transposed};
+    ad_matrix part = {(const uint16_t *)a.data + at * (a.transposed ? 1 : a.stride), a.stride, a.transposed};
     for (int64_t i = 0; adds && i < taken; i++)
       ad_cast(sums + i * n, AD_F32, c + (at + i) * c_stride, AD_BF16, (size_t)n);
     ad_gemm(AD_BF16, AD_F32, taken, n, k, factor, part, b, adds, sums, n);
@@ -68,7 +68,7 @@ static void multiply_in_blocks(int64_t m, int64_t n, int64_t k, double factor, g
   }
 }
 
-static ad_status multiply_bf16(int64_t m, int64_t n, int64_t k, double factor, gemm_operand a, gemm_operand b, int adds,
+static ad_status multiply_bf16(int64_t m, int64_t n, int64_t k, double factor, ad_matrix a, ad_matrix b, int adds,
                                void *c, int64_t c_stride) {
   enum { BLOCK = 1 << 18 };
   int64_t rows = n < BLOCK ? BLOCK / n : 1;
@@ -80,13 +80,11 @@ static ad_status multiply_bf16(int64_t m, int64_t n, int64_t k, double factor, g
   return ad_gemm_status();
 }
 
-ad_status ad_gemm_multiply(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, const void *a,
-                           int64_t a_stride, int a_transposed, const void *b, int64_t b_stride, int b_transposed,
-                           int adds, void *c, int64_t c_stride) {
-  gemm_operand left = {a, a_stride, a_transposed}, right = {b, b_stride, b_transposed};
+ad_status ad_gemm_multiply(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, ad_matrix a,
+                           ad_matrix b, int adds, void *c, int64_t c_stride) {
   if (!m || !n) return AD_OK;
   AD_TRY(ad_gemm_prepare());
-  if (dtype == AD_BF16) return multiply_bf16(m, n, k, factor, left, right, adds, c, c_stride);
-  ad_gemm(dtype, dtype, m, n, k, factor, left, right, adds, c, c_stride);
+  if (dtype == AD_BF16) return multiply_bf16(m, n, k, factor, a, b, adds, c, c_stride);
+  ad_gemm(dtype, dtype, m, n, k, factor, a, b, adds, c, c_stride);
   return ad_gemm_status();
 }

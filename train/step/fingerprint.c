@@ -134,7 +134,7 @@ static void show_value(const char *value, size_t start, char buffer[SHOWN_SIZE])
 
 /* Shows both values whole, or of values that are too long the characters around the first difference. */
 static shown_values show_values(const char *own, const char *other) {
-  shown_values shown;
+  shown_values shown = {0};
   size_t same = 0, start = 0;
   while (own[same] && own[same] == other[same]) same++;
   if (same > SHOWN_BEFORE && (strlen(own) > VALUE_SHOWN || strlen(other) > VALUE_SHOWN)) start = same - SHOWN_BEFORE;

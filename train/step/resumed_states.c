@@ -15,7 +15,7 @@
 #include "program/program.h"
 #include "recipe/groups.h"
 
-enum { WORDS = AD_MESSAGE_MAX / 2, WORD_SHOWN = 40, OPTIMIZER_SIZE = 128, BEGINS_NOW = -1 };
+enum { WORDS = AD_MESSAGE_MAX / 2, WORD_SHOWN = 40, ZEROS_SIZE = 128, BEGINS_NOW = -1 };
 #define FROZEN "frozen"
 
 static const char *name_of(const ad_run *run, size_t param, char buffer[AD_PROGRAM_NAME_SIZE]) {
@@ -188,38 +188,39 @@ static const ad_key *find_needed_key(const ad_schema *schema, const ad_state_rec
   return NULL;
 }
 
-/* Writes the name of an optimizer and, for each state that it does not keep by these facts, the key that is 0: "sgd with
- * optimizer.momentum 0". Optimizers for which it writes the same keep the same states. */
-static const char *describe(const char *optimizer, const ad_schema *schema, const ad_checkpoint_fact *facts,
-                            size_t count, char buffer[OPTIMIZER_SIZE]) {
-  ad_text text = ad_text_on(buffer, OPTIMIZER_SIZE);
+/* Writes, for each state that an optimizer does not keep by these facts, the key that is 0: " with optimizer.momentum 0".
+ * If the texts of two optimizers of one kind are the same, both keep the same states. */
+static void list_zeros(const char *optimizer, const ad_schema *schema, const ad_checkpoint_fact *facts, size_t count,
+                       char buffer[ZEROS_SIZE]) {
+  ad_text text = ad_text_on(buffer, ZEROS_SIZE);
   int kind = 0;
-  ad_text_add(&text, "%.*s", WORD_SHOWN, optimizer);
   while (kind < AD_OPTIMIZER_COUNT && strcmp(ad_optimizer_names[kind], optimizer) != 0) kind++;
-  const ad_optimizer_record *record = ad_optimizer_record_of((ad_optimizer_kind)kind); /* NULL if it is frozen */
+  const ad_optimizer_record *record = ad_optimizer_record_of((ad_optimizer_kind)kind); /* NULL if it is FROZEN */
   for (const ad_state_record *state = record ? record->states : NULL; state && state->name; state++) {
     const ad_key *key = find_needed_key(schema, state);
     const char *value = key ? find_fact(facts, count, key->path) : NULL;
     if (key && ad_key_means(key, value ? value : key->fallback, "0")) ad_text_add(&text, " with %s 0", key->path);
   }
-  return buffer;
 }
 
 /* Returns AD_INVALID if parameters whose states do not begin anew have another optimizer than before, or one that keeps
  * other states. */
 static ad_status check_optimizers(const ad_run *run, const ad_fingerprint *here, const ad_earlier_states *earlier) {
   char words[WORDS] = "", name[AD_PROGRAM_NAME_SIZE], first[AD_PROGRAM_NAME_SIZE] = "";
-  char before[OPTIMIZER_SIZE], now[OPTIMIZER_SIZE];
   ad_text text = ad_text_on(words, WORDS);
   size_t count = 0;
   for (size_t i = 0; i < ad_run_param_count(run); i++) {
-    const char *optimizer = earlier_optimizer(earlier, name_of(run, i, name));
+    const char *before = earlier_optimizer(earlier, name_of(run, i, name)), *now = optimizer_of(run, i);
+    char zeros_before[ZEROS_SIZE] = "", zeros_now[ZEROS_SIZE] = "";
     if (is_mirrored(run, i) || name_is_fresh(run, name)) continue;
-    describe(optimizer, &here->schema, earlier->facts, earlier->fact_count, before);
-    describe(optimizer_of(run, i), &here->schema, here->facts, here->count, now);
-    if (!strcmp(before, now)) continue;
+    if (!strcmp(before, now)) {
+      list_zeros(before, &here->schema, earlier->facts, earlier->fact_count, zeros_before);
+      list_zeros(now, &here->schema, here->facts, here->count, zeros_now);
+      if (!strcmp(zeros_before, zeros_now)) continue;
+    }
     if (!count) memcpy(first, name, sizeof first);
-    ad_text_list(&text, &count, "", "`%s` (checkpoint: %s, recipe: %s)", name, before, now);
+    ad_text_list(&text, &count, "", "`%s` (checkpoint: %.*s%s, recipe: %s%s)", name, WORD_SHOWN, before, zeros_before,
+                 now, zeros_now);
   }
   if (!count) return AD_OK;
   return ad_fail(AD_INVALID,

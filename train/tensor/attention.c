@@ -46,12 +46,12 @@ static void *q_row(const block *at, ad_dtype dtype, const void *data, size_t row
   return element(dtype, data, at->q_at + (at->row + row) * at->width);
 }
 
-static gemm_operand q_operand(const block *at, const void *data) {
-  return (gemm_operand){q_row(at, at->dtype, data, 0), (int64_t)at->width, 0};
+static ad_matrix q_operand(const block *at, const void *data) {
+  return (ad_matrix){q_row(at, at->dtype, data, 0), (int64_t)at->width, 0};
 }
 
-static gemm_operand kv_operand(const block *at, const void *data, int transposed) {
-  return (gemm_operand){element(at->dtype, data, at->kv_at), (int64_t)at->kv_width, transposed};
+static ad_matrix kv_operand(const block *at, const void *data, int transposed) {
+  return (ad_matrix){element(at->dtype, data, at->kv_at), (int64_t)at->kv_width, transposed};
 }
 
 static void *scores_row(const block *at, ad_dtype dtype, void *scores, size_t row) {
@@ -73,13 +73,13 @@ static void clear_after(const block *at, void *row, size_t seen) {
 }
 
 /* Computes scores = factor * rows * columns^T: one number for each row and column, a sum over head_dim. */
-static void products(const block *at, double factor, gemm_operand rows, gemm_operand columns, void *scores) {
+static void products(const block *at, double factor, ad_matrix rows, ad_matrix columns, void *scores) {
   ad_gemm(at->dtype, at->wide, (int64_t)at->rows, (int64_t)at->columns, (int64_t)at->head_dim, factor, rows, columns, 0,
           scores, (int64_t)at->columns);
 }
 
 /* Computes to += scores * others. `to` has `rows` rows; `inner` is the dimension that the product sums over. */
-static void add_product(const block *at, size_t rows, size_t inner, gemm_operand scores, gemm_operand others, void *to,
+static void add_product(const block *at, size_t rows, size_t inner, ad_matrix scores, ad_matrix others, void *to,
                         size_t stride) {
   ad_gemm(at->dtype, at->wide, (int64_t)rows, (int64_t)at->head_dim, (int64_t)inner, 1, scores, others, 1, to,
           (int64_t)stride);
@@ -260,7 +260,7 @@ static void forward_block(const block *at, void *context) {
   products(at, score_factor(at), q_operand(at, all->q), kv_operand(at, work->part->k, 1),
            scores_at(at, all->scratch, 0));
   for (size_t row = 0; row < at->rows; row++) take_row(at, all, row);
-  add_product(at, at->rows, at->columns, (gemm_operand){read_at(at, all->scratch, 0), (int64_t)at->columns, 0},
+  add_product(at, at->rows, at->columns, (ad_matrix){read_at(at, all->scratch, 0), (int64_t)at->columns, 0},
               kv_operand(at, work->part->v, 0), q_row(at, at->wide, all->out, 0), at->width);
 }
 
@@ -355,13 +355,13 @@ static void backward_block(const block *at, void *context) {
   products(at, 1, q_operand(at, all->d_out), kv_operand(at, work->part->v, 1), scores_at(at, all->scratch, 1));
   score_gradients(at, all);
   if (all->d_q)
-    add_product(at, at->rows, at->columns, (gemm_operand){d, stride, 0}, kv_operand(at, work->part->k, 0),
+    add_product(at, at->rows, at->columns, (ad_matrix){d, stride, 0}, kv_operand(at, work->part->k, 0),
                 q_row(at, at->wide, all->d_q, 0), at->width);
   if (work->d_k)
-    add_product(at, at->columns, at->rows, (gemm_operand){d, stride, 1}, q_operand(at, all->q),
+    add_product(at, at->columns, at->rows, (ad_matrix){d, stride, 1}, q_operand(at, all->q),
                 element(at->wide, work->d_k, at->kv_at), at->kv_width);
   if (work->d_v)
-    add_product(at, at->columns, at->rows, (gemm_operand){p, stride, 1}, q_operand(at, all->d_out),
+    add_product(at, at->columns, at->rows, (ad_matrix){p, stride, 1}, q_operand(at, all->d_out),
                 element(at->wide, work->d_v, at->kv_at), at->kv_width);
 }
 

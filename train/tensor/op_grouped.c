@@ -52,8 +52,8 @@ static ad_status grouped_forward(ad_tape *tape, ad_tensor *out) {
   group_sizes at = first_group(out);
   for (size_t e = 0; e < routing_of(out)->own_experts; e++, at.first_row += (size_t)at.rows) {
     take_group(out, e, &at);
-    gemm_operand x = {ad_at(out, out->operand[0]->array.data, at.first_row * (size_t)at.inner), at.inner, 0};
-    gemm_operand w = {ad_at(out, out->operand[1]->array.data, at.matrix), at.columns, 0};
+    ad_matrix x = {ad_at(out, out->operand[0]->array.data, at.first_row * (size_t)at.inner), at.inner, 0};
+    ad_matrix w = {ad_at(out, out->operand[1]->array.data, at.matrix), at.columns, 0};
     if (at.rows)
       ad_gemm(out->array.dtype, out->array.dtype, at.rows, at.columns, at.inner, 1, x, w, 0,
               ad_at(out, out->array.data, at.first_row * (size_t)at.columns), at.columns);
@@ -61,13 +61,13 @@ static ad_status grouped_forward(ad_tape *tape, ad_tensor *out) {
   return AD_OK;
 }
 
-static gemm_operand arriving_rows(const ad_tensor *out, const group_sizes *at) {
-  return (gemm_operand){ad_at(out, out->grad.data, at->first_row * (size_t)at->columns), at->columns, 0};
+static ad_matrix arriving_rows(const ad_tensor *out, const group_sizes *at) {
+  return (ad_matrix){ad_at(out, out->grad.data, at->first_row * (size_t)at->columns), at->columns, 0};
 }
 
 /* Computes dx = dy w^T for one expert. */
 static void gradient_of_rows(const ad_tensor *out, const ad_gradient_slot *slot, const group_sizes *at) {
-  gemm_operand w = {ad_at(out, out->operand[1]->array.data, at->matrix), at->columns, 1};
+  ad_matrix w = {ad_at(out, out->operand[1]->array.data, at->matrix), at->columns, 1};
   if (at->rows)
     ad_gemm(out->array.dtype, slot->dtype, at->rows, at->inner, at->columns, 1, arriving_rows(out, at), w, slot->adds,
             ad_at(out, slot->data, at->first_row * (size_t)at->inner), at->inner);
@@ -76,7 +76,7 @@ static void gradient_of_rows(const ad_tensor *out, const ad_gradient_slot *slot,
 /* Computes dw = x^T dy for one expert. An expert without rows gets a gradient of zeros, since its gradient must not
  * stay undefined. */
 static void gradient_of_matrix(const ad_tensor *out, const ad_gradient_slot *slot, const group_sizes *at) {
-  gemm_operand x = {ad_at(out, out->operand[0]->array.data, at->first_row * (size_t)at->inner), at->inner, 1};
+  ad_matrix x = {ad_at(out, out->operand[0]->array.data, at->first_row * (size_t)at->inner), at->inner, 1};
   size_t size = ad_dtype_size(slot->dtype);
   void *dw = (char *)slot->data + at->matrix * size;
   if (at->rows)

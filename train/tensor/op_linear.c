@@ -11,14 +11,14 @@ static linear_sizes sizes_of(const ad_tensor *out) {
   return (linear_sizes){(int64_t)ad_rows_of(out), (int64_t)ad_columns(out->operand[0]), (int64_t)ad_columns(out)};
 }
 
-static gemm_operand plain(const void *data, int64_t stride) { return (gemm_operand){data, stride, 0}; }
-static gemm_operand transposed(const void *data, int64_t stride) { return (gemm_operand){data, stride, 1}; }
+static ad_matrix plain(const void *data, int64_t stride) { return (ad_matrix){data, stride, 0}; }
+static ad_matrix transposed(const void *data, int64_t stride) { return (ad_matrix){data, stride, 1}; }
 
 /* ---- linear: y = x w ---- */
 
 static ad_status linear_forward(ad_tape *tape, ad_tensor *out) {
   linear_sizes size = sizes_of(out);
-  gemm_operand x = plain(out->operand[0]->array.data, size.inner), w = plain(out->operand[1]->array.data, size.columns);
+  ad_matrix x = plain(out->operand[0]->array.data, size.inner), w = plain(out->operand[1]->array.data, size.columns);
   ad_gemm(out->array.dtype, out->array.dtype, size.rows, size.columns, size.inner, 1, x, w, 0, out->array.data,
           size.columns);
   return AD_OK;
@@ -27,7 +27,7 @@ static ad_status linear_forward(ad_tape *tape, ad_tensor *out) {
 static ad_status linear_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   linear_sizes size = sizes_of(out);
   ad_dtype dtype = out->array.dtype;
-  gemm_operand dy = plain(out->grad.data, size.columns);
+  ad_matrix dy = plain(out->grad.data, size.columns);
   if (slot[0].data)
     ad_gemm(dtype, slot[0].dtype, size.rows, size.inner, size.columns, 1, dy,
             transposed(out->operand[1]->array.data, size.columns), slot[0].adds, slot[0].data, size.inner);
@@ -53,8 +53,8 @@ ad_tensor *ad_linear_at(ad_tape *tape, ad_tensor *x, ad_tensor *w, const char *s
 
 static ad_status linear_transposed_forward(ad_tape *tape, ad_tensor *out) {
   linear_sizes size = sizes_of(out);
-  gemm_operand x = plain(out->operand[0]->array.data, size.inner);
-  gemm_operand w = transposed(out->operand[1]->array.data, size.inner);
+  ad_matrix x = plain(out->operand[0]->array.data, size.inner);
+  ad_matrix w = transposed(out->operand[1]->array.data, size.inner);
   ad_gemm(out->array.dtype, out->array.dtype, size.rows, size.columns, size.inner, 1, x, w, 0, out->array.data,
           size.columns);
   return AD_OK;
@@ -63,7 +63,7 @@ static ad_status linear_transposed_forward(ad_tape *tape, ad_tensor *out) {
 static ad_status linear_transposed_backward(ad_tape *tape, ad_tensor *out, const ad_gradient_slot *slot) {
   linear_sizes size = sizes_of(out);
   ad_dtype dtype = out->array.dtype;
-  gemm_operand x = plain(out->operand[0]->array.data, size.inner), w = plain(out->operand[1]->array.data, size.inner);
+  ad_matrix x = plain(out->operand[0]->array.data, size.inner), w = plain(out->operand[1]->array.data, size.inner);
   if (slot[0].data)
     ad_gemm(dtype, slot[0].dtype, size.rows, size.inner, size.columns, 1, plain(out->grad.data, size.columns), w,
             slot[0].adds, slot[0].data, size.inner);

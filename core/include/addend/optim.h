@@ -86,15 +86,20 @@ typedef struct ad_optimizer_options {
 } ad_optimizer_options;
 typedef struct ad_optimizer ad_optimizer;
 
-/* What computes the products of optimizers that work on whole matrices. `multiply` sets c [m, n] to factor * a [m, k]
- * b [k, n], plus the contents of c if `adds` is not 0. Matrices are row-major with the given strides; if `a_transposed`
- * is not 0, element (i, j) of a is a[j * a_stride + i], and so for b. All three matrices have the dtype: AD_F64, AD_F32
- * or AD_BF16, whose products are summed in f32 or wider. The bits of a product must depend on the dtype, the sizes, the
+/* A matrix as input of a product. */
+typedef struct ad_matrix {
+  const void *data;
+  int64_t stride; /* elements of memory from the start of one row to that of the next */
+  int transposed; /* 1: element (i, j) is data[j * stride + i]; 0: data[i * stride + j] */
+} ad_matrix;
+
+/* What computes the products of optimizers that work on whole matrices. `multiply` sets c [m, n], row-major, to factor *
+ * a [m, k] b [k, n], plus the contents of c if `adds` is not 0. All three matrices have the dtype: AD_F64, AD_F32 or
+ * AD_BF16, whose products are summed in f32 or wider. The bits of a product must depend on the dtype, the sizes, the
  * transpositions and the elements alone. c overlaps neither a nor b. */
 typedef struct ad_optimizer_product {
-  ad_status (*multiply)(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, const void *a,
-                        int64_t a_stride, int a_transposed, const void *b, int64_t b_stride, int b_transposed, int adds,
-                        void *c, int64_t c_stride);
+  ad_status (*multiply)(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, ad_matrix a,
+                        ad_matrix b, int adds, void *c, int64_t c_stride);
   void *context;
   /* A number that is another one in a process whose products may have other bits, such as a hash of the library and the
    * processor: where ranks have different numbers, each matrix is worked on by one rank alone, so that replicas stay
@@ -123,16 +128,17 @@ typedef struct ad_optimizer_setup {
   ad_optimizer_product product; /* `multiply` is NULL: plain loops, right and slow */
   const ad_matrix_cuts *cuts;   /* for each parameter; copied; NULL: a matrix is one block here */
 } ad_optimizer_setup;
-/* Like ad_optimizer_create, with groups. Collective over the parameters' mesh if the setup's product has a kind. The setup and its lists are not needed after this call, but its comm and the
- * context of its product are. Also AD_INVALID if a parameter's group does not exist, or if Muon cannot update a
- * parameter. */
+/* Like ad_optimizer_create, with groups. Collective over the mesh of the parameters that Muon updates, whose meshes must
+ * all have the same ranks. The setup and its lists are not needed after this call, but its comm and the context of its
+ * product are. Also AD_INVALID if a parameter's group does not exist, or if Muon cannot update a parameter. */
 AD_API AD_CHECKED ad_status ad_optimizer_create_groups(const ad_array *const *params, const ad_param_spec *specs,
                                                        size_t count, const ad_optimizer_setup *setup,
                                                        ad_optimizer **out);
 /* Creates the states of each parameter, all zero, in the parameter's dtype and layout, and without data if the
  * parameter has none on this rank. A frozen parameter has no states. Weight decay applies to parameter i if
- * specs[i].decays or the option decays_all is not 0, and to all parameters if `specs` is NULL. `specs` is not needed after this call. Borrows the meshes. AD_INVALID and AD_TYPE name
- * the option or the parameter that is wrong; AD_MEMORY. */
+ * specs[i].decays or the option decays_all is not 0, and to all parameters if `specs` is NULL. `specs` is not needed
+ * after this call. Borrows the meshes. AD_INVALID and AD_TYPE name the option or the parameter that is wrong;
+ * AD_MEMORY. */
 AD_API AD_CHECKED ad_status ad_optimizer_create(const ad_array *const *params, const ad_param_spec *specs, size_t count,
                                                 const ad_optimizer_options *options, ad_optimizer **out);
 AD_API void ad_optimizer_destroy(ad_optimizer *optimizer);

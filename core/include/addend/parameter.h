@@ -35,8 +35,8 @@ typedef enum ad_matrix_form {
 typedef struct ad_param_matrices {
   ad_matrix_form form;
   int out_first; /* 1: a matrix is [out, in], as PyTorch stores it; 0: [in, out], as addend's layers do */
-  /* Of fused matrices. Along the first (0) or the second (1) of the last two dimensions stand `repeats` times one after
-   * another piece[0], piece[1], ..., piece[count - 1] rows or columns; matrix i consists of all pieces with number i.
+  /* Fused matrices are divided along the first (0) or the second (1) of the last two dimensions: piece[0], piece[1], ...,
+   * piece[count - 1] rows or columns follow one another, `repeats` times. Matrix i consists of all pieces with number i.
    * Examples: query, key and value one after another, repeats 1; Megatron's groups of heads, repeats = number of
    * groups. The pieces must add up to the full dimension, whatever part of it a rank stores. */
   int along, count;

@@ -624,6 +624,7 @@ static void groups_that_do_not_fit_are_refused(void **state) {
   ad_optimizer *optimizer = create_grouped(g, NULL);
   const double rates[] = {0.1, NAN};
   assert_int_equal(ad_optimizer_step_rates(optimizer, g->write, g->given, rates, 1), AD_INVALID);
+  assert_says("AdamW", "group 1");
   assert_true(g->values[0] == 1 && g->values[1] == 2 && ad_optimizer_steps(optimizer) == 0);
   ad_optimizer_destroy(optimizer);
   ad_mesh_destroy(g->w.mesh);

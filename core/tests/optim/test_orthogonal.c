@@ -81,9 +81,10 @@ static ad_status orthogonalise(const ad_muon_options *muon, ad_dtype dtype, int6
   ad_optimizer_options options = {.kind = AD_ADAMW, .muon = *muon};
   ad_update update = {.options = &options, .derived = {factor}};
   size_t size = ad_dtype_size(dtype), bytes = ad_orthogonal_scratch(&options, dtype, rows, cols);
-  char *memory = calloc((size_t)(rows * stride + offset + 1), size), *data = memory + (size_t)offset * size;
+  char *memory = calloc((size_t)(rows * stride + offset + 1), size);
   unsigned char *scratch = aligned_alloc(64, bytes + 64);
   assert_true(memory && scratch);
+  char *data = memory + (size_t)offset * size;
   memset(scratch, 0xff, bytes);
   memset(scratch + bytes, 0x5a, 64);
   for (int64_t i = 0; i < rows; i++)
@@ -226,16 +227,14 @@ typedef struct watched {
   ad_dtype dtype;
 } watched;
 
-static ad_status watch(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, const void *a,
-                       int64_t a_stride, int a_transposed, const void *b, int64_t b_stride, int b_transposed, int adds,
-                       void *c, int64_t c_stride) {
+static ad_status watch(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor, ad_matrix a,
+                       ad_matrix b, int adds, void *c, int64_t c_stride) {
   watched *w = context;
   w->operations += 2 * (double)m * (double)n * (double)k;
   w->dtype = dtype;
-  assert_true(((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) % 64 == 0);
+  assert_true(((uintptr_t)a.data | (uintptr_t)b.data | (uintptr_t)c) % 64 == 0);
   if (++w->calls == w->fails_at) return ad_fail(AD_MEMORY, "no memory for product %d", w->calls);
-  return ad_plain_product(NULL, dtype, m, n, k, factor, a, a_stride, a_transposed, b, b_stride, b_transposed, adds, c,
-                          c_stride);
+  return ad_plain_product(NULL, dtype, m, n, k, factor, a, b, adds, c, c_stride);
 }
 
 static void operations_are_those_of_the_products(void **state) {
@@ -271,7 +270,8 @@ static void plain_products_follow_their_definition(void **state) {
     const int at = which & 1, bt = which >> 1 & 1, adds = which >> 2;
     const int64_t m = 50, n = 3, k = 51, a_stride = 60, b_stride = 62, c_stride = 5;
     memcpy(c, before, sizeof c);
-    assert_int_equal(ad_plain_product(NULL, AD_F64, m, n, k, -2, a, a_stride, at, b, b_stride, bt, adds, c, c_stride),
+    assert_int_equal(ad_plain_product(NULL, AD_F64, m, n, k, -2, (ad_matrix){a, a_stride, at},
+                                      (ad_matrix){b, b_stride, bt}, adds, c, c_stride),
                      AD_OK);
     for (int64_t i = 0; i < m; i++)
       for (int64_t j = 0; j < c_stride; j++) {

@@ -405,11 +405,9 @@ static void the_update_follows_the_formula(void **state) {
 /* ---- who works on what ---- */
 
 static ad_status count_operations(void *context, ad_dtype dtype, int64_t m, int64_t n, int64_t k, double factor,
-                                  const void *a, int64_t a_stride, int a_transposed, const void *b, int64_t b_stride,
-                                  int b_transposed, int adds, void *c, int64_t c_stride) {
+                                  ad_matrix a, ad_matrix b, int adds, void *c, int64_t c_stride) {
   *(double *)context += 2 * (double)m * (double)n * (double)k;
-  return ad_plain_product(NULL, dtype, m, n, k, factor, a, a_stride, a_transposed, b, b_stride, b_transposed, adds, c,
-                          c_stride);
+  return ad_plain_product(NULL, dtype, m, n, k, factor, a, b, adds, c, c_stride);
 }
 
 /* This rank's operations in a step, by the deal of the stacks over `worked`. */

@@ -129,7 +129,7 @@ static int give_frozen(ad_comm *comm, void *context) {
 
 static void a_gradient_of_a_frozen_parameter_is_refused_by_name(void **state) { run_ranks(2, give_frozen, NULL); }
 
-/* With leaves a frozen parameter may have types and a policy that a trained one may not have. */
+/* A frozen parameter may have types and a policy that a reducer with leaves refuses of a trained one. */
 static int sum_leaves(ad_comm *comm, void *context) {
   static const ad_sync sync[] = {AD_SYNC_ALL};
   ad_leaf_options leaves = {.leaves = 2, .rounds = 1, .sync = sync};

@@ -11,8 +11,8 @@
 #include "ways.h"
 
 /* The parameters of ad_gemm, for both functions below. */
-#define PRODUCT                                                                                                     \
-  ad_dtype values, ad_dtype result, int64_t m, int64_t n, int64_t k, double factor, gemm_operand a, gemm_operand b, \
+#define PRODUCT                                                                                               \
+  ad_dtype values, ad_dtype result, int64_t m, int64_t n, int64_t k, double factor, ad_matrix a, ad_matrix b, \
       int adds, void *c, int64_t c_stride
 void __real_ad_gemm(PRODUCT);
 void __wrap_ad_gemm(PRODUCT);
@@ -62,7 +62,7 @@ static void *numbers(ad_dtype dtype, size_t count) {
   return halves;
 }
 
-static void *operand(ad_dtype dtype, const gemm_operand *of, int64_t rows, int64_t columns) {
+static void *operand(ad_dtype dtype, const ad_matrix *of, int64_t rows, int64_t columns) {
   return numbers(dtype, (size_t)(of->transposed ? columns : rows) * (size_t)of->stride);
 }
 

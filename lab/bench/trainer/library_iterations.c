@@ -38,7 +38,7 @@ static ad_status fill(bench_iterations *out, const ad_stack *stacks) {
     if (numel > largest) largest = numel;
   }
   for (int i = 0; i < BUFFERS; i++) {
-    out->buffer[i] = malloc(largest * sizeof(float));
+    out->buffer[i] = malloc((largest + 1) * sizeof(float));
     if (!out->buffer[i]) return AD_MEMORY;
     for (size_t k = 0; k < largest; k++) out->buffer[i][k] = 1e-3f * (float)(k % 1000);
   }
@@ -66,7 +66,8 @@ void bench_iterations_destroy(bench_iterations *iterations) {
 /* c [m, n] = a [m, k] times b [k, n], or times the transpose of b [n, k]. */
 static ad_status multiply(int64_t m, int64_t n, int64_t k, const float *a, const float *b, int b_is_transposed,
                           float *c) {
-  return ad_gemm_multiply(NULL, AD_F32, m, n, k, 1, a, k, 0, b, b_is_transposed ? k : n, b_is_transposed, 0, c, n);
+  return ad_gemm_multiply(NULL, AD_F32, m, n, k, 1, (ad_matrix){a, k, 0},
+                          (ad_matrix){b, b_is_transposed ? k : n, b_is_transposed}, 0, c, n);
 }
 
 /* The products of one step on x [least, most]: x x', its square, and the polynomial times x. */

@@ -186,10 +186,11 @@ static void optimize_on(const char *name, const world *list) {
 /* ---- bf16 ---- */
 
 /* PyTorch rounds a direction to bf16 and orthogonalises it in bf16, and rounds at other places there, so that neither
- * result is nearer to the unrounded one. Returns the distance of the weights to those after PyTorch's rounded step, as a
- * multiple of the distance of these to PyTorch's weights without the rounding. */
-static double distance_in_roundings(const job *j, const char *name, const float *found) {
+ * result is nearer to the unrounded one. Returns the distance of the weights to those after PyTorch's rounded step or,
+ * if `to` is "weight.1:", after its step without the rounding, as a multiple of the distance between these two. */
+static double distance_in_roundings(const job *j, const char *name, const float *found, const char *to) {
   char rounded[192], exact[192];
+  int to_exact = !strcmp(to, "weight.1:");
   size_t n, count;
   snprintf(rounded, sizeof rounded, "rounded.1:%s", name);
   snprintf(exact, sizeof exact, "weight.1:%s", name);
@@ -197,7 +198,8 @@ static double distance_in_roundings(const job *j, const char *name, const float 
          theirs = 0;
   CHECK(after && without && n == count);
   for (size_t e = 0; e < n; e++) {
-    own += (found[e] - after[e]) * (found[e] - after[e]);
+    double other = to_exact ? without[e] : after[e];
+    own += (found[e] - other) * (found[e] - other);
     theirs += (without[e] - after[e]) * (without[e] - after[e]);
   }
   free(after);
@@ -217,9 +219,11 @@ static int step_in_bf16(ad_comm *comm, void *context) {
     param p = param_of(run, i);
     if (!has_numbers(j, "rounded.1:", p.name)) continue;
     CHECK(p.value->dtype == AD_F32 && p.value->data);
-    double distance = distance_in_roundings(j, p.name, p.value->data);
-    printf("%s in bf16: %.2g of what bf16 changes in PyTorch\n", p.name, distance);
-    CHECK(distance < 3 && distance > 1e-3);
+    double distance = distance_in_roundings(j, p.name, p.value->data, "rounded.1:"),
+           rounding = distance_in_roundings(j, p.name, p.value->data, "weight.1:");
+    printf("%s in bf16: %.2g of what bf16 changes in PyTorch, and %.2g away from no bf16\n", p.name, distance,
+           rounding);
+    CHECK(distance < 3 && distance > 1e-3 && rounding > 0.1);
     matrices++;
   }
   CHECK(matrices == 14);

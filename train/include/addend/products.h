@@ -4,21 +4,11 @@
  * For authors of operations and programs. Any thread may call these functions at any time, on memory of its own. */
 #ifndef ADDEND_PRODUCTS_H
 #define ADDEND_PRODUCTS_H
-#include <stddef.h>
-#include <stdint.h>
-#include "addend/dtype.h"
-#include "addend/status.h"
+#include "addend/optim.h"
 
 #if defined(__cplusplus)
 extern "C" {
 #endif
-
-/* A matrix as input of a product. */
-typedef struct ad_matrix {
-  const void *data;
-  int64_t stride; /* elements of memory from the start of one row to that of the next */
-  int transposed; /* 1: element (i, j) is data[j * stride + i]; 0: data[i * stride + j] */
-} ad_matrix;
 
 /* A product: out [m, n] = factor * a [m, k] b [k, n]. */
 typedef struct ad_matrix_product {

@@ -1,5 +1,5 @@
 /* A program for tests of optimizers on whole matrices: a network whose first layer has three matrices beside each other in
- * one parameter, twice in turn as groups of heads have them, and whose second layer is a stack of two matrices. tp
+ * one parameter, twice in turn as groups of heads have them, and whose second layer is one matrix. tp
  * shards both layers. No matrix is square, and no number of ranks divides its sides. */
 #ifndef TESTS_CHECK_FUSED_PROGRAM_H
 #define TESTS_CHECK_FUSED_PROGRAM_H

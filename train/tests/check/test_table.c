@@ -62,7 +62,7 @@ static void a_check_on_one_rank_says_that_it_is_none_of_sums(void **state) {
 /* A frozen parameter has no gradient: its row says whether it stayed, and the lines for all count it apart. */
 static char *table_of_frozen(const char *frozen, const char *equal, int all) {
   const char *holds = !strcmp(frozen, "unchanged") && !strcmp(equal, "true") ? "true" : "false";
-  char document[1024], *table;
+  char document[1024], *table = NULL;
   snprintf(document, sizeof document,
            "{\"recipe\":\"tiny\",\"world\":3,\"holds\":%s,\"dtype\":\"f64\",\"steps\":1,\"seconds\":1.0,"
            "\"params\":[{\"name\":\"e\",\"ratio\":null,\"max_rel_err\":null,\"bound\":1e-12,\"replicas_equal\":%s,"

@@ -152,8 +152,8 @@ static void products_of_bf16_are_rounded_once(void **state) {
     fill_bf16(a16, ROWS, TERMS, a_turned);
     fill_bf16(b16, TERMS, COLS, b_turned);
     for (size_t i = 0; i < sizeof out / sizeof *out; i++) ad_cast(&out[i], AD_BF16, &one, AD_F32, 1);
-    must(ad_gemm_multiply(NULL, AD_BF16, ROWS, COLS, TERMS, -1.5, a16, a_turned ? ROWS : TERMS, a_turned, b16,
-                          b_turned ? TERMS : COLS, b_turned, adds, out, APART_ROWS));
+    must(ad_gemm_multiply(NULL, AD_BF16, ROWS, COLS, TERMS, -1.5, (ad_matrix){a16, a_turned ? ROWS : TERMS, a_turned},
+                          (ad_matrix){b16, b_turned ? TERMS : COLS, b_turned}, adds, out, APART_ROWS));
     for (int64_t i = 0; i < ROWS; i++)
       for (int64_t j = 0; j < APART_ROWS; j++) {
         float found;
@@ -169,11 +169,10 @@ static void products_for_optimizers_are_those_of_training(void **state) {
     ad_matrix_product p = product_of(transposes & 1, transposes >> 1, same);
     p.factor = 0.5;
     must(ad_multiply_matrices(&p));
-    must(ad_gemm_multiply(NULL, AD_F64, M, N, K, 0.5, p.a.data, STRIDE, p.a.transposed, p.b.data, STRIDE,
-                          p.b.transposed, 0, out, STRIDE));
+    must(ad_gemm_multiply(NULL, AD_F64, M, N, K, 0.5, p.a, p.b, 0, out, STRIDE));
     for (int i = 0; i < M; i++) assert_memory_equal(out + i * STRIDE, same + i * STRIDE, N * sizeof *out);
   }
-  must(ad_gemm_multiply(NULL, AD_BF16, 0, 3, 1, 1, NULL, 1, 0, NULL, 3, 0, 0, NULL, 3));
+  must(ad_gemm_multiply(NULL, AD_BF16, 0, 3, 1, 1, (ad_matrix){NULL, 1, 0}, (ad_matrix){NULL, 3, 0}, 0, NULL, 3));
 }
 
 int main(void) {

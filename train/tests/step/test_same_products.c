@@ -181,8 +181,8 @@ static uint64_t checksum_at(const shape *of, const place *at, const size_t *offs
     fill(of, i, in[i]);
   }
   ad_gemm((ad_dtype)of->values, (ad_dtype)of->result, of->m, of->n, of->k, of->factor,
-          (gemm_operand){in[A], of->strides[A], of->a_transposed},
-          (gemm_operand){in[B], of->strides[B], of->b_transposed}, of->adds, in[C], of->strides[C]);
+          (ad_matrix){in[A], of->strides[A], of->a_transposed}, (ad_matrix){in[B], of->strides[B], of->b_transposed},
+          of->adds, in[C], of->strides[C]);
   CHECK_OK(ad_gemm_status());
   uint64_t sum = 0;
   for (int64_t row = 0; row < of->m; row++)

@@ -128,8 +128,8 @@ static void free_operands(operands *of) {
 
 static void multiply(const trial *of, const operands *at, matrix *c) {
   ad_gemm(of->values, of->result, of->m, of->n, of->k, of->factor,
-          (gemm_operand){at->a.data, at->a.stride, of->a_transposed},
-          (gemm_operand){at->b.data, at->b.stride, of->b_transposed}, of->adds, c->data, c->stride);
+          (ad_matrix){at->a.data, at->a.stride, of->a_transposed},
+          (ad_matrix){at->b.data, at->b.stride, of->b_transposed}, of->adds, c->data, c->stride);
   assert_int_equal(ad_gemm_status(), AD_OK);
 }
 
@@ -331,7 +331,7 @@ static void a_result_in_bf16_is_rounded_once(void **state) {
   ad_cast(a, AD_BF16, values, AD_F64, 2);
   ad_cast(b, AD_BF16, ones, AD_F64, 2);
   ad_cast(&c, AD_BF16, &one, AD_F64, 1);
-  gemm_operand left = {a, 2, 0}, right = {b, 1, 0};
+  ad_matrix left = {a, 2, 0}, right = {b, 1, 0};
   /* 1 + 0.9 (2^-8 + 2^-11) is more than half a unit above 1 */
   ad_gemm(AD_BF16, AD_BF16, 1, 1, 2, 0.9, left, right, 1, &c, 1);
   double got;
@@ -396,7 +396,7 @@ static void every_thread_has_the_same_bits(void **state) {
 static void *run_without_memory(void *argument) {
   const trial *of = argument;
   operands at = make_operands(of);
-  gemm_operand a = {at.a.data, at.a.stride, 0}, b = {at.b.data, at.b.stride, 0};
+  ad_matrix a = {at.a.data, at.a.stride, 0}, b = {at.b.data, at.b.stride, 0};
   ad_memory_fail_at(1);
   ad_gemm(AD_BF16, AD_F32, of->m, of->n, of->k, 1, a, b, 0, at.c.data, at.c.stride);
   ad_gemm(AD_BF16, AD_F32, of->m, of->n, of->k, 1, a, b, 0, at.c.data, at.c.stride);
@@ -604,7 +604,7 @@ static void onednn_takes_no_more_than_all_ranks_have(void **state) {
   assert_true(child >= 0);
   if (!child) {
     ad_products_choose(all);
-    ad_gemm(AD_BF16, AD_BF16, 1, 1, 1, 1, (gemm_operand){&one, 1, 0}, (gemm_operand){&one, 1, 0}, 0, &product, 1);
+    ad_gemm(AD_BF16, AD_BF16, 1, 1, 1, 1, (ad_matrix){&one, 1, 0}, (ad_matrix){&one, 1, 0}, 0, &product, 1);
     _exit(ad_gemm_status() || product != one || strcmp(ad_gemm_onednn_instructions(), "avx512_core") != 0);
   }
   int ended = 0;
