@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 from addend import _trainer
 from addend._cause import Cause
 from addend._comm import Comm
-from addend._diff import DiffNorm, DiffParam, DiffReference, DiffReport, diff, explain
+from addend._diff import (
+    DiffCall,
+    DiffDeclaration,
+    DiffNorm,
+    DiffParam,
+    DiffReference,
+    DiffReport,
+    diff,
+    explain,
+)
 from addend._errors import (
     AddendError,
     CycleError,
@@ -48,6 +57,8 @@ __all__ = [
     "Cause",
     "Comm",
     "CycleError",
+    "DiffCall",
+    "DiffDeclaration",
     "DiffNorm",
     "DiffParam",
     "DiffReference",

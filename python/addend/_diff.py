@@ -68,6 +68,42 @@ class DiffNorm:
 
 
 @dataclass(frozen=True)
+class DiffDeclaration:
+    """What a job declares of one parameter, and whether its addends agree. A declaration that does not hold is no wrong
+    sum: `DiffReport.ok` does not hear it."""
+
+    name: str
+    by: str  # who declares it: "spmd_types", "fully_shard", "types="
+    axis: str | None = None  # None: a dtype is declared
+    type: str = ""  # R, I or S<dim> on the axis
+    dtype: str = ""  # in which the sum is to be formed, as in files: "f32"
+    where: str = ""  # file and line of the declaration, if they are known
+    words: str = ""  # what the source says, if a type loses it
+    counts: bool = False  # the sum was read by it
+    holds: bool | None = None  # None: the addends do not tell
+    why: str = ""  # a word for what contradicts it: "differ", "same", "values", "bits", "calls"
+    text: str = ""  # a sentence; "": nothing is to be said
+
+
+@dataclass(frozen=True)
+class DiffCall:
+    """Collectives of one step that differ in nothing but their time; addend.torch.Call with the ranks that made it."""
+
+    operation: str
+    axes: str = ""
+    ranks: tuple[int, ...] = ()
+    dtype: str = ""
+    bytes: int = 0
+    count: int = 0
+    phase: str = ""
+    line: str = ""
+    params: tuple[str, ...] = ()
+    made_by: tuple[int, ...] = ()  # the ranks that called it
+    finding: str = ""  # twice, wider, for_nothing, no_axis; "": nothing
+    text: str = ""  # a sentence on the finding
+
+
+@dataclass(frozen=True)
 class DiffReport:
     """The report of `addend diff`; str() gives it as a table. `ok` is None if nothing is wrong but some parameters
     cannot be judged."""
@@ -82,6 +118,9 @@ class DiffReport:
     step: int | None = None
     microbatches: int = 0
     messages: tuple[str, ...] = ()
+    declarations: tuple[DiffDeclaration, ...] = ()
+    calls: tuple[DiffCall, ...] = ()
+    calls_unseen: tuple[str, ...] = ()  # why there may be more calls
     modules: Mapping[str, DiffReport] = field(default_factory=dict, repr=False)  # a report for each, without table
     document: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the JSON of `addend diff --json`
 
@@ -178,6 +217,8 @@ def _report(document: Mapping[str, Any], table: str) -> DiffReport:
         ok=_ok(document),
         params=own + tuple(param for module in modules.values() for param in module.params),
         norm=read(DiffNorm, norm, **causes(norm)) if norm else None,
+        declarations=tuple(read(DiffDeclaration, row) for row in document.get("declarations", ())),
+        calls=tuple(read(DiffCall, row) for row in document.get("calls", ())),
         table=table,
         modules=modules,
         document=document,

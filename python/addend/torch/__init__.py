@@ -1,6 +1,7 @@
 """Watches one step of a PyTorch job and reports which ranks' addends its summed gradients contain
 (python/docs/torch.md)."""
 
+from addend.torch._calls import Call, Calls
 from addend.torch._checks import assert_matches_one_process, check, write_reference
 from addend.torch._frameworks import deepspeed, megatron
 from addend.torch._matrix import matrix, matrix_cells
@@ -11,6 +12,8 @@ from addend.torch._watch import assert_summed, dump, watch
 from addend.torch.group import flight_recorder
 
 __all__ = [
+    "Call",
+    "Calls",
     "WatchOptions",
     "assert_matches_one_process",
     "assert_summed",

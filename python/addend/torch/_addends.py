@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Callable, NamedTuple, TypeVar
+from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -18,6 +18,8 @@ from addend.torch._parameters import Watched
 from addend.torch._sample import Box, Piece, Place, Plan, Sampler, as_real
 
 T = TypeVar("T")
+# Gives the tensor in which this rank's backward accumulates a parameter's gradient; None: autograd gives the gradient
+AddendOf = Callable[[torch.Tensor], Optional[torch.Tensor]]
 _HOOKED = "a hook changed it after its addend was seen; what the hook gave is counted once"
 _ZEROED = "a hook changed it after its addend was seen: it made it zero"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from torch.distributed.device_mesh import DeviceMesh
 
 from addend.torch import _meshes
+from addend.torch._declared import Declarations
 from addend.torch._loaded import is_dtensor
 from addend.torch._parameters import Watched
 from addend.torch._sample import Box, Place
@@ -130,8 +131,10 @@ def types_of(
     mesh: _meshes.Mesh,
     given: Mapping[str, str] | None,
     placements: Mapping[str, _meshes.Placed],
+    declared: Declarations,
 ) -> dict[str, Types]:
-    """The types of each parameter, by name. `placements`: those of gradients, which count before the parameter's."""
+    """The types of each parameter, by name. `placements`: those of gradients, which count before the parameter's;
+    `declared` counts before both, and a wrapper that sums counts before it."""
     parallel = {axis for entry in watched for axis in _parallel_axes(entry, mesh)}
     cut = {axis for entry in watched for axis in _parallel_axes(entry, mesh) if _is_cut(entry, mesh, axis)}
     found = {}
@@ -144,6 +147,7 @@ def types_of(
             types.update(_placed(mesh, *placed))
         types.update((axis, "R") for axis in _beside_axes(entry, mesh) - cut if types[axis] == "I")
         types.update(dict.fromkeys(_stage_axes(entry, mesh), "I"))
+        types.update({axis: kind for axis, (kind, _) in declared.types(entry.name).items()})
         types.update(dict.fromkeys(_summed_axes(entry, mesh), "R"))
         types.update(parse(_given(given, entry, ""), mesh))
         if entry.tied:  # a tie counts before a pattern, which may name all parameters of the stages

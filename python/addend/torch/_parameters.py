@@ -6,7 +6,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 from torch import nn
@@ -16,7 +16,11 @@ from addend.torch import _flat, _plain, _wrappers
 from addend.torch._gather import Group
 from addend.torch._loaded import is_dtensor
 from addend.torch._pipeline import Stage
-from addend.torch._wrapper import Said
+from addend.torch._wrapper import Said, none_declared
+
+if TYPE_CHECKING:
+    from addend.torch._declared import Declared
+    from addend.torch._meshes import Mesh
 
 
 @dataclasses.dataclass
@@ -37,6 +41,8 @@ class Watched:
     tied: tuple[str, ...] = ()  # the names under which several stages have the parameter; their addends are summed
     partials: Callable[[], list[torch.Tensor]] = list  # gradients that the wrapper keeps for a later reduction
     flat: _flat.InBuffer | None = None  # the parameter's place in a flat buffer, which is `used`
+    declared: Callable[[Mesh], list[Declared]] = none_declared  # what the job declares of it, on the watch's mesh
+    promised: torch.dtype | None = None  # dtype in which the job says that the sum is formed
 
 
 Beside = tuple[list[list[int]], float]  # the wrapper's `data` and factor
@@ -73,6 +79,7 @@ def _apply(said: Said, divisor: float, entry: Watched) -> None:
     """Writes what a wrapper says of a parameter into its entry; what it leaves open stays as it is."""
     entry.data, entry.factor, entry.reduce, entry.custom = said.ranks, 1 / divisor, said.reduce, said.custom
     entry.unjudged, entry.among = said.unjudged, said.among
+    entry.declared, entry.promised, entry.part = said.declared, said.promised, said.part or entry.part
     if said.used is not None and said.owned is not None:
         entry.used, entry.owned, entry.partials, entry.flat = said.used, said.owned, said.partials, said.flat
 

@@ -18,7 +18,9 @@ from addend.torch import (
     _addends,
     _afterwards,
     _alive,
+    _calls,
     _collect,
+    _declared,
     _doubts,
     _expected,
     _files,
@@ -74,6 +76,8 @@ class Step:
         self._tied, self._meant_unused = options.get("tied"), options.get("unused", ())
         self._wait = options.get("wait", 10.0)
         self._sampler = _sampler_of(model, options.get("sample", 4096))
+        self._addend = options.get("addend")
+        self._calls: _calls.Calls | None = None  # of the last watched step
         self._watches: bool | None = None  # whether the present step is watched; None: no step has begun
         self._reset()
 
@@ -84,6 +88,7 @@ class Step:
         self._attached: _addends.Addends | None = None
         self._pipeline = _pipeline.Observer()
         self._afterwards: _afterwards.Afterwards | None = None
+        self._recorder: _calls.Recorder | None = None
         self._unjudged: Unjudged | None = None
 
     @property
@@ -175,8 +180,12 @@ class Step:
         self._attached.on_backward = self._afterwards.around_backward
         self._afterwards.attach()
         self._pipeline.attach(self._attached)
+        self._recorder = _calls.Recorder(self._mesh, self._rank)
+        self._recorder.attach()
 
     def _leave(self) -> None:
+        if self._recorder is not None:
+            self._recorder.remove()
         if self._attached is not None:
             self._attached.remove()
             self._pipeline.remove()
@@ -239,7 +248,8 @@ class Step:
         return {entry.name: tuple(entry.used.shape) for entry in self._watched if entry.name in cut}
 
     def _find_types(self, placements: Mapping[str, _meshes.Placed]) -> None:
-        self._kinds = _expected.types_of(self._watched, self._mesh, self._types, placements)
+        self._declared = _declared.find(self._watched, self._mesh)
+        self._kinds = _expected.types_of(self._watched, self._mesh, self._types, placements, self._declared)
 
     def _find_factors(self) -> None:
         self._factors = _expected.factors_of(self._watched, self._expect, self._mesh, self._kinds)
@@ -292,6 +302,8 @@ class Step:
         if self._afterwards is not None:
             self._afterwards.complete(self._sums)
         self._are_asked = self._addends.settle(self._sums)
+        if self._recorder is not None:
+            self._calls = self._recorder.settle(self._watched, self._sums)
         _doubts.lost_microbatches(self._watched, self._addends, self._pipeline, self._meant_unused)
         if self._gradient is None:
             _doubts.cleared(self._watched, self._addends, self._sums)
@@ -450,6 +462,13 @@ class Step:
             metadata["addend.assumed"] = assumed
         if unjudged:
             metadata["addend.unjudged"] = unjudged
+        declared = _declared.metadata(self._declared, [entry.name for entry in kept], self._kinds)
+        if declared:
+            metadata["addend.declared"] = declared
+        promised = {entry.name: self._reduce or entry.promised for entry in kept}
+        dtypes = {_expected.literal(name): _files.dtype_name(dtype) for name, dtype in promised.items() if dtype}
+        if dtypes:
+            metadata["addend.promised"] = dtypes
         if self._sampler.count is not None:
             metadata["addend.sample"] = self._sampler.count
         return metadata
@@ -485,6 +504,8 @@ class Step:
         if reduce:
             metadata["addend.reduce"] = reduce
         metadata["addend.values"] = self._values
+        if self._calls is not None and self._calls.document:
+            metadata["addend.calls"] = self._calls.document
         before = self._afterwards.before_hooks if self._afterwards else {}
         changed = {
             name: before[name] for name, reading in chosen.items() if reading.hooked and name in {*before} & {*sums}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Callable, NoReturn
 from torch import nn
 
 import addend
-from addend.torch import _collect, _expected, _files, _gather, _readings, _report, _sums
+from addend.torch import _calls, _collect, _expected, _files, _gather, _readings, _report, _sums
 from addend.torch._options import DumpOptions, JudgeOptions, WatchOptions, need_options
 from addend.torch._seen import Seen, Unjudged
 from addend.torch._step import Step
@@ -40,6 +40,9 @@ class watch(Step):
         show: print the report of each watched step on the first rank.
         group: the process group of the watched ranks. Default: all ranks.
         gradient: a function that gives a parameter's summed gradient at the end, if that is not parameter.grad.
+        addend: for jobs whose backward writes a buffer itself, such as Megatron's `main_grad`: a function that gives
+            the tensor in which this rank's backward accumulates a parameter's gradient, or None for a parameter whose
+            gradient autograd gives.
         reduce: the dtype in which the job sums, if it is narrower than the gradients' (a compressing comm hook).
         tied: sets of names that are one tied parameter on different pipeline stages. Default: those with equal values;
             (): none.
@@ -87,6 +90,15 @@ class watch(Step):
                 "second one is the first)"
             )
         return self._report
+
+    @property
+    def calls(self) -> _calls.Calls:
+        """The collectives that this rank called in the last watched step."""
+        if self._calls is None:
+            raise RuntimeError(
+                "no collectives were noted yet: they are known at the end of the `with` block of a watched step"
+            )
+        return self._calls
 
     def _finish(self) -> None:
         super()._finish()

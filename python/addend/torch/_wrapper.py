@@ -5,12 +5,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 from torch import nn
 
+from addend.torch._declared import Declared
 from addend.torch._gather import Group
+
+if TYPE_CHECKING:
+    from addend.torch._meshes import Mesh
+    from addend.torch._parameters import Part
+
+
+def none_declared(mesh: Mesh) -> list[Declared]:
+    """The declarations of a wrapper that makes none."""
+    return []
 
 
 @dataclasses.dataclass
@@ -28,6 +38,9 @@ class Said:
     owned: torch.Tensor | None = None  # the tensor that the optimizer has; None: the model's
     partials: Callable[[], list[torch.Tensor]] = list  # gradients that the wrapper keeps for a later reduction
     flat: Any = None  # _flat.InBuffer: the parameter's place in a flat buffer, which is `used`
+    declared: Callable[[Mesh], list[Declared]] = none_declared  # what the job declares to the wrapper, on this mesh
+    part: Part | None = None  # if `used` is this rank's plain part of a sharded tensor
+    promised: torch.dtype | None = None  # dtype in which the job says that the sum is formed
 
 
 @dataclasses.dataclass(frozen=True)

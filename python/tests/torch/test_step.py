@@ -24,7 +24,18 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.checkpoint import checkpoint
 
-from addend.torch import _addends, _afterwards, _doubts, _expected, _pipeline, _readings, _sample, _seen, _step
+from addend.torch import (
+    _addends,
+    _afterwards,
+    _declared,
+    _doubts,
+    _expected,
+    _pipeline,
+    _readings,
+    _sample,
+    _seen,
+    _step,
+)
 from addend.torch._meshes import Mesh
 from addend.torch._parameters import Watched
 
@@ -476,7 +487,8 @@ class Expected(unittest.TestCase):
         }
         for name, (one, given, text) in table.items():
             with self.subTest(name):
-                self.assertEqual(_expected.text(_expected.types_of([one], DP_TP, given, {})["w"]), text)
+                found = _expected.types_of([one], DP_TP, given, {}, _declared.Declarations())["w"]
+                self.assertEqual(_expected.text(found), text)
 
     def test_factors_come_from_the_caller_then_from_wrappers(self):
         beside = ([[0, 3]], 0.5)
@@ -609,7 +621,7 @@ class Placed(unittest.TestCase):
         return entry(name, part=(self.device_mesh, placements, (3,)), **more)
 
     def types(self, watched, name="w", given=None, mesh=DP_TP, **gradients):
-        found = _expected.types_of(watched, mesh, given, gradients)
+        found = _expected.types_of(watched, mesh, given, gradients, _declared.Declarations())
         return _expected.text(found[name])
 
     def test_a_placement_is_a_type_on_the_axes_of_its_own_group(self):
@@ -710,7 +722,7 @@ class Placed(unittest.TestCase):
             (self.placed(*same), {"v": "tp=I"}, "dp tp"),
             (entry(), {"w": "tp=I"}, None),
         ):
-            kinds = _expected.types_of([one], DP_TP, given, {})
+            kinds = _expected.types_of([one], DP_TP, given, {}, _declared.Declarations())
             found = _expected.assumed_of([one], DP_TP, given, kinds)
             self.assertEqual(found, {"w": axes} if axes else {}, (one.part, given))
 
