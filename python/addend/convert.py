@@ -226,7 +226,7 @@ class _Dump:
         types: Mapping[str, str] | None,
         expect: float = 1,
     ):
-        from addend.torch import _expected, _meshes, _sample
+        from addend.torch import _declared, _expected, _meshes, _sample
 
         self.out, self.tensors, self.expect = pathlib.Path(out), tensors, expect
         coords = dict(enumerate(_positions(sizes)))
@@ -241,8 +241,8 @@ class _Dump:
         self.mesh = _meshes.Mesh(tuple(sizes), tuple(sizes.values()), coords)
         self.names = sorted({name for values in tensors.values() for name in values})
         data = {axis: "R" if axis in ("dp", "cp") else "I" for axis in sizes}
-        given = {name: _expected.last_that_fits(types or {}, name, "") for name in self.names}
-        self.types = {name: {**data, **_expected.parse(given[name], self.mesh)} for name in self.names}
+        given = {name: _declared.last_that_fits(types or {}, name, "") for name in self.names}
+        self.types = {name: {**data, **_declared.parse(given[name], self.mesh)} for name in self.names}
         self._expected, self._sample = _expected, _sample
 
     def _shapes(self, name: str) -> dict[int, tuple[int, ...]]:

@@ -6,82 +6,15 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
-
-from torch.distributed.device_mesh import DeviceMesh
+from typing import TYPE_CHECKING
 
 from addend.torch import _meshes
-from addend.torch._declared import Declarations
-from addend.torch._loaded import is_dtensor
+from addend.torch._declared import Declarations, Types as Types, before_types, given_to, parse, summed_axes
 from addend.torch._parameters import Watched
 from addend.torch._sample import Box, Place
 
 if TYPE_CHECKING:
-    from torch.distributed.tensor import Placement, Shard
-
     import addend
-
-Types = dict[str, str]  # the type on each axis: R, I or S<dim>
-T = TypeVar("T")
-
-
-def _of_placement(placement: Placement) -> str:
-    if placement.is_replicate():
-        return "I"  # all ranks along this axis did the same work
-    if placement.is_partial():
-        return "R"
-    shard = cast("Shard", placement)
-    return f"S{shard.dim}"  # also of a _StridedShard, which is not always a subclass of Shard
-
-
-def _placed(mesh: _meshes.Mesh, device_mesh: DeviceMesh, placements: _meshes.Placements) -> Types:
-    """The types that a DTensor's placements mean, on the axes of the DTensor's device mesh."""
-    return {
-        axis: _of_placement(placement)
-        for dim, placement in enumerate(placements)
-        for axis in mesh.spanned(_meshes.along(device_mesh, dim))
-    }
-
-
-def _named(axis: str, mesh: _meshes.Mesh) -> list[str]:
-    return [axis] if axis in mesh.names else [name for name in mesh.names if axis == "dp" and name.startswith("dp")]
-
-
-def parse(text: str, mesh: _meshes.Mesh) -> Types:
-    """Reads "dp=R tp=S0". If no axis is called dp, dp means all axes whose names begin with dp."""
-    types: Types = {}
-    for word in text.split():
-        axis, _, kind = word.partition("=")
-        named = _named(axis, mesh)
-        if not named or not (kind in ("R", "I") or (kind[:1] == "S" and kind[1:].isdigit())):
-            raise ValueError(
-                f'types: "{word}" in "{text}" must be AXIS=R, AXIS=I or AXIS=S<dim> with an axis of the mesh {mesh}'
-            )
-        types.update(dict.fromkeys(named, kind))
-    return types
-
-
-def last_that_fits(patterns: Mapping[str, T], name: str, otherwise: T, *more: str) -> T:
-    """The value of the last pattern that matches the parameter's name, or one of `more` names of it."""
-    names = (name, *more)
-    found = [value for pattern, value in patterns.items() if any(fnmatch.fnmatchcase(own, pattern) for own in names)]
-    return found[-1] if found else otherwise
-
-
-def _given(patterns: Mapping[str, T] | None, entry: Watched, otherwise: T) -> T:
-    return last_that_fits(patterns or {}, entry.name, otherwise, *entry.tied)
-
-
-def _placement(entry: Watched) -> _meshes.Placed | None:
-    """The mesh and placements of a DTensor, or of a plain tensor that is known to be a DTensor's local part."""
-    if entry.part is not None:
-        return entry.part[0], entry.part[1]
-    return (entry.used.device_mesh, entry.used.placements) if is_dtensor(entry.used) else None
-
-
-def _summed_axes(entry: Watched, mesh: _meshes.Mesh) -> set[str]:
-    """The axes over which the parameter's wrapper (DDP, FSDP) sums, fully or in part."""
-    return {axis for ranks in entry.data for axis in mesh.between(ranks)}
 
 
 def _beside_axes(entry: Watched, mesh: _meshes.Mesh) -> set[str]:
@@ -89,15 +22,15 @@ def _beside_axes(entry: Watched, mesh: _meshes.Mesh) -> set[str]:
     return {axis for ranks in entry.beside[0] for axis in mesh.between(ranks)} if entry.beside else set()
 
 
-def _parallel_axes(entry: Watched, mesh: _meshes.Mesh) -> set[str]:
-    """The axes along which the forward itself is distributed: the DTensor's, less those that the wrapper sums over."""
-    placed = _placement(entry)
-    return set(_placed(mesh, *placed)) - _summed_axes(entry, mesh) if placed else set()
-
-
-def _is_cut(entry: Watched, mesh: _meshes.Mesh, axis: str) -> bool:
-    placed = _placement(entry)
-    return placed is not None and _placed(mesh, *placed)[axis][0] == "S"
+def _distributed(entry: Watched, mesh: _meshes.Mesh) -> Types:
+    """The types on the axes along which the forward itself is distributed: those of the DTensor, and those on which an
+    annotation or a plan says anything but R, less those that the wrapper sums over."""
+    placed = entry.placement()
+    types = _meshes.types_of(mesh, placed) if placed else {}
+    for said in before_types(entry, mesh):
+        types.update((axis, kind) for axis, kind in said.types.items() if kind != "R")
+    summed = summed_axes(entry, mesh)
+    return {axis: kind for axis, kind in types.items() if axis not in summed}
 
 
 def _stage_axes(entry: Watched, mesh: _meshes.Mesh) -> list[str]:
@@ -105,12 +38,13 @@ def _stage_axes(entry: Watched, mesh: _meshes.Mesh) -> list[str]:
 
 
 def said_axes(watched: Iterable[Watched], mesh: _meshes.Mesh, given: Mapping[str, str] | None) -> set[str]:
-    """The axes whose meaning is known from wrappers, placements, pipeline stages or the caller's types."""
+    """The axes whose meaning is known from wrappers, placements, annotations, pipeline stages or the caller's types."""
     said: set[str] = set()
     for entry in watched:
-        said |= _parallel_axes(entry, mesh) | _summed_axes(entry, mesh)
+        said |= set(_distributed(entry, mesh)) | summed_axes(entry, mesh)
+        said |= {axis for source in before_types(entry, mesh) for axis in source.types}
         said |= set(_stage_axes(entry, mesh))
-        said |= set(parse(_given(given, entry, ""), mesh))
+        said |= set(parse(given_to(entry, given, ""), mesh))
     return said
 
 
@@ -135,21 +69,21 @@ def types_of(
 ) -> dict[str, Types]:
     """The types of each parameter, by name. `placements`: those of gradients, which count before the parameter's;
     `declared` counts before both, and a wrapper that sums counts before it."""
-    parallel = {axis for entry in watched for axis in _parallel_axes(entry, mesh)}
-    cut = {axis for entry in watched for axis in _parallel_axes(entry, mesh) if _is_cut(entry, mesh, axis)}
+    distributed = [kind for entry in watched for kind in _distributed(entry, mesh).items()]
+    parallel, cut = {axis for axis, _ in distributed}, {axis for axis, kind in distributed if kind[0] == "S"}
     found = {}
     for entry in watched:
         # If other parameters are DTensors on an axis, ranks along it use this plain tensor for the same work: I.
         types = {axis: "I" if axis in parallel else "R" for axis in mesh.names}
         if entry.name in placements:
-            types.update(_placed(mesh, *placements[entry.name]))
-        elif (placed := _placement(entry)) is not None:
-            types.update(_placed(mesh, *placed))
+            types.update(_meshes.types_of(mesh, placements[entry.name]))
+        elif (placed := entry.placement()) is not None:
+            types.update(_meshes.types_of(mesh, placed))
         types.update((axis, "R") for axis in _beside_axes(entry, mesh) - cut if types[axis] == "I")
         types.update(dict.fromkeys(_stage_axes(entry, mesh), "I"))
         types.update({axis: kind for axis, (kind, _) in declared.types(entry.name).items()})
-        types.update(dict.fromkeys(_summed_axes(entry, mesh), "R"))
-        types.update(parse(_given(given, entry, ""), mesh))
+        types.update(dict.fromkeys(summed_axes(entry, mesh), "R"))
+        types.update(parse(given_to(entry, given, ""), mesh))
         if entry.tied:  # a tie counts before a pattern, which may name all parameters of the stages
             types.update(dict.fromkeys(_stage_axes(entry, mesh), "R"))
         found[entry.name] = types
@@ -159,11 +93,11 @@ def types_of(
 def assumed_of(
     watched: Iterable[Watched], mesh: _meshes.Mesh, given: Mapping[str, str] | None, types: Mapping[str, Types]
 ) -> dict[str, str]:
-    """The axes, by name, on which a parameter has type I because of placements or of other parameters' placements
-    alone: a job may use a replicated parameter for different work on each rank."""
+    """The axes, by name, on which a parameter has type I because of placements, annotations or other parameters'
+    placements alone: a job may use a replicated parameter for different work on each rank."""
     found = {}
     for entry in watched:
-        said = {*_stage_axes(entry, mesh), *parse(_given(given, entry, ""), mesh)}
+        said = {*_stage_axes(entry, mesh), *parse(given_to(entry, given, ""), mesh)}
         axes = [axis for axis, kind in types[entry.name].items() if kind == "I" and axis not in said]
         if axes:
             found[entry.name] = " ".join(axes)
@@ -174,7 +108,7 @@ def contradicted_ties(watched: Iterable[Watched], mesh: _meshes.Mesh, given: Map
     """Notes on tied parameters to which types= gives another type than R along their pipeline."""
     notes = []
     for entry in watched:
-        types = parse(_given(given, entry, ""), mesh) if entry.tied else {}
+        types = parse(given_to(entry, given, ""), mesh) if entry.tied else {}
         other = " ".join(f"{axis}={types[axis]}" for axis in _stage_axes(entry, mesh) if types.get(axis, "R") != "R")
         if other:
             both = " and ".join(f"`{name}`" for name in entry.tied)
@@ -253,32 +187,35 @@ def factors_of(
     """The expected factor of each parameter's sum, by name: the caller's (a number, or numbers by pattern of names),
     else the wrapper's."""
     patterns = given if isinstance(given, Mapping) else {} if given is None else {"*": given}
-    return {entry.name: float(_given(patterns, entry, _own_factor(entry, mesh, types))) for entry in watched}
+    return {entry.name: float(given_to(entry, patterns, _own_factor(entry, mesh, types))) for entry in watched}
 
 
 def cut_by_hand(watched: Iterable[Watched], types: Mapping[str, Types]) -> list[str]:
-    """Names of plain tensors that are shards by the caller's types; PyTorch does not know their global shape."""
+    """Names of plain tensors that are shards by the caller's types or by an annotation; PyTorch does not know their
+    global shape."""
     return [
         entry.name
         for entry in watched
-        if _placement(entry) is None and any(kind[0] == "S" for kind in types[entry.name].values())
+        if entry.placement() is None and any(kind[0] == "S" for kind in types[entry.name].values())
     ]
 
 
-def _along(mesh: _meshes.Mesh, rank: int, axes: set[int]) -> list[int]:
-    """The ranks that differ from `rank` on these axes only, `rank` included, sorted by coordinates."""
-    mine = mesh.coords[rank]
-    fibre = [r for r, at in mesh.coords.items() if all(at[i] == mine[i] for i in range(len(at)) if i not in axes)]
-    return sorted(fibre, key=lambda r: mesh.coords[r])
-
-
-def place(types: Types, mesh: _meshes.Mesh, rank: int, shapes: Mapping[int, tuple[int, ...]]) -> Place:
+def place(
+    types: Types,
+    mesh: _meshes.Mesh,
+    rank: int,
+    shapes: Mapping[int, tuple[int, ...]],
+    order: Mapping[int, Sequence[str]] | None = None,
+) -> Place:
     """The global shape of a sharded parameter and the box of `rank`'s shard, from all ranks' local shapes. The shards
-    are in the order of the ranks' coordinates."""
+    are in the order of the ranks' coordinates, those on the axes in `order` (by dimension, the outermost first) after
+    the others and as they are there."""
     whole, first = list(shapes[rank]), [0] * len(shapes[rank])
     for dim in range(len(whole)):
-        cutting = {i for i, axis in enumerate(mesh.names) if types[axis] == f"S{dim}"}
-        fibre = [r for r in _along(mesh, rank, cutting) if r in shapes]
+        ordered = (order or {}).get(dim, ())
+        cutting = [axis for axis in mesh.names if types[axis] == f"S{dim}" and axis not in ordered]
+        cutting += [axis for axis in ordered if types[axis] == f"S{dim}"]
+        fibre = [r for r in mesh.along(rank, cutting) if r in shapes]
         whole[dim] = sum(shapes[r][dim] for r in fibre)
         first[dim] = sum(shapes[r][dim] for r in fibre[: fibre.index(rank)])
     return tuple(whole), Box(tuple(first), tuple(shapes[rank]))

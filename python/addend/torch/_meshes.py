@@ -6,8 +6,8 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,7 +18,7 @@ from addend.torch._loaded import is_dtensor
 from addend.torch._sample import Box
 
 if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor, Placement
+    from torch.distributed.tensor import DTensor, Placement, Shard
 
     Placements = tuple[Placement, ...]
     Placed = tuple[DeviceMesh, Placements]
@@ -31,6 +31,9 @@ class Mesh:
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     coords: dict[int, tuple[int, ...]]
+    _patterns: dict[tuple[int, tuple[int, ...]], list[str] | None] = dataclasses.field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def __str__(self) -> str:
         return " ".join(f"{name}={size}" for name, size in zip(self.names, self.sizes))
@@ -59,6 +62,37 @@ class Mesh:
                 f"ranks {ranks} are not a group of the mesh {self}: give watch the job's whole mesh (mesh=...)"
             )
         return axes
+
+    def along(self, rank: int, axes: Sequence[str]) -> list[int]:
+        """The ranks that differ from `rank` on these axes only, `rank` included, in the order of their coordinates on
+        the axes, the first of which varies slowest."""
+        moving = [self.names.index(axis) for axis in axes]
+        mine, fixed = self.coords[rank], [i for i in range(len(self.names)) if i not in moving]
+        fibre = [other for other, at in self.coords.items() if all(at[i] == mine[i] for i in fixed)]
+        return sorted(fibre, key=lambda other: [self.coords[other][i] for i in moving])
+
+    def pattern(self, rank: int, offsets: tuple[int, ...]) -> list[str] | None:
+        """The axes of which the ranks along them, through `rank`, are so far (ascending) from the lowest of them; the
+        axis whose ranks are the furthest from each other first. None: there are no such axes."""
+        if (rank, offsets) not in self._patterns:
+            self._patterns[rank, offsets] = self._find_pattern(rank, offsets)
+        return self._patterns[rank, offsets]
+
+    def _find_pattern(self, rank: int, offsets: tuple[int, ...]) -> list[str] | None:
+        large = [name for name, size in zip(self.names, self.sizes) if size > 1]
+        for count in range(1, len(large) + 1):
+            for axes in itertools.combinations(large, count):
+                if self.size([*axes]) != len(offsets):
+                    continue
+                ranks = sorted(self.along(rank, axes))
+                if [other - ranks[0] for other in ranks] == [*offsets]:
+                    return sorted(axes, key=lambda axis: self._distance(rank, axis), reverse=True)
+        return None
+
+    def _distance(self, rank: int, axis: str) -> int:
+        """How far neighbours on an axis are from each other."""
+        first, second = self.along(rank, [axis])[:2]
+        return abs(second - first)
 
 
 def _root(mesh: DeviceMesh) -> DeviceMesh:
@@ -100,6 +134,25 @@ def need_device_mesh(mesh: object) -> None:
             f"mesh={mesh!r} is a {type(mesh).__name__}, and a DeviceMesh of PyTorch is needed, such as "
             'torch.distributed.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))'
         )
+
+
+def _of_placement(placement: Placement) -> str:
+    if placement.is_replicate():
+        return "I"  # all ranks along this axis did the same work
+    if placement.is_partial():
+        return "R"
+    shard = cast("Shard", placement)
+    return f"S{shard.dim}"  # also of a _StridedShard, which is not always a subclass of Shard
+
+
+def types_of(mesh: Mesh, placed: Placed) -> dict[str, str]:
+    """The types that a DTensor's placements mean, on the axes of the DTensor's device mesh."""
+    device_mesh, placements = placed
+    return {
+        axis: _of_placement(placement)
+        for dim, placement in enumerate(placements)
+        for axis in mesh.spanned(along(device_mesh, dim))
+    }
 
 
 def find(given: DeviceMesh | None, meshes: Iterable[DeviceMesh], lines: Iterable[list[int]], ranks: list[int]) -> Mesh:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from addend.torch import _flat, _plain, _wrappers
+from addend.torch import _flat, _plain, _spmd, _wrappers
 from addend.torch._gather import Group
 from addend.torch._loaded import is_dtensor
 from addend.torch._pipeline import Stage
@@ -20,7 +20,7 @@ from addend.torch._wrapper import Said, none_declared
 
 if TYPE_CHECKING:
     from addend.torch._declared import Declared
-    from addend.torch._meshes import Mesh
+    from addend.torch._meshes import Mesh, Placed
 
 
 @dataclasses.dataclass
@@ -43,6 +43,14 @@ class Watched:
     flat: _flat.InBuffer | None = None  # the parameter's place in a flat buffer, which is `used`
     declared: Callable[[Mesh], list[Declared]] = none_declared  # what the job declares of it, on the watch's mesh
     promised: torch.dtype | None = None  # dtype in which the job says that the sum is formed
+    annotation: _spmd.Annotation | None = None  # of spmd_types
+    planned: Callable[[Mesh], list[Declared]] = none_declared  # what a plan of the model's library says of it
+
+    def placement(self) -> Placed | None:
+        """The mesh and placements of a DTensor, or of a plain tensor that is known to be a DTensor's local part."""
+        if self.part is not None:
+            return self.part[0], self.part[1]
+        return (self.used.device_mesh, self.used.placements) if is_dtensor(self.used) else None
 
 
 Beside = tuple[list[list[int]], float]  # the wrapper's `data` and factor
@@ -80,6 +88,7 @@ def _apply(said: Said, divisor: float, entry: Watched) -> None:
     entry.data, entry.factor, entry.reduce, entry.custom = said.ranks, 1 / divisor, said.reduce, said.custom
     entry.unjudged, entry.among = said.unjudged, said.among
     entry.declared, entry.promised, entry.part = said.declared, said.promised, said.part or entry.part
+    entry.annotation = said.annotation or entry.annotation
     if said.used is not None and said.owned is not None:
         entry.used, entry.owned, entry.partials, entry.flat = said.used, said.owned, said.partials, said.flat
 
@@ -101,7 +110,7 @@ def find(model: nn.Module) -> list[Watched]:
     for name, param in found:
         if id(param) in hidden:
             continue
-        entry = Watched(names[name], param, param, part=_part_of(param))
+        entry = Watched(names[name], param, param, part=_part_of(param), annotation=_spmd.annotation(param))
         for of_some, divisor in said.get(id(param), ()):
             _apply(of_some, divisor, entry)
         if param.requires_grad:

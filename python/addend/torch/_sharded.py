@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from addend.torch import _meshes
+from addend.torch import _meshes, _spmd
+from addend.torch._declared import Declared
 from addend.torch._loaded import is_fsdp
 from addend.torch._wrapper import Said, Wrapper
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
+
+    from addend.torch._parameters import Part
 
 _Unit = tuple[Any, dict[int, tuple[nn.Parameter, nn.Parameter]]]
 
@@ -78,6 +81,45 @@ def _units(module: nn.Module) -> list[_Unit]:
     return [(group, pairs) for group in groups]
 
 
+def _part(fsdp_param: Any) -> Part | None:
+    """Of a parameter with spmd_types' annotation, of which the forward uses a plain tensor: where this tensor lies in
+    the parameter as it is before fully_shard's own sharding."""
+    if not getattr(fsdp_param, "is_spmd_types", False):
+        return None
+    spec = fsdp_param._unsharded_dtensor_spec
+    return spec.mesh, tuple(spec.placements), tuple(spec.tensor_meta.shape)
+
+
+def _annotation(fsdp_param: Any, ndim: int) -> _spmd.Annotation | None:
+    """The annotation with which fully_shard found the parameter: neither its sharded nor its unsharded tensor has it
+    (the latter has one while types are checked)."""
+    local = getattr(fsdp_param, "_spmd_init_local_type", None)
+    return _spmd.Annotation(local, getattr(fsdp_param, "_spmd_partition_spec", None) or (), ndim) if local else None
+
+
+def _promised(fsdp_param: Any) -> tuple[torch.dtype | None, str, bool]:
+    """The dtype in which fully_shard says that it reduces; by what it says that; whether the job wrote it."""
+    if fsdp_param.reduce_dtype is not None:
+        return fsdp_param.reduce_dtype, "fully_shard's reduce_dtype", True
+    if getattr(fsdp_param, "_has_sharded_grad_dtype_override", False):
+        return fsdp_param.sharded_grad_dtype, "grad_dtype", True
+    if hasattr(fsdp_param, "unsharded_grad_dtype"):  # the rule of PyTorch 2.15; earlier ones reduced in param_dtype
+        return fsdp_param.orig_dtype, "fully_shard's default", False
+    return None, "", False
+
+
+def _declared(fsdp_param: Any, ranks: list[list[int]], mesh: _meshes.Mesh) -> list[Declared]:
+    """The groups over which fully_shard reduces, and the dtype."""
+    over = [" ".join(mesh.between(group)) for group in ranks]
+    axes = tuple(axis for some in over for axis in some.split())
+    if not axes:
+        return []
+    words = f"all-reduce over {over[0]}, reduce-scatter over {over[1]}" if len(over) == 2 and all(over) else ""
+    dtype, by, given = _promised(fsdp_param)
+    found = [Declared(dict.fromkeys(axes, "R"), "fully_shard", words=words, sums=True)]
+    return found + ([Declared({}, by, dtype=dtype, given=given, axes=axes)] if dtype is not None else [])
+
+
 def _params(_: str, module: nn.Module, unit: _Unit) -> Iterator[Said]:
     """What fully_shard says of the parameters in one of its groups."""
     group, pairs = unit
@@ -86,14 +128,19 @@ def _params(_: str, module: nn.Module, unit: _Unit) -> Iterator[Said]:
             continue
         part, whole = pairs[id(param.sharded_param)]
         mesh = param.mesh_info.mesh  # has only the data-parallel ranks, even if the parameter is on a larger mesh
+        ranks = [_meshes.along(mesh, i) for i in range(mesh.ndim)]
         yield Said(
             of={id(part), id(whole)},
-            ranks=[_meshes.along(mesh, i) for i in range(mesh.ndim)],
+            ranks=ranks,
             used=whole,
             owned=part,
             reduce=param.reduce_dtype,
             custom=_custom_of(group),
             partials=functools.partial(_partial, whole, group, param),
+            part=_part(param),
+            annotation=_annotation(param, whole.ndim),
+            declared=functools.partial(_declared, param, ranks),
+            promised=_promised(param)[0],
         )
 
 

@@ -92,7 +92,8 @@ def take_one(
     local, box = _meshes.local_part(found)
     local = local.to_dense() if local.is_sparse else local
     axes = _partial_axes(found, mesh) if is_dtensor(found) else []
-    shape, own_box = places.get(entry.name, (tuple(found.shape), box))
+    place = (tuple(found.shape), box)
+    shape, own_box = place if is_dtensor(found) else places.get(entry.name, place)  # `places` are those of `used`
     local, shape, own_box = as_real(local, shape, own_box)
     return sampler.take(entry.name, shape, local, own_box), axes
 

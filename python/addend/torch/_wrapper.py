@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Callable
 import torch
 from torch import nn
 
-from addend.torch._declared import Declared
 from addend.torch._gather import Group
 
 if TYPE_CHECKING:
+    from addend.torch import _spmd
+    from addend.torch._declared import Declared
     from addend.torch._meshes import Mesh
     from addend.torch._parameters import Part
 
@@ -41,6 +42,7 @@ class Said:
     declared: Callable[[Mesh], list[Declared]] = none_declared  # what the job declares to the wrapper, on this mesh
     part: Part | None = None  # if `used` is this rank's plain part of a sharded tensor
     promised: torch.dtype | None = None  # dtype in which the job says that the sum is formed
+    annotation: _spmd.Annotation | None = None  # spmd_types' of the parameter before the wrapper replaced it
 
 
 @dataclasses.dataclass(frozen=True)

@@ -460,20 +460,20 @@ class Expected(unittest.TestCase):
 
     def test_types_that_the_caller_gives(self):
         data = Mesh(("dp_replicate", "dp_shard"), (2, 2), {i: divmod(i, 2) for i in range(4)})
-        self.assertEqual(_expected.parse("dp=R tp=S0", DP_TP), {"dp": "R", "tp": "S0"})
-        self.assertEqual(_expected.parse("tp=S10", DP_TP), {"tp": "S10"})
-        self.assertEqual(_expected.parse("dp=I", data), {"dp_replicate": "I", "dp_shard": "I"})
-        self.assertEqual(_expected.parse("dp_shard=I", data), {"dp_shard": "I"})
-        self.assertEqual(_expected.parse("", DP), {})
+        self.assertEqual(_declared.parse("dp=R tp=S0", DP_TP), {"dp": "R", "tp": "S0"})
+        self.assertEqual(_declared.parse("tp=S10", DP_TP), {"tp": "S10"})
+        self.assertEqual(_declared.parse("dp=I", data), {"dp_replicate": "I", "dp_shard": "I"})
+        self.assertEqual(_declared.parse("dp_shard=I", data), {"dp_shard": "I"})
+        self.assertEqual(_declared.parse("", DP), {})
         for text, mesh in (("pp=R", DP), ("dp=P", DP), ("dp=S", DP), ("dp=S-1", DP), ("dp", DP), ("d=R", data)):
             with raises(self, ValueError, text, "AXIS=R"):
-                _expected.parse(text, mesh)
+                _declared.parse(text, mesh)
 
     def test_the_last_pattern_that_fits_counts(self):
         patterns = {"*": 1, "up.*": 2, "down.weight": 3}
         for names, value in ((["up.weight"], 2), (["down.weight"], 3), (["down.bias"], 1), (["Up.bias", "up.x"], 2)):
-            self.assertEqual(_expected.last_that_fits(patterns, names[0], 0, *names[1:]), value)
-        self.assertEqual(_expected.last_that_fits({"up.*": 2}, "down", 0), 0)
+            self.assertEqual(_declared.last_that_fits(patterns, names[0], 0, *names[1:]), value)
+        self.assertEqual(_declared.last_that_fits({"up.*": 2}, "down", 0), 0)
 
     def test_types_come_from_wrappers_then_from_the_caller(self):
         stage = _pipeline.Stage(0, 3, [0, 1, 2], {}, None)
