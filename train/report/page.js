@@ -284,7 +284,7 @@ function swatch(tone, dashed) {
  *   absent        the sentence that is shown instead of the chart if no line has a value
  *   optional      true if a chart without values is left out, and no sentence is shown */
 function chartSpecs(runs) {
-  return [lossSpec(runs), rateSpec, normSpec(runs), throughputSpec(runs), reductionsSpec(runs), scaleSpec];
+  return [lossSpec(runs), rateSpec(runs), normSpec(runs), throughputSpec(runs), reductionsSpec(runs), scaleSpec];
 }
 
 const valuesOf = (key) => (run) => column(run, key);
@@ -313,7 +313,14 @@ function lossSpec(runs) {
   };
 }
 
-const rateSpec = {title: 'Learning rate', size: 'small', log: true, curves: [{label: 'rate', of: valuesOf('lr')}]};
+/* The learning rate of the run. For one run with groups of parameters also the rate of each entry of its groups, counted
+ * from 1 in the recipe's order; a frozen entry has none. */
+function rateSpec(runs) {
+  const curve = (i) => ({label: `groups, entry ${i + 1}`, of: (run) => run.metrics.map((line) => (line.group_lr || [])[i])});
+  const entries = runs.length === 1 ? runs[0].metrics.flatMap((line) => [...(line.group_lr || []).keys()].filter((i) => isNumber(line.group_lr[i]))) : [];
+  const curves = [{label: 'rate', of: valuesOf('lr')}, ...[...new Set(entries)].filter((i) => i < TONES).map(curve)];
+  return {title: 'Learning rate', size: 'small', log: true, curves};
+}
 
 function normSpec(runs) {
   const norm = {label: 'norm', of: smooth((line) => line.norm, calmWindowOf), other: bare((line) => line.norm)};

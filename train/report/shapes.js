@@ -67,7 +67,11 @@ const runShape = objectOf({
 const measureShape = either(aNumber, listOf(aNumber));
 /* The change of the validation loss between two evaluations. */
 const changeShape = objectOf({step: aNumber, change: aNumber, standard_error: aNumber, verdict: aText});
-const objectShapes = {validation_before: objectOf({loss: aNumber}), validation_since_first: changeShape, validation_since_best: changeShape};
+/* The values of a line that are neither numbers nor booleans nor have parts. */
+const lineShapes = {
+  validation_before: objectOf({loss: aNumber}), validation_since_first: changeShape, validation_since_best: changeShape,
+  group_lr: listOf(maybe(aNumber)),
+};
 
 /* Returns a copy of a line of metrics.jsonl with only the values that can be drawn. Calls tell(step, sentence) for each
  * value that cannot be drawn. */
@@ -85,8 +89,8 @@ function soundLine(line, tell) {
       for (const [name, own] of Object.entries(value)) keep(sound[key], name, own, parts, `${key}.${name}`);
     } else if (parts) {
       keep(sound, key, value, objectOf({}), key);
-    } else if (objectShapes[key]) {
-      keep(sound, key, value, objectShapes[key], key);
+    } else if (lineShapes[key]) {
+      keep(sound, key, value, lineShapes[key], key);
     } else if (typeof value !== 'boolean') {
       keep(sound, key, value, aNumber, key);
     } else {

@@ -68,6 +68,11 @@ Y
 exits_with 0 "$addend" report sixty-four
 exits_with 0 "$addend" report experts sixty-four -o experts-both.html
 
+# Groups of parameters: each entry has a rate of its own, a frozen one has none.
+exits_with 0 "$addend" train "$source/recipes/gpt-muon.yaml" --set train.steps=12 -o grouped \
+  --set 'groups=[{match: "blocks.0.norm.*", frozen: true}, {match: "embedding.*", kind: adamw, lr: 0.01}, {match: "*norm*", kind: adamw}]'
+holds grouped/report.html 'all(line["group_lr"][0] is None and abs(line["group_lr"][1] / line["lr"] - 0.5) < 1e-6 for line in runs[0]["metrics"])'
+
 # Lines that a program read: right, with a wrong letter, with one too many, one missing, empty; and names that are
 # markup.
 cp -r other read
@@ -382,6 +387,10 @@ shows 8 '<canvas'
 says texts check.json check.json: JSON
 says texts trace.json trace.json: JSON
 says texts run.json
+draw grouped/report.html
+hides "cannot be drawn"
+for entry in 2 3; do shows 1 "groups, entry $entry"; done
+hides "groups, entry 1"
 # Valid JSON with unexpected contents is reported, and the rest is drawn without a script error.
 cp -r experts mixed
 python3 - mixed/metrics.jsonl "$odd/check.json" mixed/check.json <<'Y'
