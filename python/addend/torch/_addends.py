@@ -7,19 +7,18 @@ import dataclasses
 import functools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Callable, NamedTuple, Optional, TypeVar
+from typing import Any, Callable, NamedTuple, TypeVar
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from addend.torch import _meshes
+from addend.torch._buffers import AddendOf, Buffers
 from addend.torch._loaded import is_dtensor
 from addend.torch._parameters import Watched
 from addend.torch._sample import Box, Piece, Place, Plan, Sampler, as_real
 
 T = TypeVar("T")
-# Gives the tensor in which this rank's backward accumulates a parameter's gradient; None: autograd gives the gradient
-AddendOf = Callable[[torch.Tensor], Optional[torch.Tensor]]
 _HOOKED = "a hook changed it after its addend was seen; what the hook gave is counted once"
 _ZEROED = "a hook changed it after its addend was seen: it made it zero"
 
@@ -62,8 +61,15 @@ class Addends:
     parameter's gradient. The microbatch is the number of the running backward, not how often a parameter got a
     gradient. Until `settle`, gradients that torch.autograd.grad returns to the job have negative numbers."""
 
-    def __init__(self, watched: Sequence[Watched], sampler: Sampler, places: Mapping[str, Place]):
+    def __init__(
+        self,
+        watched: Sequence[Watched],
+        sampler: Sampler,
+        places: Mapping[str, Place],
+        addend_of: AddendOf | None = None,
+    ):
         self.watched = watched
+        self.buffers = Buffers(watched, addend_of, self._take_placed) if addend_of else None
         self.taken: dict[int, dict[str, Piece]] = {}
         self.placements: dict[str, _meshes.Placed] = {}  # device mesh and placements of DTensor gradients
         self.behind: dict[int, dict[str, Piece]] = {}  # like `taken`, but after the job's own hooks on the parameter
@@ -139,23 +145,37 @@ class Addends:
         checkpointing) belongs to the same microbatch."""
         if self._depth == 0:
             self.guarded("backward", self.on_backward, args[0] if args else kwargs.get("tensors"))
+            self._begin_buffers()
         self._depth += 1
         try:
             self._backward(*args, **kwargs)
         finally:
             self._depth -= 1
             if self._depth == 0:
+                self._end_buffers()
                 self.microbatch += 1
                 self.on_backward(None)
+
+    def _begin_buffers(self) -> None:
+        if self.buffers:
+            with torch.no_grad():
+                self.guarded("addend=", self.buffers.begin)
+
+    def _end_buffers(self) -> None:
+        if self.buffers:
+            with torch.no_grad():
+                self.guarded("addend=", self.buffers.end)
 
     @contextlib.contextmanager
     def numbered(self, microbatch: int) -> Iterator[None]:
         """A context in which every backward belongs to this microbatch."""
         before, self.microbatch = (self.microbatch, self._in_schedule), microbatch
         self._depth, self._in_schedule = self._depth + 1, True
+        self._begin_buffers()
         try:
             yield
         finally:
+            self._end_buffers()
             self._depth -= 1
             self.microbatch, self._in_schedule = before
 
@@ -229,7 +249,7 @@ class Addends:
             self._plans[watched.name] = plan
 
     def _take(self, watched: Watched, grad: torch.Tensor | None) -> None:
-        if grad is not None:  # autograd may call a hook without a gradient
+        if grad is not None or self.buffers:  # autograd may call a hook without a gradient
             self.guarded(watched.name, self._keep, watched, grad)
 
     def _mutants(self, watched: Watched) -> float:
@@ -241,11 +261,17 @@ class Addends:
     def _take_behind(self, watched: Watched, grad: torch.Tensor | None, is_late: bool = False) -> None:
         """Records the gradient after the job's own hooks. `is_late`: after mutants too, whose factor is taken out;
         nothing is recorded if that leaves nothing."""
+        if self._is_buffered(watched):
+            return
         mutants = self._mutants(watched) if is_late else 1.0
         if grad is not None and mutants and is_late == (watched.name in self._late):
             number = self.guarded(watched.name, self._number, watched)
             if number is not None and watched.name in self.taken.get(number, {}):
                 self.guarded(watched.name, self._add, self.behind, number, watched, grad, mutants)
+
+    def _is_buffered(self, watched: Watched) -> bool:
+        """Whether the running backward wrote the parameter's addend into a buffer: its gradient then has no meaning."""
+        return self.buffers is not None and self.buffers.has(watched)
 
     def _attach_late(self, watched: Watched) -> None:
         """Records the gradient after hooks attached since the watch began: they run after all of the watch's."""
@@ -256,7 +282,7 @@ class Addends:
 
     def _accumulated(self, watched: Watched) -> Piece | None:
         """The parameter's accumulated gradient on this rank, in f64, so that differences of it are exact."""
-        if watched.used.grad is None:
+        if watched.used.grad is None or self._is_buffered(watched):
             return None
         piece = self._take_placed(watched, watched.used.grad)
         return dataclasses.replace(piece, values=piece.values.double())
@@ -278,11 +304,18 @@ class Addends:
             after.values += changes[watched.name].values
         changes[watched.name] = after
 
-    def _keep(self, watched: Watched, grad: torch.Tensor) -> None:
+    def _keep(self, watched: Watched, grad: torch.Tensor | None) -> None:
+        written = self._written(watched, grad)
+        if written is None and grad is None:
+            return
         number = self._number(watched)
         if number >= 0:
             self._await_end()
         self.on_addend(watched, number < 0)
+        if written is not None:
+            self._add_piece(self.taken, number, watched.name, written)
+            return
+        assert grad is not None
         if watched.name in self._had:
             left = watched.used.grad
             self._had[watched.name] = left is not None and bool(_meshes.local_of(left).any())
@@ -294,6 +327,13 @@ class Addends:
         if grad.is_sparse:
             self._note_inside(number, watched.name, grad.detach())
 
+    def _written(self, watched: Watched, grad: torch.Tensor | None) -> Piece | None:
+        """What the running backward added to the parameter's buffer; None: it has none."""
+        if self.buffers is None:
+            return None
+        with torch.no_grad():
+            return self.buffers.take(watched, grad)
+
     def _add(
         self, to: dict[int, dict[str, Piece]], number: int, watched: Watched, grad: torch.Tensor, mutants: float = 1.0
     ) -> None:
@@ -301,11 +341,15 @@ class Addends:
         piece = plan.take(grad) if plan is not None and plan.fits(grad) else self._take_placed(watched, grad)
         if mutants != 1:
             piece = dataclasses.replace(piece, values=piece.values / mutants)
+        self._add_piece(to, number, watched.name, piece)
+
+    @staticmethod
+    def _add_piece(to: dict[int, dict[str, Piece]], number: int, name: str, piece: Piece) -> None:
         pieces = to.setdefault(number, {})
-        if watched.name in pieces:
-            pieces[watched.name].values += piece.values
+        if name in pieces:
+            pieces[name].values += piece.values
         else:
-            pieces[watched.name] = piece
+            pieces[name] = piece
 
     def _take_placed(self, watched: Watched, grad: torch.Tensor) -> Piece:
         """Samples a gradient of any memory layout: DTensor, sparse, flat or strided."""

@@ -118,11 +118,24 @@ def _main_grad(parameter: torch.Tensor) -> torch.Tensor | None:
     return gradient
 
 
+class _FusedGradient:
+    """The addend= of Megatron-Core: a fused kernel adds a weight's gradient to `main_grad` and notes that in a flag,
+    until the buffers are cleared. What it returns to autograd is memory that nobody wrote, or zeros."""
+
+    def __call__(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        return _main_grad(parameter) if getattr(parameter, "grad_added_to_main_grad", False) else None
+
+    def adds_gradient(self, parameter: torch.Tensor) -> bool:
+        """Whether Megatron-Core adds autograd's gradient to `main_grad` as well: that of an embedding which is the
+        output layer's weight too."""
+        return bool(getattr(parameter, "zero_out_wgrad", False))
+
+
 def megatron(models: nn.Module | Sequence[nn.Module]) -> Reported:
     """The options of watch, dump and assert_summed for Megatron-Core's model chunks in its DistributedDataParallel.
 
-    The model must not use gradient_accumulation_fusion, which hides every addend from hooks. With the distributed
-    optimizer `main_grad` has the whole sum only after force_all_reduce=True.
+    With gradient_accumulation_fusion, which adds weight gradients to `main_grad` where no hook sees them, addends are
+    read there. With the distributed optimizer `main_grad` has the whole sum only after force_all_reduce=True.
 
     Args:
         models: one chunk, or the list of a rank's chunks.
@@ -131,8 +144,7 @@ def megatron(models: nn.Module | Sequence[nn.Module]) -> Reported:
         The model and its options, as keywords.
 
     Raises:
-        ValueError: the job has pipeline stages, expert parallelism, gradient_accumulation_fusion, or another order of
-            ranks than tp-cp-dp.
+        ValueError: the job has pipeline stages, expert parallelism, or another order of ranks than tp-cp-dp.
 
     Example:
         for chunk in models:
@@ -145,13 +157,18 @@ def megatron(models: nn.Module | Sequence[nn.Module]) -> Reported:
     mpu: Any = sys.modules["megatron.core.parallel_state"]
     chunks: Sequence[Any] = [models] if isinstance(models, nn.Module) else list(models)
     config = chunks[0].config
-    if getattr(config, "gradient_accumulation_fusion", False):
-        raise ValueError("with gradient_accumulation_fusion no hook sees a gradient: watch a step without this option")
     model = chunks[0].module if len(chunks) == 1 else nn.ModuleList([chunk.module for chunk in chunks])
     mesh = _megatron_mesh(mpu, next(model.parameters()).device.type)
     whole = 1 if getattr(config, "calculate_per_token_loss", False) else mesh.size(0) * mesh.size(1)
     types = {name: _megatron_type(parameter) for name, parameter in _plainly_named(model)}
-    return {"model": model, "mesh": mesh, "types": types, "expect": 1 / whole, "gradient": _main_grad}
+    return {
+        "model": model,
+        "mesh": mesh,
+        "types": types,
+        "expect": 1 / whole,
+        "gradient": _main_grad,
+        "addend": _FusedGradient(),
+    }
 
 
 def _plainly_named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

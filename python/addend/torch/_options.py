@@ -10,7 +10,7 @@ from typing import Callable, TypedDict, Union
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from addend.torch import _addends, _names, _sums
+from addend.torch import _buffers, _names, _sums
 from addend.torch._gather import Group
 
 Number = Union[float, torch.Tensor]
@@ -28,7 +28,7 @@ class DumpOptions(TypedDict, total=False):
     sample: int | None
     group: Group
     gradient: _sums.GradientOf | None
-    addend: _addends.AddendOf | None
+    addend: _buffers.AddendOf | None
     reduce: torch.dtype | None
     tied: _names.Tied
     unused: Sequence[str]

@@ -33,6 +33,7 @@ class Seen(NamedTuple):
     infinite: list[str]  # parameters with an inf or a NaN in an addend
     infinite_sums: list[str]  # parameters with an inf or a NaN in the sum
     infinite_norm: bool  # the global norm is inf or NaN
+    written: Mapping[str, bool] = {}  # parameters of addend=: whether a backward changed the buffer before their hook
 
 
 def where(names: Mapping[int, Sequence[str]]) -> str:

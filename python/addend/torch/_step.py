@@ -18,6 +18,7 @@ from addend.torch import (
     _addends,
     _afterwards,
     _alive,
+    _buffers,
     _calls,
     _collect,
     _declared,
@@ -173,7 +174,7 @@ class Step:
             summed, world = (len(_gather.group_ranks(group)) for group in (self._group, None))
             _doubts.own_group(self._watched, summed, world)
         _doubts.local_sums(self._watched, list(self._mesh.coords))
-        self._attached = _addends.Addends(self._watched, self._sampler, self._places)
+        self._attached = _addends.Addends(self._watched, self._sampler, self._places, self._addend)
         self._attached.attach()
         self._afterwards = _afterwards.Afterwards(self._watched, self._take, self._checksum, self._attached.guarded)
         self._attached.on_addend = self._afterwards.before_addend
@@ -244,6 +245,8 @@ class Step:
         self._find_types({})
         self._find_factors()
         _sums.need_none(self._watched)
+        if self._addend is not None:
+            _buffers.need_empty(self._watched, self._addend)
         cut = _expected.cut_by_hand(self._watched, self._kinds)
         return {entry.name: tuple(entry.used.shape) for entry in self._watched if entry.name in cut}
 
@@ -388,6 +391,7 @@ class Step:
             infinite=[entry.name for entry in self._watched if entry.name in infinite],
             infinite_sums=_sample.not_finite({name: piece for name, (piece, _) in sums.items()}),
             infinite_norm=self._global_norm is not None and not math.isfinite(self._global_norm),
+            written=self._addends.buffers.settle() if self._addends.buffers else {},
         )
 
     def _is_zero(self, name: str, sums: _sums.Sums) -> bool:
@@ -423,6 +427,7 @@ class Step:
         having = {rank: seen.used - seen.silent for rank, seen in everyones.items()}
         _readings.doubt_hooks(self._readings, having, self._average_twice(), self._mesh.sizes)
         self._custom = {name: hook for seen in reported for name, hook in seen.custom.items()}
+        _buffers.doubt_late(self._watched, [seen.written for seen in reported])
         _doubts.ties(self._watched, self._ties, [seen.tied for seen in reported])
 
     def _average_twice(self) -> dict[str, float]:

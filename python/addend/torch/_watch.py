@@ -42,7 +42,8 @@ class watch(Step):
         gradient: a function that gives a parameter's summed gradient at the end, if that is not parameter.grad.
         addend: for jobs whose backward writes a buffer itself, such as Megatron's `main_grad`: a function that gives
             the tensor in which this rank's backward accumulates a parameter's gradient, or None for a parameter whose
-            gradient autograd gives.
+            gradient autograd gives. What autograd gives the others is not read. Where the optimizer reads such a
+            buffer, give `gradient` too.
         reduce: the dtype in which the job sums, if it is narrower than the gradients' (a compressing comm hook).
         tied: sets of names that are one tied parameter on different pipeline stages. Default: those with equal values;
             (): none.

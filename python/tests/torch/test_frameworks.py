@@ -176,16 +176,12 @@ class Frameworks(unittest.TestCase):
 
     def test_what_is_refused_of_megatron(self):
         model = nn.Module()
-        model.module, model.config = nn.Linear(IN, 1), types.SimpleNamespace(gradient_accumulation_fusion=False)
+        model.module, model.config = nn.Linear(IN, 1), types.SimpleNamespace()
         for sizes in ({"pipeline_model": 2}, {"expert_model": 2}):
             name = "megatron.core.parallel_state"
             with self.subTest(sizes), patch.dict("sys.modules", {name: fake_mpu(**sizes)}):
                 with raises(self, ValueError, "Megatron-Core", "addend.torch.megatron", "mesh="):
                     addend.torch.megatron(model)
-                model.config.gradient_accumulation_fusion = True
-                with raises(self, ValueError, "gradient_accumulation_fusion"):
-                    addend.torch.megatron(model)
-                model.config.gradient_accumulation_fusion = False
 
 
 if __name__ == "__main__":
