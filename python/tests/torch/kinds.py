@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import addend
+import ranks
 
 TABLE = pathlib.Path(__file__).with_name("kinds.tsv")
 IN, HIDDEN, OUT, WORDS = 24, 64, 48, 56
@@ -123,13 +124,13 @@ class Draw(random.Random):
         self.base = self.randrange(1 << 20)
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.world = dist.get_world_size() if dist.is_initialized() else 1
-        self.device = torch.device("cpu")
+        self.device = ranks.DEVICE
 
     def one_of(self, *choices):
         return self.choice(choices)
 
     def generator(self, data, m=0):
-        return torch.Generator().manual_seed(self.base * 4096 + 64 * data + m)
+        return torch.Generator(self.device).manual_seed(self.base * 4096 + 64 * data + m)
 
     def rows(self, data, m=0):
         """Return how many rows a rank has in a microbatch, where ranks differ."""
@@ -226,7 +227,7 @@ def gradients_of(model):
 
 
 def mesh_of(names, *sizes):
-    return init_device_mesh("cpu", sizes, mesh_dim_names=tuple(names.split()))
+    return init_device_mesh(ranks.DEVICE.type, sizes, mesh_dim_names=tuple(names.split()))
 
 
 def all_reduced(parameters, divisor=1, group=None):

@@ -14,6 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
+import ranks
+
 ANY = ("ddp", "fsdp2", "hand", "hooked", "fsdp1")
 
 
@@ -763,7 +765,7 @@ def scaled(draw, inside):
     reference = copy.deepcopy(model)
     model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=draw.one_of(2.0**10, 2.0**16))
+    scaler = torch.amp.GradScaler(ranks.DEVICE.type, init_scale=draw.one_of(2.0**10, 2.0**16))
     scale = scaler.get_scale()
 
     def step(watch):
@@ -1156,7 +1158,7 @@ def half_precision(draw):
     if draw.random() < 0.5:
 
         def share(model, data, m):
-            with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast(ranks.DEVICE.type, torch.bfloat16):
                 x, y = draw.batch(data, m)
                 return (model(x).float() - y).square().mean()
 

@@ -16,6 +16,8 @@ import torch
 import torch._dynamo  # noqa: F401  once here, not in each rank
 import torch.distributed as dist
 
+import ranks
+
 JOB_HANGS = 90  # seconds
 LEFT_ALONE = 5  # seconds that other ranks have once a rank failed
 
@@ -29,7 +31,7 @@ def _be_rank(rank, world, store, pipe):
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # threads of ranks that are ended print a lot
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    dist.init_process_group(ranks.take_device(), init_method=f"file://{store}", rank=rank, world_size=world)
     while True:
         function, arguments = pipe.recv()
         try:

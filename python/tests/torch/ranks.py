@@ -23,7 +23,21 @@ import torch.distributed as dist
 RANK_HANGS = 300  # seconds; a few jobs, one of them compiled, on a machine that has other work
 # fully_shard on gloo: PyTorch 2.6 cannot, 2.7 and 2.8 do not divide, for gloo takes an average for a sum there; 2.9 and
 # 2.15 are right.
+# Where jobs have their tensors: the processor, or what ADDEND_TEST_DEVICE names (script/accelerator).
+DEVICE = torch.device(os.environ.get("ADDEND_TEST_DEVICE", "cpu"))
 FSDP2 = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9)
+
+
+def take_device():
+    """Make this rank's tensors on DEVICE, and return the backend of its process group. Ranks call it, and nobody before
+    them: a process that is forked after an accelerator was used cannot use it. Ranks may share one accelerator, which
+    NCCL refuses, and gloo does not.
+    """
+    if DEVICE == torch.device("cpu"):
+        return "gloo"
+    torch.set_default_device(DEVICE)
+    torch.backends.cudnn.allow_tf32 = False  # convolutions in f32, as elsewhere
+    return "cpu:gloo" if DEVICE.type == "cpu" else f"cpu:gloo,{DEVICE.type}:gloo"
 
 
 class RankError(Exception):
@@ -36,10 +50,12 @@ def _be_rank(rank, world, backend, store, all_live, pipe, function, arguments):
         # silences its remarks on which way would be fastest
         logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
+        if backend == "gloo":
+            backend = take_device()
         if store:
             dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world)
         answer = (True, function(*arguments))
-        if dist.is_initialized() and backend == "gloo" and all_live:
+        if dist.is_initialized() and backend != "addend" and all_live:
             dist.barrier()
     except BaseException:
         answer = (False, traceback.format_exc())
