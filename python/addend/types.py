@@ -133,7 +133,7 @@ def annotate(model: torch.nn.Module, types: Mapping[str, str], mesh: DeviceMesh)
     Example:
         addend.types.annotate(model, {"*": "dp=R tp=I", "*.up.weight": "dp=R tp=S0"}, device_mesh)
     """
-    from addend.torch._expected import last_that_fits
+    from addend.torch._declared import last_that_fits
     from addend.torch._loaded import is_dtensor
 
     spmd = _spmd()

@@ -115,13 +115,16 @@ def _by_placements(entry: Watched, mesh: Mesh, gradients: Mapping[str, _meshes.P
 
 
 def before_types(entry: Watched, mesh: Mesh) -> Iterator[Declared]:
-    """What a parameter's plan, annotation and wrapper say. The later ones count."""
+    """What a parameter's plan, annotation, wrapper and `grad_dtype` say. Of types, the later ones count."""
     yield from entry.planned(mesh)
     try:
         yield from entry.annotation.declared(mesh) if entry.annotation else ()
     except ValueError as error:
         raise ValueError(f"`{entry.name}` {error}") from None
-    yield from entry.declared(mesh)
+    wrapped = entry.declared(mesh)
+    yield from wrapped
+    if entry.promised is not None and not any(said.dtype for said in wrapped):
+        yield Declared({}, "grad_dtype", dtype=entry.promised)
 
 
 def find(

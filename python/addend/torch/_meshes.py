@@ -156,18 +156,29 @@ def types_of(mesh: Mesh, placed: Placed) -> dict[str, str]:
 
 
 def find(given: DeviceMesh | None, meshes: Iterable[DeviceMesh], lines: Iterable[list[int]], ranks: list[int]) -> Mesh:
-    """The job's mesh: the given one; else a parameter's mesh, or its root mesh, if it has all ranks; else (dp, pp) from
-    the pipelines, whose ranks `lines` has; else one axis dp."""
+    """The job's mesh: the given one; else a parameter's mesh, or its root mesh, that has all ranks, preferably one with
+    axes for all dimensions of the parameters' meshes; else (dp, pp) from the pipelines, whose ranks `lines` has; else
+    one axis dp."""
     if given is not None:
         mesh = _of_device_mesh(given)
         if set(mesh.coords) != set(ranks):
             raise ValueError(f"the mesh {mesh} does not have the {len(ranks)} ranks that are watched: {ranks}")
         return mesh
-    for own in meshes:
-        for candidate in (_root(own), own):
-            if set(candidate.mesh.flatten().tolist()) == set(ranks):
-                return _of_device_mesh(candidate)
+    every = list(dict.fromkeys(meshes))
+    whole = [mesh for own in every for mesh in (_root(own), own) if _ranks_of(mesh) == set(ranks)]
+    if whole:
+        found = [_of_device_mesh(mesh) for mesh in dict.fromkeys(whole)]
+        return next((mesh for mesh in found if _has_all(mesh, every)), found[0])
     return _of_pipelines(lines, ranks) or Mesh(("dp",), (len(ranks),), {rank: (i,) for i, rank in enumerate(ranks)})
+
+
+def _has_all(mesh: Mesh, device_meshes: Iterable[DeviceMesh]) -> bool:
+    """Whether each dimension of these meshes is a set of axes of `mesh`."""
+    for device_mesh in device_meshes:
+        for ranks in (along(device_mesh, dim) for dim in range(device_mesh.ndim)):
+            if not mesh.coords.keys() >= set(ranks) or mesh.size(mesh.between(ranks)) != len(ranks):
+                return False
+    return True
 
 
 def along(device_mesh: DeviceMesh, dim: int) -> list[int]:

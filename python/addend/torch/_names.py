@@ -18,6 +18,7 @@ from addend.torch._pipeline import Stage
 
 Tied = Optional[Sequence[Collection[str]]]
 _Reported = list[tuple[str, int]]  # one rank's parameters: name, and index of the pipeline stage (-1: none)
+_Annotated = tuple[str, tuple[int, ...], str]  # an annotation's key, the shape of the whole, the annotation in words
 Checked = tuple[_sample.Box, str]  # box, checksum
 _Key = tuple[tuple[int, ...], _sample.Box, str, str]  # global shape, box, dtype, checksum
 
@@ -116,9 +117,45 @@ def _equal(watched: Sequence[Watched], holders: dict[str, set[int]], world: int,
     return found
 
 
+def _annotations(watched: Sequence[Watched]) -> dict[str, _Annotated]:
+    """What spmd_types says of each annotated parameter, which all ranks should say."""
+    found: dict[str, _Annotated] = {}
+    for entry in watched:
+        if entry.annotation is not None:
+            try:
+                key = entry.annotation.key()
+            except ValueError as error:
+                raise ValueError(f"`{entry.name}` {error}") from None
+            shape = entry.part[2] if entry.part else ()  # which fully_shard finds from this rank's part alone
+            name = f"{entry.name} of stage {entry.stage.index}" if entry.stage else entry.name
+            found[name] = (repr(key), shape, str(entry.annotation))
+    return found
+
+
+def _need_equal_annotations(everyones: Sequence[dict[str, _Annotated]], ranks: Sequence[int]) -> None:
+    """Raises ValueError if ranks annotated a parameter differently, or if its parts are not equal."""
+    for name in dict.fromkeys(name for annotated in everyones for name in annotated):
+        with_it = {rank: found[name] for rank, found in zip(ranks, everyones) if name in found}
+        first = next(iter(with_it.values()))
+        other = [rank for rank, found in with_it.items() if found[:2] != first[:2]]
+        if not other:
+            continue
+        like = [rank for rank in with_it if rank not in other]
+        second = with_it[other[0]]
+        said = [f"{found[2]} on {_gather.ranks_text(of)}" for found, of in ((first, like), (second, other))]
+        if first[0] != second[0]:
+            raise ValueError(f"`{name}` is annotated {said[0]} and {said[1]} (spmd_types): the same is needed on all")
+        raise ValueError(
+            f"`{name}` is annotated {first[2]} (spmd_types), but its parts differ in size: fully_shard takes the whole "
+            f"for {list(first[1])} on {_gather.ranks_text(like)} and for {list(second[1])} on "
+            f"{_gather.ranks_text(other)}"
+        )
+
+
 def checksum_of_names(watched: Sequence[Watched], stages: Sequence[Stage]) -> int:
-    """A checksum that is equal on ranks with the same parameters and stages. Also sets each entry's stage."""
-    return zlib.crc32(repr(_find_stages(watched, stages)).encode())
+    """A checksum that is equal on ranks with the same parameters, stages and annotations. Also sets each entry's
+    stage."""
+    return zlib.crc32(repr((_find_stages(watched, stages), _annotations(watched))).encode())
 
 
 def settle(
@@ -126,8 +163,9 @@ def settle(
 ) -> tuple[list[list[int]], list[list[str]]]:
     """Sets each entry's final name. Returns the ranks of each pipeline, and the sets of names that are one tied
     parameter; all entries of a set get the set's first name."""
-    mine = _find_stages(watched, stages)
-    reported = _gather.everyones(mine, group)
+    mine = (_find_stages(watched, stages), _annotations(watched))
+    reported, annotations = zip(*_gather.everyones(mine, group))
+    _need_equal_annotations(annotations, _gather.group_ranks(group))
     everyones = list(_gather.together(lambda: _keep_apart(watched, reported), group).values())
     holders: dict[str, set[int]] = {}
     for rank, names in enumerate(everyones):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from addend.torch import _flat, _plain, _spmd, _wrappers
+from addend.torch import _flat, _plain, _plans, _spmd, _wrappers
 from addend.torch._gather import Group
 from addend.torch._loaded import is_dtensor
 from addend.torch._pipeline import Stage
@@ -98,6 +98,7 @@ def find(model: nn.Module) -> list[Watched]:
     the others in the model's order."""
     found, edges = named(model), _plain.edges(model)
     names, hidden, watched = _plain_names(model, found), _wrappers.hidden(model), {}
+    plans = _plans.of(model)
     said: dict[int, list[tuple[Said, float]]] = {}
     every, frozen = [], []
     for of_some, divisor in _wrappers.said(model):
@@ -111,8 +112,11 @@ def find(model: nn.Module) -> list[Watched]:
         if id(param) in hidden:
             continue
         entry = Watched(names[name], param, param, part=_part_of(param), annotation=_spmd.annotation(param))
+        entry.planned = plans.get(id(param), none_declared)
         for of_some, divisor in said.get(id(param), ()):
             _apply(of_some, divisor, entry)
+        if entry.promised is None and getattr(param, "_has_grad_dtype_override", False):
+            entry.promised = param.grad_dtype
         if param.requires_grad:
             watched[id(entry.owned)] = entry
         else:

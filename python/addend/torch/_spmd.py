@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
@@ -31,10 +32,15 @@ class Annotation:
     spec: Sequence[Any]  # its PartitionSpec: for each dimension None, a MeshAxis, or several, the outermost first
     ndim: int
 
-    def text(self) -> str:
-        """A text that is equal on ranks with the same annotation, however their axes are called."""
-        local = sorted((_offsets(axis), str(kind)) for axis, kind in self.local.items())
-        return f"{local} {[[_offsets(axis) for axis in cuts] for cuts in map(_several, self.spec)]}"
+    def __str__(self) -> str:
+        cut = {axis: f"S({dim})" for dim, cuts in enumerate(map(_several, self.spec)) for axis in cuts}
+        kinds = {**self.local, **cut}
+        return "{" + ", ".join(f"{axis}: {getattr(kind, 'value', kind)}" for axis, kind in kinds.items()) + "}"
+
+    def key(self) -> tuple[object, ...]:
+        """What is equal on ranks with the same annotation, whatever names their axes have."""
+        kinds = sorted((_offsets(axis), str(kind)) for axis, kind in self.local.items())
+        return kinds, [[_offsets(axis) for axis in cuts] for cuts in map(_several, self.spec)]
 
     def declared(self, mesh: Mesh) -> list[Declared]:
         """The annotation on the axes of `mesh`; nothing of axes whose other ranks are not watched. ValueError if an
@@ -46,11 +52,12 @@ class Annotation:
             if letter not in _TYPES:
                 raise ValueError(_UNKNOWN)
             names = _axes_of(axis, mesh)
-            types.update(dict.fromkeys(names, _TYPES[letter]))
             if names and letter in ("P", "V") and axis not in cutting:
                 words.append(f"{letter} on {' '.join(names)}")
-                if letter == "V" and not self.ndim:
-                    unjudged = f"varies on {' '.join(names)} (spmd_types), and a scalar has no dimension to be cut"
+            if names and letter == "V" and not self.ndim:
+                unjudged = f"varies on {' '.join(names)} (spmd_types), and a scalar has no dimension to be cut"
+            else:
+                types.update(dict.fromkeys(names, _TYPES[letter]))
         order = {}
         for dim, cuts in enumerate(map(_several, self.spec)):
             names = [name for axis in cuts for name in _axes_of(axis, mesh)]
@@ -58,7 +65,7 @@ class Annotation:
             if names[1:]:
                 order[dim] = tuple(names)
                 words.append(f"S({dim}) over ({', '.join(names)})")
-        if not types:
+        if not types and not unjudged:
             return []
         return [Declared(types, "spmd_types", words=", ".join(words), order=order, unjudged=unjudged)]
 
@@ -67,6 +74,15 @@ def annotation(tensor: torch.Tensor) -> Annotation | None:
     """The annotation that spmd_types' assert_type() left at a tensor; None: there is none."""
     local = getattr(tensor, "_local_type", None)
     return Annotation(local, getattr(tensor, "_partition_spec", None) or (), tensor.ndim) if local else None
+
+
+def leave_unchecked(functions: Iterable[Callable[..., Any]]) -> None:
+    """Tells spmd_types, if the job has imported it, not to check types in these functions and in what they call: a job
+    may be watched while its types are checked."""
+    spmd_types: Any = sys.modules.get("spmd_types")
+    if hasattr(spmd_types, "register_no_typecheck"):
+        for function in functions:
+            spmd_types.register_no_typecheck(function)
 
 
 def _several(entry: Any) -> tuple[Any, ...]:

@@ -34,6 +34,7 @@ from addend.torch import (
     _readings,
     _sample,
     _seen,
+    _spmd,
     _sums,
 )
 from addend.torch._addends import Change
@@ -126,6 +127,7 @@ class Step:
         if _running:
             raise RuntimeError("another `watch` or `dump` is active already in this process: leave it first")
         _running.append(self)
+        _spmd.leave_unchecked((Step.__enter__, Step.__exit__, _addends.Addends.guarded))
         try:
             self._reset()
             self._begin()
@@ -251,7 +253,7 @@ class Step:
         return {entry.name: tuple(entry.used.shape) for entry in self._watched if entry.name in cut}
 
     def _find_types(self, placements: Mapping[str, _meshes.Placed]) -> None:
-        self._declared = _declared.find(self._watched, self._mesh)
+        self._declared = _declared.find(self._watched, self._mesh, placements, self._types, self._reduce)
         self._kinds = _expected.types_of(self._watched, self._mesh, self._types, placements, self._declared)
 
     def _find_factors(self) -> None:
@@ -263,7 +265,8 @@ class Step:
         }
         for name in cut[self._rank]:
             shapes = {rank: of_rank[name] for rank, of_rank in cut.items() if name in of_rank}
-            self._places[name] = _expected.place(self._kinds[name], self._mesh, self._rank, shapes)
+            order = self._declared.order(name)
+            self._places[name] = _expected.place(self._kinds[name], self._mesh, self._rank, shapes, order)
 
     def _finish(self) -> None:
         if self._unjudged is None:
