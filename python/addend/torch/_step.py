@@ -34,6 +34,7 @@ from addend.torch import (
     _readings,
     _sample,
     _seen,
+    _shards,
     _spmd,
     _sums,
 )
@@ -316,6 +317,7 @@ class Step:
         before = self._afterwards.values if self._afterwards else {}
         rest = [entry for entry in self._watched if entry.name not in before]
         self._values = {**before, **_sums.values(rest, self._sampler, self._sums, self._mesh)}
+        self._shards = _shards.look(self._model, self._watched, self._kinds)
         _sample.bring([*self._addends.pieces(), *self._sum_pieces()])
         self._global_norm = self._find_norm()
         return self._seen(self._sums)
@@ -512,6 +514,8 @@ class Step:
         if reduce:
             metadata["addend.reduce"] = reduce
         metadata["addend.values"] = self._values
+        if self._shards:
+            metadata["addend.shards"] = self._shards
         if self._calls is not None and self._calls.document:
             metadata["addend.calls"] = self._calls.document
         before = self._afterwards.before_hooks if self._afterwards else {}
