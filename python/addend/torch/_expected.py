@@ -221,6 +221,39 @@ def place(
     return tuple(whole), Box(tuple(first), tuple(shapes[rank]))
 
 
+Cut = Mapping[int, Mapping[str, tuple[int, ...]]]  # the local shapes of parameters that are cut by hand, by rank
+
+
+def shapes_of(name: str, cut: Cut) -> dict[int, tuple[int, ...]]:
+    """The local shape of a parameter on each rank that has it."""
+    return {rank: of_rank[name] for rank, of_rank in cut.items() if name in of_rank}
+
+
+def are_uneven(cut: Cut) -> bool:
+    """Whether ranks have parts of a parameter whose shapes differ."""
+    names = {name for of_rank in cut.values() for name in of_rank}
+    return any(len(set(shapes_of(name, cut).values())) > 1 for name in names)
+
+
+def _sources(name: str, types: Types, declared: Declarations) -> str:
+    """Who says that a parameter is a shard: "tp=S0 (spmd_types)"."""
+    said = {axis: f"{who.words or f'{axis}={kind}'} ({who.by})" for axis, (kind, who) in declared.types(name).items()}
+    return ", ".join(said.get(axis, f"{axis}={kind} (types=)") for axis, kind in types.items() if kind[0] == "S")
+
+
+def need_wholes(cut: Cut, types: Mapping[str, Types], mesh: _meshes.Mesh, declared: Declarations) -> None:
+    """Raises ValueError if the parts of a parameter, put together as its types say, are not one whole on all ranks."""
+    for name, shapes in ((name, shapes_of(name, cut)) for name in types):
+        first = min(shapes, default=0)
+        other = [rank for rank, shape in shapes.items() if shape != shapes[first]]
+        if other and len({place(types[name], mesh, rank, shapes)[0] for rank in shapes}) > 1:
+            raise ValueError(
+                f"`{name}` is {_sources(name, types[name], declared)}, but has the shape {list(shapes[first])} on rank "
+                f"{first} and {list(shapes[other[0]])} on rank {other[0]}: such parts are cut along another dimension, "
+                "or are no parts of one parameter"
+            )
+
+
 def text(types: Types) -> str:
     return " ".join(f"{axis}={kind}" for axis, kind in types.items())
 

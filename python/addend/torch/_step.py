@@ -264,9 +264,10 @@ class Step:
         self._places: dict[str, _sample.Place] = {
             entry.name: (entry.part[2], _meshes.part_box(*entry.part)) for entry in self._watched if entry.part
         }
+        if _expected.are_uneven(cut):
+            self._together(lambda: _expected.need_wholes(cut, self._kinds, self._mesh, self._declared))
         for name in cut[self._rank]:
-            shapes = {rank: of_rank[name] for rank, of_rank in cut.items() if name in of_rank}
-            order = self._declared.order(name)
+            shapes, order = _expected.shapes_of(name, cut), self._declared.order(name)
             self._places[name] = _expected.place(self._kinds[name], self._mesh, self._rank, shapes, order)
 
     def _finish(self) -> None:
