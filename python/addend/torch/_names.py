@@ -6,8 +6,8 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Collection, Iterable, Sequence
-from typing import Optional
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Optional
 
 import torch
 
@@ -18,9 +18,19 @@ from addend.torch._pipeline import Stage
 
 Tied = Optional[Sequence[Collection[str]]]
 _Reported = list[tuple[str, int]]  # one rank's parameters: name, and index of the pipeline stage (-1: none)
-_Annotated = tuple[str, tuple[int, ...], str]  # an annotation's key, the shape of the whole, the annotation in words
 Checked = tuple[_sample.Box, str]  # box, checksum
 _Key = tuple[tuple[int, ...], _sample.Box, str, str]  # global shape, box, dtype, checksum
+
+
+class _Annotated(NamedTuple):
+    """What one rank says of an annotated parameter."""
+
+    key: str  # equal on ranks with the same annotation
+    whole: tuple[int, ...]  # the shape of the whole parameter, if fully_shard has it
+    words: str
+
+
+_NOT_ANNOTATED = _Annotated("", (), "not annotated")
 
 
 def checksums(tensors: Sequence[torch.Tensor]) -> list[str]:
@@ -117,39 +127,41 @@ def _equal(watched: Sequence[Watched], holders: dict[str, set[int]], world: int,
     return found
 
 
-def _annotations(watched: Sequence[Watched]) -> dict[str, _Annotated]:
-    """What spmd_types says of each annotated parameter, which all ranks should say."""
-    found: dict[str, _Annotated] = {}
+def _annotations(watched: Sequence[Watched]) -> dict[tuple[str, int], _Annotated]:
+    """What spmd_types says of each annotated parameter, which all ranks that have it should say."""
+    found: dict[tuple[str, int], _Annotated] = {}
     for entry in watched:
         if entry.annotation is not None:
             try:
-                key = entry.annotation.key()
+                key = repr(entry.annotation.key())
             except ValueError as error:
                 raise ValueError(f"`{entry.name}` {error}") from None
             shape = entry.part[2] if entry.part else ()  # which fully_shard finds from this rank's part alone
-            name = f"{entry.name} of stage {entry.stage.index}" if entry.stage else entry.name
-            found[name] = (repr(key), shape, str(entry.annotation))
+            stage = entry.stage.index if entry.stage else -1
+            found[entry.name, stage] = _Annotated(key, shape, f"annotated {entry.annotation}")
     return found
 
 
-def _need_equal_annotations(everyones: Sequence[dict[str, _Annotated]], ranks: Sequence[int]) -> None:
+def _need_equal_annotations(
+    reported: Sequence[_Reported], annotations: Sequence[Mapping[tuple[str, int], _Annotated]], ranks: Sequence[int]
+) -> None:
     """Raises ValueError if ranks annotated a parameter differently, or if its parts are not equal."""
-    for name in dict.fromkeys(name for annotated in everyones for name in annotated):
-        with_it = {rank: found[name] for rank, found in zip(ranks, everyones) if name in found}
-        first = next(iter(with_it.values()))
-        other = [rank for rank, found in with_it.items() if found[:2] != first[:2]]
-        if not other:
-            continue
-        like = [rank for rank in with_it if rank not in other]
-        second = with_it[other[0]]
-        said = [f"{found[2]} on {_gather.ranks_text(of)}" for found, of in ((first, like), (second, other))]
-        if first[0] != second[0]:
-            raise ValueError(f"`{name}` is annotated {said[0]} and {said[1]} (spmd_types): the same is needed on all")
-        raise ValueError(
-            f"`{name}` is annotated {first[2]} (spmd_types), but its parts differ in size: fully_shard takes the whole "
-            f"for {list(first[1])} on {_gather.ranks_text(like)} and for {list(second[1])} on "
-            f"{_gather.ranks_text(other)}"
-        )
+    for name in dict.fromkeys(name for of_rank in annotations for name in of_rank):
+        of_ranks = zip(ranks, reported, annotations)
+        having = {rank: found.get(name, _NOT_ANNOTATED) for rank, has, found in of_ranks if name in has}
+        ways: dict[_Annotated, list[int]] = {}
+        for rank, found in having.items():
+            same = next((way for way in ways if way[:2] == found[:2]), found)
+            ways.setdefault(same, []).append(rank)
+        if len({way.key for way in ways}) > 1:
+            said = [f"{way.words} on {_gather.ranks_text(of)}" for way, of in ways.items()]
+            raise ValueError(f"`{name[0]}` is {' and '.join(said)} (spmd_types): all ranks should have the same")
+        if len(ways) > 1:
+            said = [f"{list(way.whole)} on {_gather.ranks_text(of)}" for way, of in ways.items()]
+            raise ValueError(
+                f"`{name[0]}` is {next(iter(ways)).words} (spmd_types), but its parts differ in size, and fully_shard "
+                f"takes its whole for {' and '.join(said)}"
+            )
 
 
 def checksum_of_names(watched: Sequence[Watched], stages: Sequence[Stage]) -> int:
@@ -165,7 +177,7 @@ def settle(
     parameter; all entries of a set get the set's first name."""
     mine = (_find_stages(watched, stages), _annotations(watched))
     reported, annotations = zip(*_gather.everyones(mine, group))
-    _need_equal_annotations(annotations, _gather.group_ranks(group))
+    _need_equal_annotations(reported, annotations, _gather.group_ranks(group))
     everyones = list(_gather.together(lambda: _keep_apart(watched, reported), group).values())
     holders: dict[str, set[int]] = {}
     for rank, names in enumerate(everyones):
