@@ -320,6 +320,13 @@ static ad_status assemble(ad_dump *dump, int has_reference, ad_complaints *compl
   return complaints->count ? AD_OK : ad_dump_params_read(dump, complaints);
 }
 
+int ad_dump_is_next(const ad_dump *dump, int64_t rank, int64_t next, int axis) {
+  if (dump->position[next][axis] != dump->position[rank][axis] + 1) return 0;
+  for (int other = 0; other < dump->mesh.count; other++)
+    if (other != axis && dump->position[next][other] != dump->position[rank][other]) return 0;
+  return 1;
+}
+
 int64_t ad_dump_key(const ad_dump *dump, int64_t rank, uint32_t axes) {
   int64_t key = 0;
   for (int axis = 0; axis < dump->mesh.count; axis++)
@@ -379,6 +386,7 @@ void ad_dump_close(ad_dump *dump) {
   ad_release(dump->position);
   ad_release(dump->addends);
   ad_release(dump->sums);
+  for (size_t i = 0; i < dump->param_count; i++) ad_release(dump->params[i].declared);
   ad_release(dump->params);
   *dump = (ad_dump){0};
 }

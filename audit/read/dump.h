@@ -6,6 +6,8 @@
 #include "read/metadata.h"
 #include "files/file.h"
 
+typedef struct ad_declared ad_declared; /* declared.h */
+
 /* One parameter, as the metadata of the dump's files describe it. */
 typedef struct ad_dump_param {
   const char *name; /* owned by the first file that has it */
@@ -19,7 +21,13 @@ typedef struct ad_dump_param {
   uint32_t assumed; /* bit set of the axes whose type the files only assume, since the job states none */
   /* by which factor the job is expected to multiply the sum of the addends */
   double expect;
-  ad_dtype reduce;      /* dtype in which the job summed the gradient; 0: unknown */
+  ad_dtype reduce;       /* dtype in which the job summed the gradient; 0: unknown */
+  ad_dtype promised;     /* dtype in which the job says that the sum is formed; 0: it does not say */
+  ad_declared *declared; /* what sources declare of the parameter; owned by the dump */
+  size_t declared_count;
+  /* bit sets of the axes whose type R, or I, a source declares that the addends may contradict: no wrapper that sums over
+   * the axis itself, and not the dump's writer */
+  uint32_t declared_r, declared_i;
   const char *unjudged; /* why this parameter cannot be judged; NULL: it can be judged */
 } ad_dump_param;
 
@@ -79,6 +87,9 @@ void ad_dump_close(ad_dump *dump);
  * opened. */
 ad_status ad_dump_piece(const ad_dump *dump, const ad_dump_param *param, const ad_dump_file *file, ad_piece *out,
                         int *there) AD_CHECKED;
+/* Returns 1 if the position of rank `next` is one further along the axis than that of `rank`, and the same on all other
+ * axes. */
+int ad_dump_is_next(const ad_dump *dump, int64_t rank, int64_t next, int axis);
 /* Returns a key that two ranks share if and only if their positions are the same on all axes except `axes`; with `axes`
  * 0 it is the row-major number of the rank's position. */
 int64_t ad_dump_key(const ad_dump *dump, int64_t rank, uint32_t axes);

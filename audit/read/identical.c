@@ -58,6 +58,33 @@ static int says_something(const ad_safetensor *tensor) {
   return bits >= CHANCE_BITS;
 }
 
+static int same_bits(const ad_safetensor *a, const ad_safetensor *b) {
+  return a->dtype == b->dtype && a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes);
+}
+
+/* Compares the addends of neighbours along an axis. Returns 1 if there are any and all are identical. */
+static int identical_along(const ad_parts *parts, const ad_members *members, int axis) {
+  int some = 0;
+  for (size_t i = 0; i < members->count; i++)
+    for (size_t j = 0; j < members->count; j++) {
+      const ad_piece *own = &members->columns[i].piece, *next = &members->columns[j].piece;
+      if (own->microbatch != next->microbatch || !ad_dump_is_next(parts->dump, own->rank, next->rank, axis)) continue;
+      if (!same_bits(own->tensor, next->tensor) || !says_something(own->tensor)) return 0;
+      some = 1;
+    }
+  return some;
+}
+
+uint32_t ad_identical_along(const ad_parts *parts, uint32_t axes) {
+  uint32_t found = 0;
+  for (int axis = 0; axis < parts->dump->mesh.count; axis++) {
+    int all = axes >> axis & 1 && parts->member_count;
+    for (size_t m = 0; m < parts->member_count && all; m++) all = identical_along(parts, &parts->members[m], axis);
+    if (all) found |= 1u << axis;
+  }
+  return found;
+}
+
 /* Addends are first compared by this many bytes; only those that are equal so far are read to their end. */
 enum { FIRST_BYTES = 256 };
 

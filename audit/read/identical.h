@@ -25,6 +25,9 @@ void ad_identical_count(const json_t *who, json_t *all);
 /* Appends a message for each sentence (key) of `all`. `params` is the number of parameters in the dump. `allowed` is
  * 1 if the user expects equal addends (--allow-identical); the messages then have no advice. */
 void ad_identical_report(const json_t *all, size_t params, int allowed, json_t *messages);
+/* Returns those of `axes`, of type R, along which every addend equals, bit for bit, the addend of the next rank in the
+ * same microbatch, and says enough for this not to be chance. */
+uint32_t ad_identical_along(const ad_parts *parts, uint32_t axes);
 /* Returns 1 if every element of every addend is 0, or if there is no addend. */
 int ad_addends_are_zero(const ad_parts *parts);
 

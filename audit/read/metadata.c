@@ -87,17 +87,6 @@ static ad_status read_map(const ad_saying *saying, const char *key, json_t **out
   return AD_OK;
 }
 
-/* Reads addend.reduce: the name of a dtype, or a JSON object whose keys are patterns and whose values are such
- * names. */
-static ad_status read_reduce(const ad_saying *saying) {
-  ad_dump_file *file = saying->file;
-  const char *text = text_of(file, "addend.reduce");
-  if (!text) return AD_OK;
-  if (text[strspn(text, " ")] == '{') return read_map(saying, "addend.reduce", &file->reduce);
-  file->reduce = json_string(text);
-  return AD_OK;
-}
-
 static int is_factor(const json_t *value) {
   return json_is_number(value) && isfinite(json_number_value(value)) && json_number_value(value) != 0;
 }
@@ -125,18 +114,55 @@ static ad_status check_comm_dtype(const char *name) {
                  ad_dtypes_print(ad_dtype_is_float, NULL, "or", floats));
 }
 
-static ad_status check_reduce(const ad_dump_file *file) {
+static ad_status check_dtypes(const json_t *dtypes) {
   const char *pattern;
   json_t *value;
-  if (!file->reduce) return AD_OK;
-  if (json_is_string(file->reduce) && *json_string_value(file->reduce))
-    return check_comm_dtype(json_string_value(file->reduce));
-  json_object_foreach(file->reduce, pattern, value) {
+  if (json_is_string(dtypes) && *json_string_value(dtypes)) return check_comm_dtype(json_string_value(dtypes));
+  json_object_foreach((json_t *)dtypes, pattern, value) {
     if (!json_is_string(value))
       return ad_fail(AD_INVALID, "the dtype for the pattern '%.60s' is not a string; write a dtype such as \"f32\"",
                      pattern);
     AD_TRY(check_comm_dtype(json_string_value(value)));
   }
+  return AD_OK;
+}
+
+/* Reads addend.reduce or addend.promised: the name of a dtype, or a JSON object whose keys are patterns and whose values
+ * are such names. */
+static ad_status read_dtypes(const ad_saying *saying, const char *key, json_t **out) {
+  const ad_dump_file *file = saying->file;
+  const char *text = text_of(file, key);
+  if (!text) return AD_OK;
+  if (text[strspn(text, " ")] == '{')
+    AD_TRY(read_map(saying, key, out));
+  else
+    *out = json_string(text);
+  ad_status status = check_dtypes(*out);
+  return status ? ad_fail_in(status, "%s: %s", file->path, key) : AD_OK;
+}
+
+/* Returns 1 if an entry of addend.calls is a call, or says why there may be calls that nobody noted. */
+static int is_call(json_t *entry) {
+  static const char call[] = "{s:s, s?s, s?o, s?s, s:I, s:I, s?s, s?s, s?o}";
+  const char *text;
+  const json_t *ranks = NULL, *params = NULL;
+  json_int_t bytes, count;
+  if (json_is_string(json_object_get(entry, "unseen"))) return 1;
+  if (json_unpack(entry, call, "operation", &text, "axes", &text, "ranks", &ranks, "dtype", &text, "bytes", &bytes,
+                  "count", &count, "phase", &text, "line", &text, "params", &params))
+    return 0;
+  return bytes >= 0 && count >= 0 && (!ranks || json_is_array(ranks)) && (!params || json_is_array(params));
+}
+
+static ad_status read_calls(const ad_saying *saying) {
+  static const char key[] = "addend.calls";
+  ad_dump_file *file = saying->file;
+  json_t *entry;
+  size_t i;
+  AD_TRY(read_json(saying, key, &file->calls));
+  if (file->calls && !json_is_array(file->calls)) return wrong(file, key, text_of(file, key), "a JSON list of calls");
+  json_array_foreach(file->calls, i, entry) if (!is_call(entry)) return ad_fail(
+      AD_INVALID, "%s: entry %zu of %s is no call; write at least its operation, bytes and count", file->path, i, key);
   return AD_OK;
 }
 
@@ -192,10 +218,12 @@ static ad_status read_maps(const ad_saying *saying) {
   AD_TRY(read_map(saying, "addend.inside", &file->inside));
   AD_TRY(read_map(saying, "addend.unjudged", &file->unjudged));
   AD_TRY(read_map(saying, "addend.values", &file->values));
+  AD_TRY(read_map(saying, "addend.declared", &file->declared));
+  AD_TRY(read_map(saying, "addend.shards", &file->shards));
   AD_TRY(read_expect(saying));
-  AD_TRY(read_reduce(saying));
-  ad_status status = check_reduce(file);
-  return status ? ad_fail_in(status, "%s: addend.reduce", file->path) : AD_OK;
+  AD_TRY(read_dtypes(saying, "addend.reduce", &file->reduce));
+  AD_TRY(read_dtypes(saying, "addend.promised", &file->promised));
+  return read_calls(saying);
 }
 
 static ad_status read_all(ad_dump_file *file, int plain, const ad_dump_file *like) {
@@ -218,8 +246,9 @@ ad_status ad_dump_file_read(ad_safetensors *tensors, int plain, const ad_dump_fi
 }
 
 void ad_dump_file_close(ad_dump_file *file) {
-  json_t *const maps[] = {file->types,  file->assumed, file->shapes,   file->held,   file->sharding, file->partial,
-                          file->expect, file->reduce,  file->unjudged, file->values, file->inside};
+  json_t *const maps[] = {file->types,   file->assumed,  file->shapes, file->held,     file->sharding,
+                          file->partial, file->expect,   file->reduce, file->unjudged, file->values,
+                          file->inside,  file->promised, file->calls,  file->declared, file->shards};
   for (size_t i = 0; i < sizeof maps / sizeof *maps; i++) json_decref(maps[i]);
   ad_safetensors_close(file->tensors);
 }

@@ -23,8 +23,12 @@ typedef struct ad_dump_file {
   json_t *sharding, *partial;    /* DCP_SHARDING_INFO and addend.partial: maps by name */
   json_t *assumed;               /* addend.assumed: map from names to axes; NULL: not given */
   json_t *expect, *reduce;       /* a number or text for all parameters, or a map by pattern; NULL: not given */
+  json_t *promised;              /* addend.promised: a text for all parameters, or a map by pattern; NULL: not given */
   json_t *inside;                /* addend.inside: map from names to lists; NULL: not given */
   json_t *unjudged, *values;     /* addend.unjudged and addend.values: maps from names to texts; NULL: not given */
+  json_t *declared;              /* addend.declared: map from names to lists of rows (declared.h); NULL: not given */
+  json_t *shards;                /* addend.shards: map from names to objects; NULL: not given */
+  json_t *calls;                 /* addend.calls: list of objects; NULL: not given */
   int repeats; /* 1: this file's metadata on parameters is the same as in the previous file of its kind */
 } ad_dump_file;
 

@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "layout/type.h"
+#include "read/declared.h"
 
 /* ---- collecting the names of all parameters ---- */
 
@@ -35,7 +36,8 @@ static int repeats(const ad_dump_file *file, const ad_dump_file *before) {
   return before && ad_safetensors_share(file->tensors, before->tensors) && file->types == before->types &&
          file->shapes == before->shapes && file->held == before->held && file->sharding == before->sharding &&
          file->partial == before->partial && file->expect == before->expect && file->reduce == before->reduce &&
-         file->unjudged == before->unjudged && file->assumed == before->assumed;
+         file->unjudged == before->unjudged && file->assumed == before->assumed && file->promised == before->promised &&
+         file->declared == before->declared;
 }
 
 /* Marks each file whose metadata on parameters is the same as in the previous file of its kind. Marked files need not
@@ -127,15 +129,15 @@ static ad_status read_type(const char *text, size_t length, int ndim, ad_type *o
   return *out = AD_S(dim), AD_OK;
 }
 
-/* Parses a text such as "dp_shard=R tp=S0"; an axis that is not named is R. */
-static ad_status parse_types(const ad_dump *dump, const char *text, int ndim, ad_type types[AD_DUMP_AXES]) {
-  uint32_t seen = 0;
+ad_status ad_dump_types_parse(const ad_dump_mesh *mesh, const char *text, int ndim, ad_type types[AD_DUMP_AXES],
+                              uint32_t *named) {
+  *named = 0;
   memset(types, AD_R, sizeof *types * AD_DUMP_AXES);
   for (;;) {
     int axis;
     const char *value;
     size_t length;
-    AD_TRY(ad_dump_mesh_next(&dump->mesh, &text, &seen, &axis, &value, &length));
+    AD_TRY(ad_dump_mesh_next(mesh, &text, named, &axis, &value, &length));
     if (axis < 0) return AD_OK;
     AD_TRY(read_type(value, length, ndim, &types[axis]));
   }
@@ -164,7 +166,8 @@ typedef struct ad_stated {
   const char *types, *partial, *assumed, *unjudged;
   ad_shape shape;
   double expect;
-  ad_dtype reduce;
+  ad_dtype reduce, promised;
+  const ad_dump_file *declared; /* the first file that gives declarations */
 } ad_stated;
 
 static ad_status merge_shape(const ad_dump_file *file, const char *name, ad_shape *stated) {
@@ -182,7 +185,8 @@ static ad_status merge_shape(const ad_dump_file *file, const char *name, ad_shap
 }
 
 static ad_status merge_numbers(const ad_dump_file *file, const char *name, ad_stated *stated) {
-  const json_t *expect = ad_dump_choose(file->expect, name), *reduce = ad_dump_choose(file->reduce, name);
+  const json_t *expect = ad_dump_choose(file->expect, name), *reduce = ad_dump_choose(file->reduce, name),
+               *promised = ad_dump_choose(file->promised, name);
   double value = json_number_value(expect);
   if (expect && !isnan(stated->expect) && stated->expect != value)
     return ad_fail(
@@ -190,7 +194,8 @@ static ad_status merge_numbers(const ad_dump_file *file, const char *name, ad_st
         "%s: addend.expect of \"%.80s\" is %.17g, but %.17g in another file; write the same number in all files",
         file->path, name, value, stated->expect);
   if (expect) stated->expect = value;
-  return reduce ? ad_dtype_parse(json_string_value(reduce), &stated->reduce) : AD_OK;
+  if (reduce) AD_TRY(ad_dtype_parse(json_string_value(reduce), &stated->reduce));
+  return promised ? ad_dtype_parse(json_string_value(promised), &stated->promised) : AD_OK;
 }
 
 static ad_status merge_file(const ad_dump_file *file, const char *name, ad_stated *stated) {
@@ -199,6 +204,7 @@ static ad_status merge_file(const ad_dump_file *file, const char *name, ad_state
   if (file->kind == AD_DUMP_SUM) AD_TRY(merge_text(file, file->partial, "addend.partial", name, &stated->partial));
   const char *unjudged = json_string_value(json_object_get(file->unjudged, name));
   if (!stated->unjudged) stated->unjudged = unjudged; /* each rank may give its own reason; the first is enough */
+  if (!stated->declared && json_object_get(file->declared, name)) stated->declared = file;
   AD_TRY(merge_shape(file, name, &stated->shape));
   return merge_numbers(file, name, stated);
 }
@@ -231,15 +237,14 @@ static ad_status shape_of_tensors(const ad_dump *dump, const char *name, ad_shap
   return AD_OK;
 }
 
-/* Parses the axes of addend.partial or addend.assumed into a bit set. */
-static ad_status read_axes(const ad_dump *dump, const char *text, uint32_t *out) {
+ad_status ad_dump_axes_parse(const ad_dump_mesh *mesh, const char *text, uint32_t *out) {
   char axis[AD_DUMP_NAME];
   while (*text) {
     size_t length = strcspn(text, ", ");
     int found = -1;
     snprintf(axis, sizeof axis, "%.*s", (int)length, text);
-    for (int a = 0; a < dump->mesh.count; a++)
-      if (!strcmp(dump->mesh.name[a], axis)) found = a;
+    for (int a = 0; a < mesh->count; a++)
+      if (!strcmp(mesh->name[a], axis)) found = a;
     if (found < 0)
       return ad_fail(AD_INVALID, "'%s' is not an axis of the dump's mesh (addend.mesh); name one of the mesh's axes",
                      axis);
@@ -251,13 +256,15 @@ static ad_status read_axes(const ad_dump *dump, const char *text, uint32_t *out)
 }
 
 static ad_status use_types(const ad_dump *dump, const ad_stated *stated, ad_dump_param *param) {
-  ad_status status = parse_types(dump, stated->types ? stated->types : "", param->shape.ndim, param->types);
+  uint32_t named;
+  ad_status status =
+      ad_dump_types_parse(&dump->mesh, stated->types ? stated->types : "", param->shape.ndim, param->types, &named);
   if (status) return ad_fail_in(status, "addend.types of \"%.80s\"", param->name);
   for (int axis = 0; axis < dump->mesh.count; axis++)
     if (param->types[axis] == AD_R) param->summed |= 1u << axis;
-  status = stated->partial ? read_axes(dump, stated->partial, &param->partial) : AD_OK;
+  status = stated->partial ? ad_dump_axes_parse(&dump->mesh, stated->partial, &param->partial) : AD_OK;
   if (status) return ad_fail_in(status, "addend.partial of \"%.80s\"", param->name);
-  status = stated->assumed ? read_axes(dump, stated->assumed, &param->assumed) : AD_OK;
+  status = stated->assumed ? ad_dump_axes_parse(&dump->mesh, stated->assumed, &param->assumed) : AD_OK;
   return status ? ad_fail_in(status, "addend.assumed of \"%.80s\"", param->name) : AD_OK;
 }
 
@@ -283,8 +290,9 @@ static ad_status use(const ad_dump *dump, const ad_stated *stated, ad_dump_param
   param->sample = param->is_sampled ? dump->sample : param->numel;
   param->expect = isnan(stated->expect) ? 1 : stated->expect;
   param->reduce = stated->reduce;
+  param->promised = stated->promised;
   param->unjudged = stated->unjudged;
-  return AD_OK;
+  return stated->declared ? ad_declared_read(dump, stated->declared, param) : AD_OK;
 }
 
 static ad_status read_param(const ad_dump *dump, ad_dump_param *param) {

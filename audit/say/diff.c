@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "base/options.h"
 #include "read/backwards.h"
+#include "say/calls.h"
 #include "say/judge.h"
 #include "read/modules.h"
 #include "read/threads.h"
@@ -20,7 +21,7 @@ typedef struct ad_diff_run {
   size_t reference_count;        /* 0: no reference was given */
   ad_dump dump, other;           /* `other`: the dump or file that --reference names */
   const ad_dump *reference;      /* NULL: there is no reference */
-  json_t *document, *params, *messages, *all_identical;
+  json_t *document, *params, *messages, *all_identical, *declarations;
   /* maps whose keys are axes, as text, and whose values are lists of parameters' names */
   json_t *untried, *unlike, *unequal, *retyped;
   json_t *unfitted;     /* names of parameters whose counts were not fitted */
@@ -152,6 +153,7 @@ static void add_finding(ad_diff_run *run, size_t index) {
   answer(run, finding->answer);
   json_array_append(run->params, finding->document);
   if (finding->messages) json_array_extend(run->messages, finding->messages);
+  if (finding->declared) json_array_extend(run->declarations, finding->declared);
   if (finding->identical) ad_identical_count(finding->identical, run->all_identical);
   note(&run->dump, name, finding->unequal, run->unequal);
   note(&run->dump, name, finding->untried, run->untried);
@@ -251,6 +253,8 @@ static void finish(ad_diff_run *run) {
   json_object_set(run->document, "params", run->params);
   json_object_set_new(run->document, "norm", ad_norm_document(&run->dump, run->norms, &norm_holds));
   json_object_set(run->document, "messages", run->messages);
+  if (json_array_size(run->declarations)) json_object_set(run->document, "declarations", run->declarations);
+  ad_calls_report(&run->dump, run->document);
   if (!norm_holds) answer(run, AD_ANSWER_WRONG);
   json_object_set_new(run->document, "pass", json_boolean(run->answer == AD_ANSWER_RIGHT));
   json_object_set_new(run->document, "verdict", json_string(ad_answer_name(run->answer)));
@@ -274,6 +278,7 @@ static ad_status diff_dump(ad_diff_run *run) {
   run->document = ad_diff_head(&run->dump, run->reference != NULL);
   run->params = json_array();
   run->messages = json_array();
+  run->declarations = json_array();
   run->all_identical = json_object();
   run->untried = json_object();
   run->unlike = json_object();
@@ -289,6 +294,7 @@ static ad_status diff_dump(ad_diff_run *run) {
   report_untried(run);
   report_unlike(run);
   report_retyped(run);
+  ad_declared_report(run->declarations, run->messages);
   report_unequal(run);
   report_unfitted(run);
   AD_TRY(ad_backwards_report(&run->dump, run->messages));
@@ -302,6 +308,7 @@ static void run_end(ad_diff_run *run) {
   json_decref(run->document);
   json_decref(run->params);
   json_decref(run->messages);
+  json_decref(run->declarations);
   json_decref(run->all_identical);
   json_decref(run->untried);
   json_decref(run->unlike);

@@ -36,18 +36,20 @@ static void report_few(const ad_parts *parts, const ad_verdict *verdict, ad_find
                            ad_plural((long long)ad_part_members(parts, shown->part)->count)));
 }
 
-/* Changes the verdict `right` to `identical_addends`: ranks with identical addends may have dumped sums instead of
- * addends, so a right sum of these shows nothing, unless a reference confirms it. */
-static void doubt(const ad_judge *judge, const ad_identical *identical, const ad_compared *compared,
-                  ad_verdict *verdict) {
+/* Changes the verdict `right` unless a reference confirms it: what is declared sharded may be replicas, and ranks with
+ * identical addends may have dumped sums instead of addends, so that a right sum of these shows nothing. */
+static void doubt(const ad_judge *judge, const ad_parts *parts, const ad_identical *identical,
+                  const ad_compared *compared, const ad_facts *facts, ad_verdict *verdict) {
   char who[AD_VERDICT_TEXT / 2];
-  if (verdict->kind != AD_CAUSE_RIGHT || judge->allow_identical || !json_object_size(identical->who)) return;
-  if (compared->there) return;
+  if (verdict->kind != AD_CAUSE_RIGHT || judge->allow_identical || compared->there) return;
+  ad_declared_doubt(parts, facts, verdict);
+  if (verdict->kind != AD_CAUSE_RIGHT || !json_object_size(identical->who)) return;
   verdict->kind = AD_CAUSE_IDENTICAL;
   memcpy(verdict->ranks, identical->ranks, (size_t)judge->dump->mesh.world);
   ad_identical_print(identical, who, sizeof who);
   snprintf(verdict->text, sizeof verdict->text, "cannot tell: %s, as if they had been summed before they were dumped",
            who);
+  ad_declared_doubt_identical(parts, facts, verdict);
 }
 
 /* Changes the verdict to `not_observed` if all addends are zero: a sum that was left out, or formed twice, would
@@ -78,6 +80,15 @@ static void doubt_zeros(const ad_parts *parts, const ad_compared *compared, ad_v
              sampled);
 }
 
+/* Finds what the parameter's declarations are judged by. `unequal`: the axes along which replicas' values differ. */
+static ad_status find_facts(const ad_parts *parts, const ad_judged *list, const ad_verdict *verdict, uint32_t unequal,
+                            ad_facts *facts) {
+  if (!parts->param->declared_count) return AD_OK;
+  ad_facts_of_sum(parts, list, verdict, facts);
+  facts->values = unequal;
+  return ad_shards_compare(parts, UINT32_MAX, &facts->shards);
+}
+
 /* Finds the verdict on the parameter, changes it if equal addends or the parameter's values make this necessary, and
  * makes the finding's document from it. */
 static ad_status report_parts(const ad_judge *judge, const ad_parts *parts, const ad_judged *list,
@@ -91,16 +102,18 @@ static ad_status report_parts(const ad_judge *judge, const ad_parts *parts, cons
   ad_verdict_find(parts, list, missing, ranks, &verdict);
   int is_right = verdict.kind == AD_CAUSE_RIGHT;
   ad_status status = ad_values_compare(parts, is_right ? verdict.ranks : NULL, &unequal);
+  if (!status) status = find_facts(parts, list, &verdict, unequal, &out->facts);
   if (is_right && unequal) ad_verdict_of_values(parts, unequal, &verdict);
   if (!is_right) out->unequal = unequal;
-  doubt(judge, identical, compared, &verdict);
+  if (verdict.kind == AD_CAUSE_OWN_ONLY && !verdict.shown) out->unlike = verdict.axes & ~parts->param->declared_i;
+  doubt(judge, parts, identical, compared, &out->facts, &verdict);
   doubt_zeros(parts, compared, &verdict);
+  if (verdict.kind == AD_CAUSE_NOT_OBSERVED) out->facts = (ad_facts){0};
   out->answer = ad_diff_answer(&verdict, compared);
   out->document = ad_diff_param(parts, list, &verdict, compared, identical);
   report_few(parts, &verdict, out);
   out->unfitted = verdict.kind == AD_CAUSE_NOT_FITTED;
   out->untried = ad_untried_axes(parts, list);
-  if (verdict.kind == AD_CAUSE_OWN_ONLY && !verdict.shown) out->unlike = verdict.axes;
   ad_verdict_clear(&verdict);
   ad_release(ranks);
   return status;
@@ -164,27 +177,42 @@ static ad_status report_summed(const ad_judge *judge, const ad_dump_param *summe
 
 /* Makes the finding for two interpretations that fit the addends equally well. */
 static json_t *report_either(const ad_judge *judge, const ad_dump_param *param, const ad_assumed *assumed) {
-  char names[AD_DUMP_AXES * AD_DUMP_NAME], why[AD_VERDICT_TEXT];
+  char names[AD_DUMP_AXES * AD_DUMP_NAME], why[AD_VERDICT_TEXT], says[AD_VERDICT_TEXT / 2];
   ad_dump_param unjudged = *param;
   long long ranks = ad_dump_axes_size(&judge->dump->mesh, assumed->axes);
   ad_dump_axes_print(&judge->dump->mesh, assumed->axes, names, sizeof names);
-  if (assumed->kind == AD_ASSUMED_EITHER)
+  ad_declared_print(judge->dump, param, assumed->axes, "no type was given there", says, sizeof says);
+  if (assumed->kind == AD_ASSUMED_UNSUMMED)
     snprintf(why, sizeof why,
-             "it is the sum over %s, no type was given there, and the addends are nearly the same: right if each rank "
+             "it %s; all ranks there have the same addends, and nobody sums them: right if all do the same work (I), "
+             "1/%lld of "
+             "it if they got one batch by mistake (R)",
+             says, ranks);
+  else if (assumed->kind == AD_ASSUMED_EITHER)
+    snprintf(why, sizeof why,
+             "it is the sum over %.80s, %.200s, and the addends are nearly the same: right if each rank "
              "has a part of the gradient (R), %lld times too large if all do the same work (I); give its type",
-             names, ranks);
+             names, says, ranks);
   else
     snprintf(why, sizeof why,
-             "it is the mean over %s of addends that differ, and no type was given there: right if each rank estimates "
+             "it is the mean over %.80s of addends that differ, and %.200s: right if each rank estimates "
              "the same gradient, 1/%lld of it if each has a part (R); give type R, with the factor 1/%lld too if the "
              "mean is meant",
-             names, ranks, ranks);
+             names, says, ranks, ranks);
   unjudged.unjudged = why;
   return ad_diff_unjudged(judge->dump, &unjudged);
 }
 
-/* Replaces the finding of a wrong sum if the sum is right, or may be right, with type R on axes whose type was
- * assumed. */
+/* Sets what is known of a sum that has two interpretations. */
+static void set_facts(const ad_dump_param *param, const ad_assumed *assumed, ad_facts *facts) {
+  *facts = (ad_facts){.observed = 1, .held = 1, .known = UINT32_MAX, .all = param->summed};
+  if (assumed->kind == AD_ASSUMED_EITHER) facts->all |= assumed->axes;
+  if (assumed->kind == AD_ASSUMED_UNSUMMED) facts->all &= ~assumed->axes;
+  if (assumed->kind == AD_ASSUMED_ESTIMATES) facts->held = 0, facts->known &= ~assumed->axes;
+}
+
+/* Replaces the finding of a wrong sum if the sum is right, or may be right, with other types on axes whose types are
+ * assumed or declared. */
 static ad_status read_again(const ad_judge *judge, ad_parts *parts, ad_identical *identical, ad_finding *out) {
   ad_norm_term norm = out->norm; /* does not depend on the interpretation */
   ad_assumed assumed;
@@ -194,7 +222,7 @@ static ad_status read_again(const ad_judge *judge, ad_parts *parts, ad_identical
   out->norm = norm;
   if (assumed.kind == AD_ASSUMED_SUM) {
     ad_dump_param summed = ad_assumed_as_summed(parts->param, assumed.axes);
-    out->retyped = assumed.axes;
+    out->retyped = assumed.axes & ~parts->param->declared_i;
     return report_summed(judge, &summed, identical, out);
   }
   if (assumed.kind == AD_ASSUMED_MEAN) {
@@ -202,6 +230,7 @@ static ad_status read_again(const ad_judge *judge, ad_parts *parts, ad_identical
     return report_held(judge, parts, identical, out);
   }
   out->answer = AD_ANSWER_CANNOT_TELL;
+  set_facts(parts->param, &assumed, &out->facts);
   out->document = report_either(judge, parts->param, &assumed);
   return AD_OK;
 }
@@ -218,7 +247,7 @@ static ad_status judge_found(const ad_judge *judge, ad_parts *parts, ad_finding 
   }
   AD_TRY(ad_identical_create(judge->dump, &identical));
   ad_status status = judge_identical(judge, parts, &identical, out);
-  if (!status && out->answer == AD_ANSWER_WRONG && parts->param->assumed)
+  if (!status && out->answer == AD_ANSWER_WRONG && (parts->param->assumed || parts->param->declared_r))
     status = read_again(judge, parts, &identical, out);
   ad_identical_destroy(&identical);
   return status;
@@ -240,6 +269,8 @@ ad_status ad_judge_param(const ad_judge *judge, size_t index, ad_finding *out) {
   ad_status status = ad_parts_create(judge->dump, param, &parts);
   if (!status) {
     status = judge_found(judge, &parts, out);
+    if (!status) status = ad_facts_compare(judge->dump, param, &out->facts);
+    if (!status) out->declared = ad_declared_rows(judge->dump, param, &out->facts);
     out->read = tensor_bytes(&parts);
     ad_parts_destroy(&parts);
   }
@@ -251,5 +282,6 @@ void ad_finding_clear(ad_finding *finding) {
   json_decref(finding->document);
   json_decref(finding->messages);
   json_decref(finding->identical);
+  json_decref(finding->declared);
   *finding = (ad_finding){0};
 }

@@ -1,6 +1,7 @@
 /* Judges one parameter of a dump. Several threads may judge parameters in parallel; they share only `known`. */
 #ifndef DIFF_JUDGE_H
 #define DIFF_JUDGE_H
+#include "say/declared.h"
 #include "say/document.h"
 #include "solve/known.h"
 #include "say/norm.h"
@@ -18,13 +19,15 @@ typedef struct ad_finding {
   ad_answer answer;
   json_t *document;
   json_t *messages;  /* NULL: there are no messages */
+  json_t *declared;  /* entries on what is declared of the parameter; NULL: nothing is */
   json_t *identical; /* the field `who` of ad_identical; NULL: the addends were not compared with each other */
   /* Bit sets of axes, which are for messages that parameters with the same axes share. `retyped`: type I was assumed,
    * but R is right. */
   uint32_t untried, unlike, unequal, retyped;
   int unfitted; /* 1: the sum is wrong, and its counts were not fitted */
   ad_norm_term norm;
-  size_t read; /* bytes of the parameter's tensors */
+  ad_facts facts; /* what the declarations of the parameter are judged by */
+  size_t read;    /* bytes of the parameter's tensors */
 } ad_finding;
 
 ad_status ad_judge_param(const ad_judge *judge, size_t index, ad_finding *out) AD_CHECKED;

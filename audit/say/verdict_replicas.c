@@ -1,5 +1,6 @@
 /* Verdicts on replicas: ranks that should have the same sum have different sums, or none. */
 #include <math.h>
+#include "say/declared.h"
 #include "say/verdict_case.h"
 
 /* Returns 1 if two parts have the same elements but different bits. */
@@ -89,12 +90,20 @@ int ad_case_add_one_rank(ad_case *c, char *who, size_t size) {
  * that they should be equal. */
 static void report_own_only(ad_case *c, uint32_t axes, const char *names) {
   int assumed = !(axes & ~c->parts->param->assumed);
+  char says[AD_VERDICT_TEXT / 2];
   ad_case_report(c, AD_CAUSE_OWN_ONLY, axes, 1);
-  snprintf(c->out->text, sizeof c->out->text,
-           "own addend only along %s: %s, but their gradients differ: sum them%s, or give them the same batch", names,
-           assumed ? "no type was given, so all ranks there should do the same work"
-                   : "by its type all ranks there do the same work",
-           assumed ? "" : " and give its type as R");
+  ad_declared_print(c->dump, c->parts->param, axes, "", says, sizeof says);
+  if (*says)
+    snprintf(c->out->text, sizeof c->out->text,
+             "own addend only along %s: it %s, so all ranks there should do the same work, but their gradients differ: "
+             "sum them (R), or give them the same batch",
+             names, says);
+  else
+    snprintf(c->out->text, sizeof c->out->text,
+             "own addend only along %s: %s, but their gradients differ: sum them%s, or give them the same batch", names,
+             assumed ? "no type was given, so all ranks there should do the same work"
+                     : "by its type all ranks there do the same work",
+             assumed ? "" : " and give its type as R");
   ad_case_add(c, AD_CAUSE_OWN_ONLY, axes, 1, "", "own addend only along %s: a sum was left out", names);
   ad_case_add(c, AD_CAUSE_OTHER_BATCHES, axes, 1, "", "ranks along %s were fed different batches", names);
 }
