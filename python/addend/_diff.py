@@ -81,7 +81,9 @@ class DiffDeclaration:
     words: str = ""  # what the source says, if a type loses it
     counts: bool = False  # the sum was read by it
     holds: bool | None = None  # None: the addends do not tell
-    why: str = ""  # a word for what contradicts it: "differ", "same", "values", "bits", "calls"
+    # A word for what the addends show: "differ", "values", "summed", "same", "copies", "bits" and "calls" contradict it;
+    # "unsummed": nobody does what it says; "near", "partial", "seed": what is open (audit/docs/dumps.md).
+    why: str = ""
     text: str = ""  # a sentence; "": nothing is to be said
 
 
@@ -211,14 +213,18 @@ def _report(document: Mapping[str, Any], table: str) -> DiffReport:
     norm = document.get("norm")
     modules = {module["module"]: _report(module, "") for module in document.get("modules", ())}
     own = tuple(_param(param) for param in document.get("params", ()))
+    declared = tuple(read(DiffDeclaration, row) for row in document.get("declarations", ()))
+    called = tuple(read(DiffCall, row) for row in document.get("calls", ()))
+    unseen = tuple(document.get("calls_unseen", ()))
     return read(
         DiffReport,
         document,
         ok=_ok(document),
         params=own + tuple(param for module in modules.values() for param in module.params),
         norm=read(DiffNorm, norm, **causes(norm)) if norm else None,
-        declarations=tuple(read(DiffDeclaration, row) for row in document.get("declarations", ())),
-        calls=tuple(read(DiffCall, row) for row in document.get("calls", ())),
+        declarations=declared + tuple(row for module in modules.values() for row in module.declarations),
+        calls=called + tuple(call for module in modules.values() for call in module.calls),
+        calls_unseen=unseen + tuple(why for module in modules.values() for why in module.calls_unseen),
         table=table,
         modules=modules,
         document=document,

@@ -60,7 +60,11 @@ def with_params(report: addend.DiffReport, others: addend.DiffReport) -> addend.
         new.get(param["name"], param) if param["kind"] == "unexplained" else param
         for param in report.document["params"]
     ]
-    return of_document({**report.document, "params": params})
+    replaced = {param["name"] for param in report.document["params"] if param["kind"] == "unexplained"} & new.keys()
+    rows = [row for row in report.document.get("declarations", ()) if row["name"] not in replaced]
+    rows += [row for row in others.document.get("declarations", ()) if row["name"] in replaced]
+    declared = {"declarations": rows} if rows else {}
+    return of_document({**report.document, "params": params, **declared})
 
 
 def of_files(
