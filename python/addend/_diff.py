@@ -81,7 +81,7 @@ class DiffDeclaration:
     words: str = ""  # what the source says, if a type loses it
     counts: bool = False  # the sum was read by it
     holds: bool | None = None  # None: the addends do not tell
-    # A word for what the addends show: "differ", "values", "summed", "same", "copies", "bits" and "calls" contradict it;
+    # A word for what the addends show: "differ", "values", "summed", "same", "copies", "bits", "calls" contradict it;
     # "unsummed": nobody does what it says; "near", "partial", "seed": what is open (audit/docs/dumps.md).
     why: str = ""
     text: str = ""  # a sentence; "": nothing is to be said
