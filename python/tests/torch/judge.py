@@ -3,7 +3,7 @@ be right, and wrong ones whose mistake is known.
 
     judge.py [--right N] [--wrong N] [--seed N] [--compiled] prints a table, and each job that is judged falsely
     judge.py --seed N --only right:17 --only wrong:3         runs these jobs alone, and prints their reports
-    judge.py --kinds [WORD...] [--seed N]                    the jobs of kinds.tsv, or those whose line has the words
+    judge.py --kinds [WORD...] [--seed N] [--seeds M]        the jobs of kinds.tsv, or those whose line has the words
     judge.py --kind K --seed N                               one of them, with its report
     judge.py --write                                         writes this PyTorch's result into python/docs/torch.md
 
@@ -19,6 +19,8 @@ import time
 
 import kinds
 import kinds_check  # noqa: F401  its jobs are among those of kinds, as are others below
+import kinds_declared  # noqa: F401
+import kinds_declared_wrong  # noqa: F401
 import kinds_judge
 import kinds_libraries  # noqa: F401  its jobs are among those of kinds, as are the next ones
 import kinds_parallel  # noqa: F401
@@ -271,7 +273,7 @@ def is_open(line):
 
 
 def reason(said):
-    lines = [line.strip() for line in said.splitlines() if re.match(r"\s+(BAD|\?\?|note)|.*Error", line)]
+    lines = [line.strip() for line in said.splitlines() if re.match(r"\s+(BAD|\?\?|note)|.*Error|(not )?said", line)]
     return (lines or said.splitlines() or [""])[0][:300]
 
 
@@ -304,6 +306,9 @@ def main():
     parser.add_argument("--right", type=int, default=200)
     parser.add_argument("--wrong", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--seeds", type=int, default=1, help="as many jobs of each kind, by this seed and the next ones"
+    )
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--compiled", action="store_true", help="some DDP jobs are compiled (aot_eager)")
@@ -314,8 +319,10 @@ def main():
     start = time.monotonic()
     show = lambda text: print(text, flush=True)  # noqa: E731
     if given.kinds is not None or given.kind:
-        one_by_one = [kinds.Drawn(name, given.seed) for name in given.kind]
-        found, lines = judge_kinds(one_by_one or draw_kinds(given.kinds, given.seed), show, bool(given.kind))
+        drawn = []
+        for seed in range(given.seed, given.seed + given.seeds):
+            drawn += [kinds.Drawn(name, seed) for name in given.kind] or draw_kinds(given.kinds, seed)
+        found, lines = judge_kinds(drawn, show, bool(given.kind))
         print("", *lines, *(f"{what}: {answer} {count}" for (what, answer), count in sorted(found.items())), sep="\n")
         return 1 if lines else 0
     tables, lines = judge_all(

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import csv
 import dataclasses
+import importlib.metadata
 import importlib.util
 import pathlib
 import random
@@ -36,10 +37,20 @@ class Kind:
     truth: object = None  # of a wrong job: what is true of its mistake
     needs: tuple = ()  # packages
     under: str = "watch"  # or "check"
+    says: tuple = ()  # of declarations and calls, see `watched`
 
     @property
     def missing(self):
-        return [name for name in self.needs if importlib.util.find_spec(name) is None]
+        return [need for need in self.needs if not installed(need)]
+
+
+def installed(need):
+    """Return whether a package is here; `need`: its name, or `name>=major.minor`."""
+    name, _, least = need.partition(">=")
+    if importlib.util.find_spec(name) is None:
+        return False
+    own = importlib.metadata.version(name).split(".")[:2]
+    return not least or list(map(int, own)) >= list(map(int, least.split(".")))
 
 
 @dataclasses.dataclass
@@ -78,11 +89,19 @@ class Job:
     clear: typing.Callable = None  # in place of zero_grad() between steps
 
 
-def watched(*worlds, truth=None, needs=()):
+def watched(*worlds, truth=None, needs=(), says=()):
+    """Register a kind of job.
+
+    `says` has what a report must say beside its verdict, and with a wrong job that has it, or a right one, nothing else
+    may be contradicted or found: `holds NAME AXIS=TYPE`, `contradicted NAME AXIS=TYPE`, `open NAME AXIS=TYPE` of a
+    declaration (of a dtype: `NAME f32`), `call FINDING NAME` of a collective; names as patterns, `*` for no parameter.
+    `refused WORD...` of a job that is refused before its step.
+    """
+
     def keep(make):
         name = make.__name__
         assert name not in KINDS, name
-        KINDS[name] = Kind(name, make, worlds, truth, needs)
+        KINDS[name] = Kind(name, make, worlds, truth, needs, says=says)
         return make
 
     return keep

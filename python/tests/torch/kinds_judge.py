@@ -1,6 +1,7 @@
 """What is said of the jobs of kinds.tsv: whether a report is right about a job whose truth is known."""
 
 import contextlib
+import fnmatch
 import io
 import re
 
@@ -144,6 +145,52 @@ def answer_check(truth, report):
     return "true cause" if at and begins.place in truth.place.split("|") else "FALSE CAUSE"
 
 
+# -- what a report says of declarations and calls
+
+HOLDS = {"holds": True, "contradicted": False, "open": None}
+
+
+def rows_of(report):
+    """Return each declaration and each call with a finding as a line of a kind's `says`."""
+    words = {holds: word for word, holds in HOLDS.items()}
+    lines = []
+    for row in report.declarations:
+        declared = f"{row.axis}={row.type}" if row.axis else row.dtype
+        lines.append(f"{words[row.holds]} {plain_name(row.name)} {declared}")
+    for call in report.calls:
+        names = call.params or ("-",)
+        lines += [f"call {call.finding} {plain_name(name)}" for name in names if call.finding]
+    return lines
+
+
+def is_said(wanted, line):
+    return fnmatch.fnmatchcase(line, wanted)
+
+
+def answer_declared(kind, report, answer):
+    """Return (the answer, a line that says what is false or missing); the answer is that to the verdict, or another one
+    if declarations or calls are judged falsely, or not as the kind wants it.
+    """
+    refused = [word for line in kind.says if line.startswith("refused ") for word in line.split()[1:]]
+    if refused:
+        named = isinstance(report, str) and all(word in report for word in refused)
+        return ("true cause" if named else "MISSED"), ""
+    if isinstance(report, str) or report is None or (kind.truth is not None and not kind.says):
+        return answer, ""
+    lines = rows_of(report)
+    bad = [line for line in lines if line.startswith(("contradicted ", "call "))]
+    false = [line for line in bad if not any(is_said(wanted, line) for wanted in kind.says)]
+    if false:
+        return "FALSE DECLARATION", f"said, and false: {'; '.join(false)}"
+    unsaid = [wanted for wanted in kind.says if not any(is_said(wanted, line) for line in lines)]
+    if unsaid:
+        return "UNSAID", f"not said: {'; '.join(unsaid)}"
+    named = any(not wanted.startswith("holds ") for wanted in kind.says)
+    if kind.truth is not None and named and answer in ("MISSED", "cannot tell", "wrong, no cause of its own"):
+        return "true cause", ""
+    return answer, ""
+
+
 def suite(under, what):
     """Return the names of the kinds that the suite draws from."""
     wrong = what == "wrong"
@@ -170,4 +217,5 @@ def ask(judge, drawn):
         answer = answer_right(report, error, bound)
     else:
         answer = answer_wrong(kind.truth, report, error, affected)
-    return answer, f"{report}\n(error against one process: {error:.2g})"
+    answer, reason = answer_declared(kind, report, answer)
+    return answer, "\n".join(filter(None, (f"{report}", f"(error against one process: {error:.2g})", reason)))
