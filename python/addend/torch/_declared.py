@@ -135,14 +135,20 @@ def find(
     reduce: torch.dtype | None = None,
 ) -> Declarations:
     """What all sources declare. `gradients`: placements of gradients, by name, as far as they are known; `given`: the
-    caller's types=, `reduce`: the caller's reduce=, each of which is named where another source speaks too."""
+    caller's types=, `reduce`: the caller's reduce=. These two, and a wrapper that declares nothing else, are named
+    where another source speaks, too."""
     found = Declarations()
     for entry in watched:
         for said in (*_by_placements(entry, mesh, gradients or {}), *before_types(entry, mesh)):
             found.add(entry.name, said)
             entry.unjudged = entry.unjudged or said.unjudged
-        if not found.of(entry.name):
+        rows = found.of(entry.name)
+        if not rows:
             continue
+        summed = summed_axes(entry, mesh)
+        if summed and not any(said.sums for said in rows):
+            in_order = [axis for axis in mesh.names if axis in summed]
+            found.add(entry.name, Declared(dict.fromkeys(in_order, "R"), entry.wrapper, sums=True))
         types = parse(given_to(entry, given, ""), mesh)
         if types:
             found.add(entry.name, Declared(types, "types="))

@@ -44,6 +44,7 @@ class Watched:
     declared: Callable[[Mesh], list[Declared]] = none_declared  # what the job declares of it, on the watch's mesh
     promised: torch.dtype | None = None  # dtype in which the job says that the sum is formed
     annotation: _spmd.Annotation | None = None  # of spmd_types
+    wrapper: str = ""  # the name of the wrapper that sums it
     planned: Callable[[Mesh], list[Declared]] = none_declared  # what a plan of the model's library says of it
 
     def placement(self) -> Placed | None:
@@ -88,7 +89,7 @@ def _apply(said: Said, divisor: float, entry: Watched) -> None:
     entry.data, entry.factor, entry.reduce, entry.custom = said.ranks, 1 / divisor, said.reduce, said.custom
     entry.unjudged, entry.among = said.unjudged, said.among
     entry.declared, entry.promised, entry.part = said.declared, said.promised, said.part or entry.part
-    entry.annotation = said.annotation or entry.annotation
+    entry.annotation, entry.wrapper = said.annotation or entry.annotation, said.wrapper
     if said.used is not None and said.owned is not None:
         entry.used, entry.owned, entry.partials, entry.flat = said.used, said.owned, said.partials, said.flat
 

@@ -42,6 +42,7 @@ class Said:
     declared: Callable[[Mesh], list[Declared]] = none_declared  # what the job declares to the wrapper, on this mesh
     part: Part | None = None  # if `used` is this rank's plain part of a sharded tensor
     promised: torch.dtype | None = None  # dtype in which the job says that the sum is formed
+    wrapper: str = ""  # the name of the wrapper's record
     annotation: _spmd.Annotation | None = None  # spmd_types' of the parameter before the wrapper replaced it
 
 

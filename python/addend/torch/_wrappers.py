@@ -32,6 +32,7 @@ def said(model: nn.Module) -> Iterator[tuple[Said, float]]:
         for name, module, unit in _units(wrapper, model):
             divisor = wrapper.divides_by(unit)
             for of_some in wrapper.params(name, module, unit):
+                of_some.wrapper = wrapper.name
                 yield of_some, divisor
 
 
