@@ -85,8 +85,11 @@ class Addends:
         self.on_addend: Callable[[Watched, bool], None] = lambda entry, is_asked: None
         # Called with the tensors from which a backward begins, and with None when it has ended
         self.on_backward: Callable[[Any], None] = lambda roots: None
+        # Called with a parameter's name before the job's hooks on it run, and with None after them
+        self.on_hooks: Callable[[str | None], None] = lambda name: None
         self.inside: dict[int, dict[str, list[float]]] = {}  # [microbatch][name]: addend.inside of audit/docs/dumps.md
         self.microbatch = 0
+        self.ended = 0  # how many backwards ended
         self.errors: list[str] = []
         self._sampler = sampler
         self._places = places  # global shape and box of plain tensors that are shards of a parameter
@@ -153,7 +156,7 @@ class Addends:
             self._depth -= 1
             if self._depth == 0:
                 self._end_buffers()
-                self.microbatch += 1
+                self._end()
                 self.on_backward(None)
 
     def _begin_buffers(self) -> None:
@@ -177,6 +180,7 @@ class Addends:
         finally:
             self._end_buffers()
             self._depth -= 1
+            self.ended += 1
             self.microbatch, self._in_schedule = before
 
     @property
@@ -228,6 +232,7 @@ class Addends:
 
     def _end(self) -> None:
         self.microbatch += 1
+        self.ended += 1
 
     def guarded(self, name: str, do: Callable[..., T], *arguments: Any) -> T | None:
         """Calls `do`; an exception goes to `errors` instead of ending the job."""
@@ -261,6 +266,8 @@ class Addends:
     def _take_behind(self, watched: Watched, grad: torch.Tensor | None, is_late: bool = False) -> None:
         """Records the gradient after the job's own hooks. `is_late`: after mutants too, whose factor is taken out;
         nothing is recorded if that leaves nothing."""
+        if is_late == (watched.name in self._late):
+            self.on_hooks(None)
         if self._is_buffered(watched):
             return
         mutants = self._mutants(watched) if is_late else 1.0
@@ -288,10 +295,12 @@ class Addends:
         return dataclasses.replace(piece, values=piece.values.double())
 
     def _note_accumulated(self, watched: Watched) -> None:
+        self.on_hooks(watched.name)
         self._before[watched.name] = self._accumulated(watched)
 
     def _keep_accumulated(self, watched: Watched) -> None:
         """Records by how much the job's own hooks changed the accumulated gradient, less a mutant's part."""
+        self.on_hooks(None)
         before, after = self._before.pop(watched.name, None), self._accumulated(watched)
         if before is None or after is None or watched.name not in self.taken.get(self.microbatch, {}):
             return
@@ -326,6 +335,8 @@ class Addends:
         self._add(self.taken, number, watched, grad)
         if grad.is_sparse:
             self._note_inside(number, watched.name, grad.detach())
+        if self._known.get(watched.name, 1) > 1 or watched.name in self._late:
+            self.on_hooks(watched.name)
 
     def _written(self, watched: Watched, grad: torch.Tensor | None) -> Piece | None:
         """What the running backward added to the parameter's buffer; None: it has none."""

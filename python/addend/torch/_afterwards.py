@@ -87,6 +87,8 @@ class Afterwards:
         self.values: dict[str, str] = {}
         self.later: list[str] = []
         self.before_hooks: Sums = {}
+        # Called with a parameter's name before the job's hooks on its sum run, and with None after them
+        self.on_hooks: Callable[[str | None], None] = lambda name: None
         self._by_id = {id(entry.owned): entry for entry in watched}
         self._take, self._checksum, self._guarded = take, checksum, guarded
         self._stepped: Sums = {}  # the sum with which the last step was taken, until another addend comes
@@ -150,11 +152,13 @@ class Afterwards:
         self._guarded(entry.name, take, entry)
 
     def _note_before(self, entry: Watched) -> None:
+        self.on_hooks(entry.name)
         taken = self._take(entry)
         if taken is not None:
             self._before[entry.name] = taken
 
     def _note_after(self, entry: Watched) -> None:
+        self.on_hooks(None)
         before, after = self._before.pop(entry.name, None), self._take(entry)
         if before is not None and after is not None:
             after[0].values = after[0].values.double() - before[0].values.double()

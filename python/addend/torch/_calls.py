@@ -1,16 +1,9 @@
-"""The collectives that a job calls in one watched step: operation, group, dtype, bytes, line, and whose sum each is."""
+"""The collectives that a rank called in one watched step, as reports and files have them. `_recorder.py` notes them."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from addend.torch._meshes import Mesh
-    from addend.torch._parameters import Watched
-    from addend.torch._sums import Sums
+from collections.abc import Sequence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,20 +13,23 @@ class Call:
     operation: str  # all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, reduce, gather, scatter, send, recv
     axes: str  # the mesh's axes that the group spans, "dp" or "dp_shard cp"; "" if it is no set of axes
     ranks: tuple[int, ...]  # the group's ranks, if `axes` does not say it; else ()
-    dtype: str  # of what is sent, as in files: "BF16"
+    dtype: str  # of what is sent: "bf16"
     bytes: int  # of one call's input on this rank
     count: int
-    phase: str  # forward, backward, after
-    line: str  # "model.py:71 in forward": the first line outside PyTorch and other libraries of collectives
+    phase: str  # forward, backward, after (the last backward)
+    backwards: tuple[int, ...]  # in phase backward: the numbers of the backwards that made it, the first one is 0
+    line: str  # "model.py:71 in forward": the first line outside PyTorch; "" if it has none, as in a thread of PyTorch
     params: tuple[str, ...]  # the parameters whose gradients it sums; () if not known
 
 
 @dataclasses.dataclass(frozen=True)
 class Calls:
-    """The collectives of one rank's last watched step."""
+    """The collectives of one rank's last watched step, in the order in which each was first made; str() is a table."""
 
     rows: tuple[Call, ...] = ()
-    unseen: tuple[str, ...] = ()  # why there may be more: "a compiled region"
+    unseen: tuple[str, ...] = ()  # why there may be more calls than `rows` has
+    rank: int = 0
+    mesh: str = ""  # "dp=2 tp=2"
 
     def of(self, name: str) -> tuple[Call, ...]:
         """The calls that sum the gradient of the parameter `name`."""
@@ -46,27 +42,39 @@ class Calls:
 
     @property
     def document(self) -> list[dict[str, object]]:
-        """The value of `addend.calls`: the rows, then a row {"unseen": why} for each reason."""
+        """The value of `addend.calls` in files: the rows, then a row {"unseen": why} for each reason."""
         return [*map(dataclasses.asdict, self.rows), *({"unseen": why} for why in self.unseen)]
 
+    def __str__(self) -> str:
+        counts = {phase: sum(row.count for row in self.rows if row.phase == phase) for phase in _PHASES}
+        made = ", ".join(f"{count} {words}" for (_, words), count in zip(_PHASES.items(), counts.values()) if count)
+        head = f"calls of rank {self.rank}, mesh {self.mesh}: {made or 'none'}; {_number(self.bytes)} B"
+        cells = [_HEAD, *map(_cells, self.rows)] if self.rows else []
+        widths = [max(map(len, column)) for column in zip(*cells)]
+        lines = [
+            "  ".join(
+                cell.rjust(width) if at in _RIGHT else cell.ljust(width)
+                for at, (cell, width) in enumerate(zip(line, widths))
+            ).rstrip()
+            for line in cells
+        ]
+        return "\n  ".join([head, *lines, *self.unseen])
 
-class Recorder:
-    """Notes the collectives of one step between attach() and remove()."""
 
-    def __init__(self, mesh: Mesh, rank: int):
-        self._mesh, self._rank = mesh, rank
+_PHASES = {"forward": "in forward", "backward": "in backward", "after": "after the last backward"}
+_HEAD = ("operation", "over", "dtype", "bytes", "times", "where", "sums")
+_RIGHT = (3, 4)  # columns of numbers
 
-    def attach(self) -> None:
-        """Begins to note calls."""
 
-    def remove(self) -> None:
-        """Ends it; everything that was replaced is as before."""
+def _number(value: int) -> str:
+    return f"{value:,}".replace(",", " ")
 
-    @contextlib.contextmanager
-    def window(self, name: str) -> Iterator[None]:
-        """A context whose calls sum the gradient of the parameter `name`."""
-        yield
 
-    def settle(self, watched: Sequence[Watched], sums: Sums) -> Calls:
-        """The step's calls, each with the parameters whose gradients it sums."""
-        return Calls()
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") or "-"
+
+
+def _cells(row: Call) -> tuple[str, ...]:
+    over = row.axes.replace(" ", ", ") or f"ranks {', '.join(map(str, row.ranks))}"
+    where = row.line or _PHASES[row.phase]
+    return row.operation, over, row.dtype, _number(row.bytes), str(row.count), where, _some(row.params)

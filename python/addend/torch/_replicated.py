@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -88,6 +88,51 @@ def _of_state(module: nn.Module, state: Any) -> Replicated | None:
 
 def _params(_: str, module: nn.Module, unit: Replicated) -> Iterator[Said]:
     yield Said(unit.parameters, [unit.ranks], unit.reduce, unit.custom, unit.unjudged, unit.among)
+
+
+def reducers(model: nn.Module) -> list[Any]:
+    """Every DistributedDataParallel in the model, those of replicate() too."""
+    found: list[Any] = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
+    states = (_state_of(module) for module in model.modules())
+    found += [state._ddp for state in states if getattr(state, "_ddp", None) is not None]
+    return list({id(ddp): ddp for ddp in found}.values())
+
+
+def sums_now(ddp: Any) -> bool:
+    """Whether a backward that begins now sums, as the last forward has prepared it."""
+    return bool(getattr(ddp, "require_forward_param_sync", True))
+
+
+class Sent(NamedTuple):
+    """What DDP sums in one call in each backward."""
+
+    bytes: int
+    dtype: torch.dtype
+    params: list[torch.Tensor]  # whose gradients are in it; []: not known, or of no parameter
+
+
+def sent(ddp: Any) -> list[Sent]:
+    """What DDP's Reducer, which calls no function of Python, sums in a backward, as its log has it: the log is written
+    at the beginning of some steps. [] if a communication hook in Python makes the sums."""
+    if getattr(ddp, "_use_python_reducer", False) or getattr(ddp, "_comm_hooks", None):
+        return []
+    log = ddp._get_ddp_logging_data()
+    ignored = set(getattr(ddp, "parameters_to_ignore", ()))
+    params = [param for name, param in ddp.module.named_parameters() if param.requires_grad and name not in ignored]
+    rebuilt = str(log.get("rebuilt_bucket_sizes", ""))
+    sizes = [int(size) for size in (rebuilt or str(log.get("bucket_sizes", ""))).split(",") if size.strip()]
+    indices = str(log.get("rebuilt_per_bucket_param_indices", "")).split(",") if rebuilt else []
+    buckets = [[params[int(at)] for at in some.split()] for some in indices]
+    if len(sizes) != len(buckets):
+        buckets = [params] if len(sizes) == 1 else [[] for _ in sizes]
+    found = []
+    narrow = _comm_hooks.of_ddp(ddp).reduce
+    for size, bucket in zip(sizes, buckets):
+        dtype = (bucket or params)[0].dtype
+        found.append(Sent(size * narrow.itemsize // dtype.itemsize if narrow else size, narrow or dtype, bucket))
+    if ddp.find_unused_parameters and not getattr(ddp, "static_graph", False):
+        found.append(Sent(4 * len(params), torch.int32, []))  # which parameters were used
+    return found
 
 
 def _units_of_state(module: nn.Module) -> list[Replicated]:

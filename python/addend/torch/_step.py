@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -32,6 +33,7 @@ from addend.torch import (
     _parameters,
     _pipeline,
     _readings,
+    _recorder,
     _sample,
     _seen,
     _shards,
@@ -91,7 +93,7 @@ class Step:
         self._attached: _addends.Addends | None = None
         self._pipeline = _pipeline.Observer()
         self._afterwards: _afterwards.Afterwards | None = None
-        self._recorder: _calls.Recorder | None = None
+        self._recorder: _recorder.Recorder | None = None
         self._unjudged: Unjudged | None = None
 
     @property
@@ -181,11 +183,19 @@ class Step:
         self._attached.attach()
         self._afterwards = _afterwards.Afterwards(self._watched, self._take, self._checksum, self._attached.guarded)
         self._attached.on_addend = self._afterwards.before_addend
-        self._attached.on_backward = self._afterwards.around_backward
+        self._attached.on_backward = self._around_backward
         self._afterwards.attach()
         self._pipeline.attach(self._attached)
-        self._recorder = _calls.Recorder(self._mesh, self._rank)
+        self._recorder = _recorder.Recorder(self._model, self._watched, lambda: self._addends.ended)
+        self._attached.on_hooks = self._afterwards.on_hooks = self._recorder.hooks_of
         self._recorder.attach()
+
+    def _around_backward(self, roots: Any) -> None:
+        """Called with the tensors from which a backward begins, and with None when it has ended."""
+        if self._afterwards is not None:
+            self._afterwards.around_backward(roots)
+        if self._recorder is not None and roots is not None:
+            self._recorder.begin_backward()
 
     def _leave(self) -> None:
         if self._recorder is not None:
@@ -293,7 +303,14 @@ class Step:
             self._deliver(self._sums)
 
     def _take(self, entry: _parameters.Watched) -> _sums.Taken | None:
-        return _sums.take_one(entry, self._sampler, self._places, self._gradient, self._mesh)
+        gradient = self._gradient and functools.partial(self._given_gradient, self._gradient, entry.name)
+        return _sums.take_one(entry, self._sampler, self._places, gradient, self._mesh)
+
+    def _given_gradient(self, of: _sums.GradientOf, name: str, parameter: torch.Tensor) -> torch.Tensor | None:
+        found = of(parameter)
+        if found is not None and self._recorder is not None:
+            self._recorder.note_sum(name, found)
+        return found
 
     def _checksum(self, entry: _parameters.Watched, taken: _sums.Taken) -> str | None:
         """A checksum of a parameter's values as they are now, to compare replicas."""
@@ -311,7 +328,7 @@ class Step:
             self._afterwards.complete(self._sums)
         self._are_asked = self._addends.settle(self._sums)
         if self._recorder is not None:
-            self._calls = self._recorder.settle(self._watched, self._sums)
+            self._calls = self._recorder.settle(self._mesh, self._rank)
         _doubts.lost_microbatches(self._watched, self._addends, self._pipeline, self._meant_unused)
         if self._gradient is None:
             _doubts.cleared(self._watched, self._addends, self._sums)
