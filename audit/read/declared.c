@@ -23,7 +23,7 @@ static ad_status read_row(const ad_dump *dump, const json_t *row, ad_declared *o
     return ad_fail(AD_INVALID, "the row of %.80s must have either \"types\" or \"dtype\"; write one of them", out->by);
   out->counts = json_is_true(json_object_get(row, "counts"));
   out->given = json_is_true(json_object_get(row, "given"));
-  out->sums = json_is_true(json_object_get(row, "sums")) || !strcmp(out->by, "fully_shard");
+  out->sums = json_is_true(json_object_get(row, "sums"));
   out->by_types = !strcmp(out->by, "types=");
   out->over = *axes ? 0 : UINT32_MAX;
   /* no box follows from a declared type, so that any dimension is taken */

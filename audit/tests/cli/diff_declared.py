@@ -166,6 +166,19 @@ for part, holds, why in (0, False, "same"), (1 / 20, None, ""), (1 / 15, None, "
     found = param(document)["verdict"], row(document)["holds"], row(document)["why"]
     assert found == ("wrong" if part else "cannot_tell", holds, why), (part, found)
 
+for part, holds, why in (1 / 20, True, ""), (0.5, None, "near"):
+    job = make("I", "same", dtype="BF16", size=200)
+    for rank in 1, 3:
+        at = max(range(200), key=lambda i: abs(job.addends[rank, 0, "w"][i]))  # noqa: B023
+        job.addends[rank, 0, "w"] = rounded("BF16", [v * (1 - part * (i == at)) for i, v in enumerate(job.addends[rank, 0, "w"])])  # noqa: B023
+    document = judged(job, counts=along(job, "own"), metadata={"addend.declared": json.dumps({"w": [said("tp=I")]})})
+    assert (row(document)["holds"], row(document)["why"]) == (holds, why), (part, document)
+# The same sums of other addends: ranks along tp have the same batches, in another order along dp.
+job = make("R", "apart")
+job.addends[2, 0, "w"], job.addends[3, 0, "w"] = job.addends[1, 0, "w"], job.addends[0, 0, "w"]
+document = judged(job, counts=along(job, "own"), metadata={"addend.declared": json.dumps({"w": [said("tp=R")]})})
+assert param(document)["verdict"] == "wrong" and row(document)["holds"] is not False, document
+
 # ---- several sources ----
 
 # types= overrides a declaration, which is judged all the same.
@@ -194,6 +207,20 @@ assert row(document, "dp")["holds"] is True and row(document, "dp")["text"] == "
 assert len(document["messages"]) == 1 and len(messages(document, "`v`", "1 other", "I on tp")) == 1, document
 document = cell("I", "apart", "own", rows=[said("tp=I dp=R", words="P on tp")])
 assert "says P on tp (spmd_types)" in row(document)["text"], document
+job = make("R", "same")
+for rank in 2, 3:
+    job.addends[rank, 0, "w"] = job.addends[0, 0, "w"]
+document = judged(job, metadata={"addend.declared": json.dumps({"w": [said("tp=R dp=R", words="P on tp")]})})
+assert "says P on tp" in row(document)["text"] and "says R on dp" in row(document, "dp")["text"], document
+# One file that declares something is enough.
+for what in ("addend", 3), ("sum", 0):
+    extra = lambda kind, rank, m: {"addend.declared": json.dumps({"w": [said("tp=I")]})} if (kind, rank) == what else {}  # noqa: B023
+    verdict(judged(make("I", "apart"), counts=along(job, "own"), extra=extra), "wrong", False, "differ")
+# A sum that is left out in one of three microbatches: that nobody makes it would be false.
+job = make("R", "apart", microbatches=3)
+some = lambda p, rank: {(r, m): 1.0 for r in range(4) for m in range(3) if p.name != "w" or m < 2 or r % 2 == rank % 2}
+document = verdict(judged(job, counts=some, metadata={"addend.declared": json.dumps({"w": [said("tp=R")]})}), "wrong", True, "", kinds=["partial"])
+assert document["messages"] == [], document
 # A gradient that is still Partial when the step ends is added up, and the row says so.
 job = make("R", "apart")
 partial = lambda what, rank, m: {"addend.partial": json.dumps({"w": "tp"})} if what == "sum" else {}
@@ -247,7 +274,7 @@ assert found["kind"] == "own_only" and found["axis"] == "tp" and found["cause"][
 assert len(document["messages"]) == 1 and messages(document, "`w`", "S0 on tp", "R"), document
 # Few elements may be equal by chance, and samples of two shards are other elements of them.
 shards(sharded("aaaa", "same", size=15), "right", None, "seed")
-shards(sharded("aaaa", "same", sample=20), "right", None, "seed")
+shards(sharded("aaaa", "same", True, sample=40), "right", None, "seed")
 # What the writer declares itself is compared as well.
 document = sharded("aaaa", "same", rows=[said("tp=S0", "types=")])
 assert param(document)["verdict"] == "cannot_tell" and "(types=)" in param(document)["text"], document
