@@ -144,8 +144,7 @@ static judgement judge_sharded(const ad_facts *facts, uint32_t axis) {
       seed = {-1, "seed",
               "; its shards begin with the same values on all ranks there: was each drawn with the same seed?"};
   const ad_shards *shards = &facts->shards;
-  if (!(shards->told & axis)) return OPEN;
-  if (!(shards->equal & axis)) return HOLDS;
+  if (!(shards->equal & axis)) return facts->held ? HOLDS : OPEN;
   if (shards->alike & axis) return replicas;
   return shards->apart & axis && shards->stepped ? copies : seed;
 }
@@ -160,7 +159,7 @@ static judgement judge_axis(const ad_dump *dump, const ad_dump_param *param, con
   ad_type type = row->types[axis];
   uint32_t bit = 1u << axis;
   if (!facts->observed || dump->mesh.size[axis] == 1) return OPEN;
-  if (ad_type_is_sharded(type)) return judge_sharded(facts, bit);
+  if (ad_type_is_sharded(type)) return type == param->types[axis] ? judge_sharded(facts, bit) : OPEN;
   if (!is_open(row)) return judge_fact(facts, type, axis);
   if (ad_type_is_sharded(param->types[axis])) return OPEN;
   return type == AD_R ? judge_summed(param, facts, bit) : judge_same_work(facts, bit);

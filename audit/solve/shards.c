@@ -17,20 +17,19 @@ static const char *values_of(const json_t *shard) { return json_string_value(jso
 
 static int is_one_number(const json_t *shard) { return json_is_true(json_object_get(shard, "constant")); }
 
-/* Finds whether all ranks along an axis tell of their values, and whether neighbours have equal ones. */
+/* Finds whether all ranks along an axis have equal values. */
 static void compare_values(const ad_parts *parts, int axis, ad_shards *out) {
   int64_t world = parts->dump->mesh.world;
-  int told = 0, equal = 1;
+  int some = 0, equal = 1;
   for (int64_t rank = 0; rank < world; rank++)
     for (int64_t next = 0; next < world; next++) {
       const json_t *own = shard_of(parts, rank), *other = shard_of(parts, next);
       if (!ad_dump_is_next(parts->dump, rank, next, axis)) continue;
       if (!values_of(own) || !values_of(other)) return;
-      told = 1;
+      some = 1;
       equal = equal && !is_one_number(own) && !strcmp(values_of(own), values_of(other));
     }
-  if (told) out->told |= 1u << axis;
-  if (told && equal) out->equal |= 1u << axis;
+  if (some && equal) out->equal |= 1u << axis;
 }
 
 /* Returns 1 if every rank that tells of its values says that an optimizer step has changed them. */

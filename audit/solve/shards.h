@@ -7,8 +7,7 @@
 /* What ranks along axes of type S have in common: their values (addend.shards) and addends, element by element as they
  * lie in memory. */
 typedef struct ad_shards {
-  uint32_t told;         /* axes along which all ranks tell of their values */
-  uint32_t equal;        /* those of them along which all ranks have equal values: many, and not all one number */
+  uint32_t equal;        /* axes along which all ranks have equal values: many, and not all one number */
   uint32_t alike, apart; /* those of `equal` along which all addends are the same, or some differ clearly */
   int stepped;           /* 1: an optimizer step has changed the values of every rank, and they are still equal */
 } ad_shards;
