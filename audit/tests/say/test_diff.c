@@ -21,6 +21,7 @@
 enum { RANKS = 3, ROWS = 4, FILES = 2 * RANKS };
 static char folder[] = "/tmp/addend_diff_XXXXXX", paths[FILES][64];
 static const char *files[FILES];
+static const char *declared; /* addend.declared of the next dump; NULL: none */
 
 /* Writes a dump whose sum is 1/3 of the sum of the ranks' addends, times `factor`. Rank r's addend is r + 1, r + 2,
  * ..., squared element by element; if `identical`, all ranks have rank 0's. */
@@ -30,9 +31,19 @@ static void write_dump_of(double factor, int identical) {
   for (int file = 0; file < FILES; file++) {
     int rank = file % RANKS, is_sum = file >= RANKS;
     char number[16];
-    const char *metadata[] = {"addend.version", "1",    "addend.kind", is_sum ? "sum" : "addend",
-                              "addend.mesh",    "dp=3", "addend.rank", number,
-                              "addend.expect",  "0.5",  NULL};
+    const char *metadata[] = {"addend.version",
+                              "1",
+                              "addend.kind",
+                              is_sum ? "sum" : "addend",
+                              "addend.mesh",
+                              "dp=3",
+                              "addend.rank",
+                              number,
+                              "addend.expect",
+                              "0.5",
+                              declared ? "addend.declared" : NULL,
+                              declared,
+                              NULL};
     snprintf(number, sizeof number, "%d", rank);
     for (int i = 0; i < ROWS; i++) {
       int of = identical ? 0 : rank;
@@ -327,8 +338,7 @@ static void every_folder_without_a_dump_is_named(void **state) {
 }
 
 /* Allocation n fails, for every n: an error is reported, and nothing leaks (the sanitizers watch). */
-static void missing_memory_is_reported(void **state) {
-  write_dump(1.0 / 3);
+static void fail_every_allocation(void) {
   for (long n = 1;; n++) {
     int holds = -1;
     char *json = NULL;
@@ -342,6 +352,28 @@ static void missing_memory_is_reported(void **state) {
       return;
     }
   }
+}
+
+static void missing_memory_is_reported(void **state) {
+  write_dump(1.0 / 3);
+  fail_every_allocation();
+}
+
+/* All ranks have the same addends, R is declared, and nobody sums them. */
+static void missing_memory_is_reported_of_declarations(void **state) {
+  declared = "{\"w\": [{\"types\": \"dp=R\", \"by\": \"spmd_types\"}]}";
+  write_dump_of(1.0 / 3, 1);
+  declared = NULL;
+  fail_every_allocation();
+  int holds;
+  char *json;
+  json_t *document;
+  assert_int_equal(ad_diff(files, FILES, NULL, &holds, &json), AD_OK);
+  assert_string_equal(text_at(param_of(json, &document), "verdict"), "cannot_tell");
+  const json_t *row = json_array_get(json_object_get(document, "declarations"), 0);
+  assert_true(json_is_false(json_object_get(row, "holds")));
+  json_decref(document);
+  free(json);
 }
 
 static int make_folder(void **state) { return !mkdtemp(folder); }
@@ -361,6 +393,7 @@ int main(void) {
       cmocka_unit_test(what_cannot_be_is_refused),
       cmocka_unit_test(every_folder_without_a_dump_is_named),
       cmocka_unit_test(missing_memory_is_reported),
+      cmocka_unit_test(missing_memory_is_reported_of_declarations),
       cmocka_unit_test(a_document_has_several_forms),
       cmocka_unit_test(annotations_are_escaped),
       cmocka_unit_test(a_page_is_explained),

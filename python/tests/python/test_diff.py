@@ -124,6 +124,35 @@ class Reports(unittest.TestCase):
         self.assertEqual([cause.axes for cause in wrong.possible_causes], ["a", "b"])
         self.assertIsInstance(wrong.possible_causes[0], addend.Cause)
 
+    def test_declarations_and_calls_are_listed(self):
+        metadata = {
+            "addend.declared": json.dumps(
+                {"w": [{"types": "tp=I", "by": "spmd_types", "where": "model.py:4", "counts": True}]}
+            ),
+            "addend.calls": json.dumps(
+                [{"operation": "all_reduce", "bytes": 36, "count": 2, "params": ["w"]}, {"unseen": "x"}]
+            ),
+        }
+        job = dumps.Job("dp=2 tp=2", [dumps.Param("w", [9], "tp=I")])
+        for rank in 1, 3:
+            job.addends[rank, 0, "w"] = [-value for value in job.addends[rank, 0, "w"]]
+        for name in "a", "b":  # two modules of one folder
+            job.save(self.folder, metadata=metadata)
+            for path in self.folder.glob("rank*"):
+                path.rename(path.with_name(f"{name}.{path.name}"))
+        report = addend.diff(self.folder)
+        (row,) = report.modules["a"].declarations
+        self.assertEqual(
+            (row.name, row.axis, row.type, row.by, row.where), ("w", "tp", "I", "spmd_types", "model.py:4")
+        )
+        self.assertEqual((row.counts, row.holds, row.why, row.dtype), (True, False, "differ", ""))
+        self.assertIn("spmd_types, model.py:4", row.text)
+        self.assertEqual(report.declarations, (row, row))
+        (call,) = report.modules["a"].calls
+        self.assertEqual((call.operation, call.bytes, call.count, call.params), ("all_reduce", 36, 2, ("w",)))
+        self.assertEqual((call.made_by, call.axes, call.finding), ((0, 1, 2, 3), "", ""))
+        self.assertEqual((len(report.calls), set(report.calls_unseen)), (2, {"x"}))
+
     def test_another_operation_is_named(self):
         Dump(self.folder, wrong=lambda addends: numpy.maximum.reduce(list(addends)))
         cause = addend.diff(self.folder)["w"].cause
