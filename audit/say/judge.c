@@ -108,6 +108,7 @@ static ad_status report_parts(const ad_judge *judge, const ad_parts *parts, cons
   if (verdict.kind == AD_CAUSE_OWN_ONLY && !verdict.shown) out->unlike = verdict.axes & ~parts->param->declared_i;
   doubt(judge, parts, identical, compared, &out->facts, &verdict);
   doubt_zeros(parts, compared, &verdict);
+  if (!status) status = ad_promised_judge(parts, &verdict, &out->formed);
   if (verdict.kind == AD_CAUSE_NOT_OBSERVED) out->facts = (ad_facts){0};
   out->answer = ad_diff_answer(&verdict, compared);
   out->document = ad_diff_param(parts, list, &verdict, compared, identical);
@@ -271,6 +272,7 @@ ad_status ad_judge_param(const ad_judge *judge, size_t index, ad_finding *out) {
     status = judge_found(judge, &parts, out);
     if (!status) status = ad_facts_compare(judge->dump, param, &out->facts);
     if (!status) out->declared = ad_declared_rows(judge->dump, param, &out->facts);
+    ad_promised_report(param, &out->formed, out->declared);
     out->read = tensor_bytes(&parts);
     ad_parts_destroy(&parts);
   }

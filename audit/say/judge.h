@@ -2,6 +2,7 @@
 #ifndef DIFF_JUDGE_H
 #define DIFF_JUDGE_H
 #include "say/declared.h"
+#include "say/promised.h"
 #include "say/document.h"
 #include "solve/known.h"
 #include "say/norm.h"
@@ -26,8 +27,9 @@ typedef struct ad_finding {
   uint32_t untried, unlike, unequal, retyped;
   int unfitted; /* 1: the sum is wrong, and its counts were not fitted */
   ad_norm_term norm;
-  ad_facts facts; /* what the declarations of the parameter are judged by */
-  size_t read;    /* bytes of the parameter's tensors */
+  ad_facts facts;         /* what the declarations of the parameter are judged by */
+  ad_formed_found formed; /* what the sum's bits say of its dtype */
+  size_t read;            /* bytes of the parameter's tensors */
 } ad_finding;
 
 ad_status ad_judge_param(const ad_judge *judge, size_t index, ad_finding *out) AD_CHECKED;

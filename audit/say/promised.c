@@ -1,0 +1,89 @@
+/* Judges the dtype in which a job says that a sum is formed by what formed.c finds in its bits. */
+#include "say/promised.h"
+
+#include "base/text.h"
+#include "files/json.h"
+#include "read/declared.h"
+#include "say/cause.h"
+
+/* Returns the declaration of the promised dtype for which a narrower sum is wrong, or NULL if there is none. */
+static const ad_declared *source_that_counts(const ad_dump *dump, const ad_dump_param *param) {
+  uint32_t axes = ad_large_axes(&dump->mesh, param->summed);
+  for (size_t i = 0; i < param->declared_count; i++) {
+    const ad_declared *row = &param->declared[i];
+    if (row->dtype && row->dtype == param->promised && row->given && !(axes & ~row->over)) return row;
+  }
+  return NULL;
+}
+
+static int is_declared(const ad_dump_param *param) {
+  for (size_t i = 0; i < param->declared_count; i++)
+    if (param->declared[i].dtype && param->declared[i].dtype == param->promised) return 1;
+  return 0;
+}
+
+/* Prints to which dtype addends or partial sums were rounded: "bf16", or "fewer bits" if the sum's values do not show
+ * it. */
+static const char *print_rounded(const ad_formed_found *found) {
+  return found->dtype ? ad_dtype_name(found->dtype) : "fewer bits";
+}
+
+/* Changes a verdict to `rounding`: the sum is right but for the dtype that `row` declares. */
+static void blame(const ad_parts *parts, const ad_declared *row, const ad_formed_found *found, ad_verdict *verdict) {
+  const ad_dump_mesh *mesh = &parts->dump->mesh;
+  char axes[AD_DUMP_AXES * AD_DUMP_NAME];
+  ad_dump_axes_print(mesh, ad_large_axes(mesh, parts->param->summed), axes, sizeof axes);
+  verdict->kind = AD_CAUSE_ROUNDING;
+  verdict->axes = 0;
+  snprintf(verdict->text, sizeof verdict->text,
+           "the sum%s%.120s was not formed in %s, which %.120s says: its addends or partial sums were rounded to %s",
+           *axes ? " over " : "", axes, ad_dtype_name(row->dtype), row->by, print_rounded(found));
+  json_array_clear(verdict->causes);
+  json_array_append_new(verdict->causes,
+                        ad_cause_document(ad_cause_name(verdict->kind), "", verdict->factor, verdict->text, ""));
+}
+
+ad_status ad_promised_judge(const ad_parts *parts, ad_verdict *verdict, ad_formed_found *out) {
+  const ad_dump_param *param = parts->param;
+  int is_rounding = verdict->kind == AD_CAUSE_ROUNDING, is_right = verdict->kind == AD_CAUSE_RIGHT;
+  *out = (ad_formed_found){0};
+  if (!parts->dump->microbatches || !is_declared(param)) return AD_OK;
+  if (!is_right && !is_rounding && verdict->kind != AD_CAUSE_IDENTICAL) return AD_OK;
+  AD_TRY(ad_formed_find(parts, param->promised, out));
+  const ad_declared *row = out->formed == AD_FORMED_NARROWER ? source_that_counts(parts->dump, param) : NULL;
+  if (row && (is_right || is_rounding)) blame(parts, row, out, verdict);
+  return AD_OK;
+}
+
+/* Prints what a source says of the dtype, and what the bits say of that. Returns buffer. */
+static const char *print_judgement(const json_t *entry, const ad_formed_found *found, char *buffer, size_t size) {
+  const char *where = ad_text_of(entry, "where"), *dtype = ad_text_of(entry, "dtype");
+  ad_text text = ad_text_on(buffer, size);
+  ad_text_add(&text, "says %s (%.120s%s%.120s)", dtype, ad_text_of(entry, "by"), *where ? ", " : "", where);
+  if (found->formed == AD_FORMED_NARROWER)
+    ad_text_add(&text, "; addends or partial sums were rounded to %s: %lld elements are no sum that %s gives",
+                print_rounded(found), (long long)found->outside, dtype);
+  else
+    ad_text_add(&text, "; the sum's bits do not show it: %s", found->why);
+  return buffer;
+}
+
+void ad_promised_report(const ad_dump_param *param, const ad_formed_found *found, json_t *entries) {
+  char text[AD_VERDICT_TEXT];
+  json_t *entry;
+  size_t i;
+  json_array_foreach(entries, i, entry) {
+    ad_dtype dtype;
+    if (!*ad_text_of(entry, "dtype") || ad_dtype_parse(ad_text_of(entry, "dtype"), &dtype)) continue;
+    if (dtype != param->promised || (!found->formed && !found->why)) continue;
+    json_object_set_new(entry, "tested", json_integer(found->tested));
+    json_object_set_new(entry, "outside", json_integer(found->outside));
+    if (found->formed) json_object_set_new(entry, "holds", json_boolean(found->formed == AD_FORMED_AS_PROMISED));
+    json_object_set_new(entry, "why",
+                        json_string(found->why                            ? "untested"
+                                    : found->formed == AD_FORMED_NARROWER ? "bits"
+                                                                          : ""));
+    if (found->formed != AD_FORMED_AS_PROMISED)
+      json_object_set_new(entry, "text", ad_json_text(print_judgement(entry, found, text, sizeof text)));
+  }
+}
