@@ -1,4 +1,4 @@
-"""addend's types in the notation of spmd_types, and back. R, I, P and S(d) mean the same in both. Needs spmd_types."""
+"""Types of layouts in the notation of spmd_types, and back: R, I, V, P and S(d) mean the same in both."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def from_spmd(types: Any, mesh: AnyMesh) -> Layout:
         mesh: the job's DeviceMesh, or a `Mesh`. Axes are found by their ranks, not by the names that spmd_types shows.
 
     Returns:
-        The layout. An axis of size 1, which spmd_types drops, is R.
+        The layout. V on an axis that the tensor's PartitionSpec names is S there. An axis of size 1, which spmd_types
+        drops, is R.
 
     Raises:
-        InvalidError: an axis of the mesh has no type, or one that no layout has: V does not say along which dimension
-            ranks differ. Also if a key is no axis of the mesh.
+        InvalidError: an axis of the mesh has no type, or two; or a key is no axis of the mesh.
         ImportError: spmd_types is not installed.
 
     Example:
@@ -105,11 +105,8 @@ def from_spmd(types: Any, mesh: AnyMesh) -> Layout:
         for key in entry if isinstance(entry, tuple) else [entry] * (entry is not None):
             _add(words, _axes_of(spmd, key, mesh), f"S{dim}")
     for key, kind in local.items():
-        axes = _axes_of(spmd, key, mesh)
-        if kind is not spmd.V:
-            _add(words, axes, _word(spmd, axes, kind))
-        elif missing := [axis for axis in axes if axis not in words]:
-            raise InvalidError(f"V says that ranks differ on {missing[0]}, not along which dimension; give S(d)")
+        axes = [axis for axis in _axes_of(spmd, key, mesh) if kind is not spmd.V or axis not in words]
+        _add(words, axes, _word(spmd, axes, kind))
     return Layout(_plain(mesh), " ".join(f"{axis}={kind}" for axis, kind in words.items()))
 
 
@@ -223,8 +220,8 @@ def _spmd_type(spmd: Any, axis: str, kind: str) -> Any:
     shard = _SHARD.fullmatch(kind)
     if shard:
         return spmd.Shard(int(shard[1]))
-    if kind not in ("R", "I", "P"):
-        raise InvalidError(f"{axis}={kind} is no type of spmd_types; these are R, I, P, S0, S1 and so on")
+    if kind not in ("R", "I", "V", "P"):
+        raise InvalidError(f"{axis}={kind} is no type of spmd_types; these are R, I, V, P, S0, S1 and so on")
     return getattr(spmd, kind)
 
 

@@ -24,7 +24,7 @@ except ImportError:
     skip_file(__name__, "this python3 has no spmd_types")
 
 NAMES = ("dp_replicate", "dp_shard", "tp")
-KINDS = ("R", "I", "P", "S0", "S1")
+KINDS = ("R", "I", "V", "P", "S0", "S1")
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
 MESH = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=NAMES)
 PLAIN = addend.Mesh("dp_replicate=2 dp_shard=2 tp=2")
@@ -92,10 +92,8 @@ class BothWays(unittest.TestCase):
     def test_what_the_other_notation_does_not_have_is_refused(self):
         for facts, call in {
             ("tp=S0z",): lambda: addend.types.to_spmd("tp=S0z"),
-            ("tp=V",): lambda: addend.types.to_spmd("tp=V"),
             ("cp", "dp_shard=2"): lambda: addend.types.to_spmd("cp=R", MESH),
             ("tp=S2", "2"): lambda: addend.types.partition_spec("tp=S2", 2),
-            ("V", "tp", "S(d)"): lambda: addend.types.from_spmd({"dp": spmd.R, "tp": spmd.V}, PLAIN),
             ("dp_replicate", "dp_shard"): lambda: addend.types.from_spmd({"tp": spmd.I}, PLAIN),
             ("S(-1)", "tp"): lambda: addend.types.from_spmd({"dp": spmd.R, "tp": spmd.S(-1)}, PLAIN),
             ("tp", "I", "R"): lambda: addend.types.from_spmd({MESH.get_group("tp"): spmd.I, "tp": spmd.R}, MESH),
