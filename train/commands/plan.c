@@ -5,13 +5,14 @@
 
 #include "trainer.h"
 
-enum { KEY_RANKS_PER_NODE = 'r', KEY_PICTURE = 'p', KEY_COMPARE = 'c', KEY_TRACE = 't' };
+enum { KEY_RANKS_PER_NODE = 'r', KEY_PICTURE = 'p', KEY_COMPARE = 'c', KEY_TRACE = 't', KEY_SPMD = 's' };
 
 typedef struct plan_input {
   ad_cli_recipe_options recipe;
   ad_plan_options options;
   const char *picture;
   char *compared; /* the argument of --compare: PATH=VALUE,VALUE,... */
+  int spmd;       /* 1: print the types of parameters in place of the plan */
 } plan_input;
 
 static const struct argp_option options[] = {
@@ -26,6 +27,8 @@ static const struct argp_option options[] = {
      "Plan with each of these values of one key: memory and bytes moved, side by side; schedule=KIND,... for a "
      "pipeline's",
      0},
+    {"spmd", KEY_SPMD, NULL, 0,
+     "Print the types of parameters in place of the plan, in the notation of spmd_types for PyTorch programs", 0},
     {0},
 };
 
@@ -45,9 +48,16 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
       if (!strchr(argument, '=') || *argument == '=')
         ad_cli_wrong(state, "--compare takes a key and its values, such as shard.zero=0,1,2,3, not '%s'", argument);
       return input->compared = argument, 0;
+    case KEY_SPMD:
+      return input->spmd = 1, 0;
     case ARGP_KEY_END:
       if (input->compared && input->picture)
         ad_cli_wrong(state, "--picture draws only one plan; leave out --compare or --picture");
+      if (input->spmd && (input->compared || input->picture || input->options.trace))
+        ad_cli_wrong(state, "--spmd prints types alone; leave out %s",
+                     input->compared  ? "--compare"
+                     : input->picture ? "--picture"
+                                      : "--trace");
       return 0;
     default:
       return ARGP_ERR_UNKNOWN;
@@ -98,9 +108,10 @@ static int draw_plan(const ad_recipe *recipe, const plan_input *input, const cha
 }
 
 static int print_plan(const ad_recipe *recipe, const plan_input *input) {
+  static ad_status (*const makers[2][2])(const ad_recipe *, const ad_plan_options *, char **) = {
+      {ad_plan_table, ad_plan_json}, {ad_plan_spmd_table, ad_plan_spmd_json}};
   char *text;
-  ad_status status =
-      input->recipe.json ? ad_plan_json(recipe, &input->options, &text) : ad_plan_table(recipe, &input->options, &text);
+  ad_status status = makers[input->spmd][!!input->recipe.json](recipe, &input->options, &text);
   if (status) return ad_cli_failed(status);
   int printed = ad_cli_print(text);
   free(text);

@@ -23,6 +23,13 @@ typedef struct ad_plan_options {
 AD_API AD_CHECKED ad_status ad_plan_json(const ad_recipe *recipe, const ad_plan_options *options, char **out);
 AD_API AD_CHECKED ad_status ad_plan_table(const ad_recipe *recipe, const ad_plan_options *options, char **out);
 
+/* Prints the types of a recipe's parameters, as the modules use them (not as they are stored), in the notation of
+ * spmd_types, a type checker for PyTorch programs: a document with the list "spmd" (see the manual page), or a table
+ * with a line for each parameter. Of axes that shard one dimension the outermost comes first. AD_TYPE names a parameter
+ * that is sharded zigzag: spmd_types has no such type. options NULL: the defaults. Caller frees *out with free(). */
+AD_API AD_CHECKED ad_status ad_plan_spmd_json(const ad_recipe *recipe, const ad_plan_options *options, char **out);
+AD_API AD_CHECKED ad_status ad_plan_spmd_table(const ad_recipe *recipe, const ad_plan_options *options, char **out);
+
 /* Plans of one recipe with different values of one key. */
 typedef struct ad_plan_comparison {
   size_t size;     /* sizeof(ad_plan_comparison) */

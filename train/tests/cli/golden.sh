@@ -63,6 +63,7 @@ same_plan plan-exchanges recipes/pools-10.yaml
 same_plan plan-pipeline recipes/gpt-pp.yaml
 same_plan plan-moe recipes/moe-16.yaml --ranks-per-node 4
 same_plan plan-bf16 recipes/fsdp-4-bf16.yaml
+same_plan plan-spmd recipes/moe-16.yaml --set model.layers=1 --spmd
 same_plan plan-compare recipes/hsdp-4x8.yaml --compare shard.zero=0,1,2,3
 same_plan plan-compare-bridge recipes/ocr-disjoint.yaml --compare model.ragged=true,false
 same_plan plan-compare-schedules recipes/gpt-pp.yaml --compare schedule=gpipe,1f1b,interleaved,zb
@@ -70,6 +71,7 @@ json plan-zero2 recipes/hsdp-3x2.yaml --set model.layers=1 --ranks-per-node 4
 json plan-stages recipes/gpt-pp.yaml --set model.layers=2
 json plan-experts recipes/moe-tp2ep.yaml --set model.layers=1
 json plan-pools recipes/ocr-disjoint.yaml --set model.layers=1
+json plan-types recipes/gpt-tp-sp.yaml --set model.layers=1 --spmd
 drawn() { # arguments: name, options; the picture must be golden/NAME.svg
   local name=$1; shift
   "$addend" plan "$@" --picture "$name.svg" >out 2>err || { cat err >&2; echo "FAILED: $name" >&2; exit 1; }

@@ -91,6 +91,9 @@ for size in (16, 8):
 assert gathered[8] > 15 * gathered[16], gathered
 N
 refused '--ranks-per-node|0' plan good.yaml --ranks-per-node 0
+refused '--spmd|--picture' plan good.yaml --spmd --picture types.svg
+refused '--spmd|--compare' plan good.yaml --spmd --compare shard.zero=1,2
+refused '--spmd|--trace' plan good.yaml --spmd --trace run
 # A model of 170 billion parameters: a plan holds none of them.
 python3 - "$addend" <<'Y'
 import json, resource, subprocess, sys
