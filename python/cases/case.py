@@ -59,7 +59,7 @@ def by_check(report):
         if report.begins
         else f"the first is `{wrong[0]}`"
         if wrong
-        else "the loss"
+        else "; ".join(report.reasons) or "the loss"
     )
     return f"wrong: {len(wrong)} of {len(report.params)} parameters; {begins}"
 
@@ -72,7 +72,7 @@ def reported(run, words):
         return report if isinstance(report, str) else words(report)
     except Exception as error:
         traceback.print_exc()
-        said = str(error).strip().splitlines()[-1]
+        said = (str(error).strip() or type(error).__name__).splitlines()[-1]
         if said.startswith("ValueError: "):
             return f"refused: {said.removeprefix('ValueError: ')}"
         words = re.sub(r" \(/[^)]*\)", "", " ".join(str(error).split()))  # removes paths of this machine
