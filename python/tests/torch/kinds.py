@@ -94,8 +94,9 @@ def watched(*worlds, truth=None, needs=(), says=()):
 
     `says` has what a report must say beside its verdict, and with a wrong job that has it, or a right one, nothing else
     may be contradicted or found: `holds NAME AXIS=TYPE`, `contradicted NAME AXIS=TYPE`, `open NAME AXIS=TYPE` of a
-    declaration (of a dtype: `NAME f32`), `call FINDING NAME` of a collective; names as patterns, `*` for no parameter.
-    `refused WORD...` of a job that is refused before its step.
+    declaration (of a dtype: `NAME f32`), `declares` in place of the first word if it holds or nothing tells, `call
+    FINDING NAME` of a collective; names as patterns, `*` for no parameter. `refused WORD...` of a job that is refused
+    before its step.
     """
 
     def keep(make):

@@ -256,7 +256,7 @@ class _Built:
             grad, true = p.grad, self.true_type(name.removeprefix("module."))
             if isinstance(grad, DTensor) and first_match(self.cut.declared, name):
                 grad = grad.full_tensor()
-            if "tp" in self.size and true[0] == "S" and not isinstance(grad, DTensor):
+            if grad is not None and "tp" in self.size and true[0] == "S" and not isinstance(grad, DTensor):
                 grad = gathered(grad, self.groups["tp"], int(true[1:]))
             found[name] = grad
         return found
@@ -383,24 +383,24 @@ def decoder_job(draw, axes, sequence, mesh_of_data):
     )  # fmt: skip
 
 
-@watched(2, says=("holds blocks.0.q.weight tp=S0", "holds blocks.0.o.weight tp=S1"))
+@watched(2, says=("declares blocks.0.q.weight tp=S0", "declares blocks.0.o.weight tp=S1"))
 def declared_tensor_parallel(draw):
     return decoder_job(draw, {"tp": 2}, False, None)
 
 
-@watched(2, 4, says=("holds blocks.0.norm1.weight tp=*",))
+@watched(2, 4, says=("declares blocks.0.norm1.weight tp=R",))
 def declared_sequence_parallel(draw):
     """Gradients of norms are DTensors that are Partial."""
     return decoder_job(draw, {"dp": draw.world // 2, "tp": 2}, True, "dp" if draw.world == 4 else None)
 
 
-@watched(8, says=("holds blocks.0.q.weight tp=S0", "holds blocks.0.q.weight dp_replicate=R"))
+@watched(8, says=("declares blocks.0.q.weight tp=S0", "holds blocks.0.q.weight dp_replicate=R"))
 def declared_sequence_parallel_hsdp(draw):
     axes = {"dp_replicate": 2, "dp_shard": 2, "tp": 2}
     return decoder_job(draw, axes, draw.random() < 0.7, ("dp_replicate", "dp_shard"))
 
 
-@watched(2, 3, 4, says=("holds embed.weight f32",))
+@watched(2, 3, 4, says=("declares embed.weight f32",))
 def declared_reduce_dtype(draw):
     """Parameters in bf16, sums in f32: the usual policy."""
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -420,7 +420,7 @@ def rows_share(draw):
     )
 
 
-@watched(2, 3, 4, needs=("torch>=2.15",), says=("holds up.weight f32",))
+@watched(2, 3, 4, needs=("torch>=2.15",), says=("declares up.weight f32",))
 def declared_grad_dtype(draw):
     """Gradients in f32 of parameters in bf16, by Tensor.grad_dtype; summed by hand or by fully_shard."""
     return wide_gradients(draw, draw.one_of("fsdp2", "hand"))
@@ -493,7 +493,7 @@ def routed(draw, summed=True, **fields):
     )  # fmt: skip
 
 
-@watched(4, says=("holds gate.weight ep=R", "holds experts ep=S0"))
+@watched(4, says=("holds gate.weight ep=R", "declares experts ep=S0"))
 def declared_router(draw):
     return routed(draw)
 
@@ -518,7 +518,7 @@ def declared_replicated_norms(draw):
     return Cut({"dp": 2, "tp": 2}, way="wrapper", **drawn(draw)).build(draw)
 
 
-@watched(4, needs=SHARDED_BY_SPMD, says=("holds 0.norm.weight tp=R", "holds 0.up.weight f32"))
+@watched(4, needs=SHARDED_BY_SPMD, says=("holds 0.norm.weight tp=R", "declares 0.up.weight f32"))
 def declared_replicated_norms_in_bf16(draw):
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     more = {"dtype": draw.one_of(torch.bfloat16, torch.float32), "policy": policy, "fields": {"bound": 0.3}}
@@ -1031,7 +1031,7 @@ def declared_in_ddp(draw):
     return Cut(axes, hold="ddp", **drawn(draw)).build(draw)
 
 
-@watched(2, needs=("transformers",), says=("holds *.q_norm.weight tp=R", "holds *.o_proj.weight tp=S1"))
+@watched(2, needs=("transformers",), says=("holds *.q_norm.weight tp=R", "declares *.o_proj.weight tp=S1"))
 def declared_by_transformers_plan(draw):
     """tp_plan="auto", whose plan has norms of heads as replicated_with_grad_allreduce."""
     return planned(draw, "qwen3")
@@ -1056,7 +1056,7 @@ def tp_model(draw, name, folder, plan):
     return reference, model
 
 
-@watched(2, needs=("transformers",), says=("holds *.gate.weight *=*",))
+@watched(2, needs=("transformers",), says=("declares *.experts.down_proj tp=S0", "holds *.q_norm.weight tp=R"))
 def declared_by_transformers_experts_plan(draw):
     """Experts of a mixture on two ranks, its router on both."""
     import transformers

@@ -164,7 +164,9 @@ def rows_of(report):
 
 
 def is_said(wanted, line):
-    return fnmatch.fnmatchcase(line, wanted)
+    word, _, rest = wanted.partition(" ")
+    words = ("holds", "open") if word == "declares" else (word,)
+    return any(fnmatch.fnmatchcase(line, f"{word} {rest}") for word in words)
 
 
 def answer_declared(kind, report, answer):
@@ -185,7 +187,7 @@ def answer_declared(kind, report, answer):
     unsaid = [wanted for wanted in kind.says if not any(is_said(wanted, line) for line in lines)]
     if unsaid:
         return "UNSAID", f"not said: {'; '.join(unsaid)}"
-    named = any(not wanted.startswith("holds ") for wanted in kind.says)
+    named = any(not wanted.startswith(("holds ", "declares ")) for wanted in kind.says)
     if kind.truth is not None and named and answer in ("MISSED", "cannot tell", "wrong, no cause of its own"):
         return "true cause", ""
     return answer, ""
