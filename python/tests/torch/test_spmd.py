@@ -145,6 +145,7 @@ class Annotations(unittest.TestCase):
         for source in SOURCES:
             mesh, strides = mesh_of(dp=2, tp=2)
             cut = lambda *spec, **local: self.types(source, mesh, strides, local, spec)  # noqa: E731, B023
+            self.assertEqual(self.declared(source, mesh, strides, {"dp": "R"}, [["tp"], []])[0].words, "")
             self.assertEqual(cut(["tp"], [], dp="R"), "dp=R tp=S0")
             self.assertEqual(cut([], ["tp"], dp="I"), "dp=I tp=S1")
             self.assertEqual(cut(["dp"], ["tp"]), "dp=S0 tp=S1")
@@ -409,6 +410,20 @@ def experts():
     return told(model, step, expect={"*": 0.25, "experts.w": 0.5})
 
 
+def two_cuts():
+    """Rows that two axes cut, the inner one of the mesh first, beside fully_shard, which takes the mesh's order."""
+    mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp", "ep", "tp"))
+    ep, tp = mesh.get_group("ep"), mesh.get_group("tp")
+    torch.manual_seed(1)
+    model = nn.Linear(D, 2, bias=False)
+    model.weight = nn.Parameter(torch.randn(4, 2, D)[2 * mesh.get_local_rank("tp") + mesh.get_local_rank("ep")].clone())
+    spmd.assert_type(model.weight, {}, partition_spec=spmd.PartitionSpec((tp, ep), None))
+    with spmd.set_current_mesh(mesh):
+        fully_shard(model, mesh=mesh, dp_mesh_dims=DataParallelMeshDims(shard="dp"))
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    return told(model, lambda: model(torch.randn(TOKENS, D, generator=generator)).square().sum().backward())
+
+
 def refused(what):
     """Return the error with which every rank's watch is refused."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
@@ -504,6 +519,9 @@ class Jobs(unittest.TestCase):
         self.hold(found, norm_weight="dp_replicate=R dp_shard=R tp=R", up_bias="dp_replicate=R dp_shard=R tp=S0")
         (row,) = self.rows(found, "up.bias", "fully_shard")
         self.assertEqual(row["words"], "all-reduce over dp_replicate, reduce-scatter over dp_shard")
+
+    def test_an_order_of_cuts_that_fully_shard_does_not_know(self):
+        self.hold(ranks.run(8, two_cuts)[0], weight="dp=R ep=S0 tp=S0")
 
     def test_axes_that_fully_shard_joins(self):
         found = ranks.run(4, folded)[0]
