@@ -25,12 +25,8 @@ _Key = tuple[tuple[int, ...], _sample.Box, str, str]  # global shape, box, dtype
 class _Annotated(NamedTuple):
     """What one rank says of an annotated parameter."""
 
-    key: str  # equal on ranks with the same annotation
+    kinds: list[tuple[tuple[int, ...], str]]  # by how the ranks of an axis lie from the first of them
     whole: tuple[int, ...]  # the shape of the whole parameter, if fully_shard has it
-    words: str
-
-
-_NOT_ANNOTATED = _Annotated("", (), "not annotated")
 
 
 def checksums(tensors: Sequence[torch.Tensor]) -> list[str]:
@@ -133,34 +129,46 @@ def _annotations(watched: Sequence[Watched]) -> dict[tuple[str, int], _Annotated
     for entry in watched:
         if entry.annotation is not None:
             try:
-                key = repr(entry.annotation.key())
+                kinds = entry.annotation.kinds()
             except ValueError as error:
                 raise ValueError(f"`{entry.name}` {error}") from None
-            shape = entry.part[2] if entry.part else ()  # which fully_shard finds from this rank's part alone
-            stage = entry.stage.index if entry.stage else -1
-            found[entry.name, stage] = _Annotated(key, shape, f"annotated {entry.annotation}")
+            whole = entry.part[2] if entry.part else ()  # which fully_shard finds from this rank's part alone
+            found[entry.name, entry.stage.index if entry.stage else -1] = _Annotated(sorted(kinds.items()), whole)
     return found
 
 
+def _by_rank(values: Mapping[int, str]) -> str:
+    """Words for a value of each rank: "R on ranks 0 and 1, I on rank 2"."""
+    distinct = dict.fromkeys(values.values())
+    of = {value: [rank for rank, own in values.items() if own == value] for value in distinct}
+    return ", ".join(f"{value} on {_gather.ranks_text(ranks)}" for value, ranks in of.items())
+
+
 def _need_equal_annotations(
-    reported: Sequence[_Reported], annotations: Sequence[Mapping[tuple[str, int], _Annotated]], ranks: Sequence[int]
+    reported: Sequence[_Reported],
+    annotations: Sequence[Mapping[tuple[str, int], _Annotated]],
+    ranks: Sequence[int],
+    mesh: _meshes.Mesh | None,
 ) -> None:
-    """Raises ValueError if ranks annotated a parameter differently, or if its parts are not equal."""
+    """Raises ValueError if ranks annotated a parameter differently, or if its parts are not equal. `mesh`: names the
+    axes, if it is known already."""
     for name in dict.fromkeys(name for of_rank in annotations for name in of_rank):
-        of_ranks = zip(ranks, reported, annotations)
-        having = {rank: found.get(name, _NOT_ANNOTATED) for rank, has, found in of_ranks if name in has}
-        ways: dict[_Annotated, list[int]] = {}
-        for rank, found in having.items():
-            same = next((way for way in ways if way[:2] == found[:2]), found)
-            ways.setdefault(same, []).append(rank)
-        if len({way.key for way in ways}) > 1:
-            said = [f"{way.words} on {_gather.ranks_text(of)}" for way, of in ways.items()]
-            raise ValueError(f"`{name[0]}` is {' and '.join(said)} (spmd_types): all ranks should have the same")
-        if len(ways) > 1:
-            said = [f"{list(way.whole)} on {_gather.ranks_text(of)}" for way, of in ways.items()]
+        every = zip(ranks, reported, annotations)
+        having = {rank: found.get(name, _Annotated([], ())) for rank, has, found in every if name in has}
+        kinds = {rank: dict(found.kinds) for rank, found in having.items()}
+        for offsets in sorted({offsets for of_rank in kinds.values() for offsets in of_rank}):
+            said = {rank: of_rank.get(offsets, "not annotated") for rank, of_rank in kinds.items()}
+            if len(set(said.values())) > 1:
+                axes = mesh.pattern(ranks[0], offsets) if mesh is not None else None
+                axis = " ".join(axes or ()) or f"the axis of ranks {', '.join(map(str, offsets))}"
+                raise ValueError(
+                    f"`{name[0]}` on {axis} (spmd_types): {_by_rank(said)}; all ranks should have the same"
+                )
+        if len({found.whole for found in having.values()}) > 1:
+            wholes = _by_rank({rank: str(list(found.whole)) for rank, found in having.items()})
             raise ValueError(
-                f"`{name[0]}` is {next(iter(ways)).words} (spmd_types), but its parts differ in size, and fully_shard "
-                f"takes its whole for {' and '.join(said)}"
+                f"`{name[0]}` is a shard (spmd_types) whose parts differ in size, and fully_shard takes its whole for "
+                f"{wholes}"
             )
 
 
@@ -171,13 +179,13 @@ def checksum_of_names(watched: Sequence[Watched], stages: Sequence[Stage]) -> in
 
 
 def settle(
-    watched: Sequence[Watched], stages: Sequence[Stage], tied: Tied, group: Group
+    watched: Sequence[Watched], stages: Sequence[Stage], tied: Tied, group: Group, mesh: _meshes.Mesh | None = None
 ) -> tuple[list[list[int]], list[list[str]]]:
-    """Sets each entry's final name. Returns the ranks of each pipeline, and the sets of names that are one tied
-    parameter; all entries of a set get the set's first name."""
+    """Sets each entry's final name. `mesh`: the job's mesh, if it is known already. Returns the ranks of each pipeline,
+    and the sets of names that are one tied parameter; all entries of a set get the set's first name."""
     mine = (_find_stages(watched, stages), _annotations(watched))
     reported, annotations = zip(*_gather.everyones(mine, group))
-    _need_equal_annotations(reported, annotations, _gather.group_ranks(group))
+    _need_equal_annotations(reported, annotations, _gather.group_ranks(group), mesh)
     everyones = list(_gather.together(lambda: _keep_apart(watched, reported), group).values())
     holders: dict[str, set[int]] = {}
     for rank, names in enumerate(everyones):

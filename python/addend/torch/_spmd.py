@@ -32,15 +32,14 @@ class Annotation:
     spec: Sequence[Any]  # its PartitionSpec: for each dimension None, a MeshAxis, or several, the outermost first
     ndim: int
 
-    def __str__(self) -> str:
-        cut = {axis: f"S({dim})" for dim, cuts in enumerate(map(_several, self.spec)) for axis in cuts}
-        kinds = {**self.local, **cut}
-        return "{" + ", ".join(f"{axis}: {getattr(kind, 'value', kind)}" for axis, kind in kinds.items()) + "}"
-
-    def key(self) -> tuple[object, ...]:
-        """What is equal on ranks with the same annotation, whatever names their axes have."""
-        kinds = sorted((_offsets(axis), str(kind)) for axis, kind in self.local.items())
-        return kinds, [[_offsets(axis) for axis in cuts] for cuts in map(_several, self.spec)]
+    def kinds(self) -> dict[tuple[int, ...], str]:
+        """What it says of each axis, by how the axis' ranks lie from the first of them: equal on ranks with the same
+        annotation, whatever names their axes have."""
+        found = {_offsets(axis): str(getattr(kind, "value", kind)) for axis, kind in self.local.items()}
+        for dim, cuts in enumerate(map(_several, self.spec)):
+            for at, axis in enumerate(cuts):
+                found[_offsets(axis)] = f"S({dim})" + f" as cut {at + 1} of {len(cuts)}" * (len(cuts) > 1)
+        return found
 
     def declared(self, mesh: Mesh) -> list[Declared]:
         """The annotation on the axes of `mesh`; nothing of axes whose other ranks are not watched. ValueError if an

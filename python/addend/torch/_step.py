@@ -239,11 +239,13 @@ class Step:
         """Settles every parameter's name and the box of it that each rank has."""
         reported = list(openings.values())
         identical = len({opening.names for opening in reported}) == 1
-        if identical and all(opening.cut is not None for opening in reported):
+        prepared = all(opening.cut is not None for opening in reported)
+        if identical and prepared:
             self._find_places({rank: opening.cut or {} for rank, opening in openings.items()})
             return
         if not identical or any(opening.special for opening in reported):
-            self._lines, self._ties = _names.settle(self._watched, stages, self._tied, self._group)
+            mesh = self._mesh if prepared else None
+            self._lines, self._ties = _names.settle(self._watched, stages, self._tied, self._group, mesh)
         self._find_places(self._together(self._prepare))
 
     def _prepare(self) -> dict[str, tuple[int, ...]]:

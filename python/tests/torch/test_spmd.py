@@ -551,8 +551,8 @@ class Jobs(unittest.TestCase):
 
     def test_what_ranks_must_agree_on(self):
         facts = {
-            "differ": ("w", "R} on ranks 0 and 1", "I} on ranks 2 and 3", "spmd_types"),
-            "some": ("w", "rank 0", "ranks 1, 2 and 3", "spmd_types"),
+            "differ": ("w", "on tp", "R on ranks 0 and 1", "I on ranks 2 and 3", "spmd_types"),
+            "some": ("w", "on tp", "not annotated on rank 0", "R on ranks 1, 2 and 3", "spmd_types"),
             "uneven": ("w", "[6, 2]", "[4, 2]", "spmd_types"),
             "unlike": ("w", "tp=S1 (spmd_types)", "[3, 2] on rank 0", "[2, 2] on rank 1"),
             "no mesh": ("w", "spmd_types", "dp=4", "mesh="),
