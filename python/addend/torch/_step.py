@@ -130,7 +130,7 @@ class Step:
         if _running:
             raise RuntimeError("another `watch` or `dump` is active already in this process: leave it first")
         _running.append(self)
-        _spmd.leave_unchecked((Step.__enter__, Step.__exit__, _addends.Addends.guarded))
+        _spmd.leave_unchecked((Step.__enter__, Step.__exit__, _addends.Addends.guarded, _recorder.Recorder.guarded))
         try:
             self._reset()
             self._begin()
