@@ -182,24 +182,25 @@ static json_t *report_either(const ad_judge *judge, const ad_dump_param *param, 
   ad_dump_param unjudged = *param;
   long long ranks = ad_dump_axes_size(&judge->dump->mesh, assumed->axes);
   ad_dump_axes_print(&judge->dump->mesh, assumed->axes, names, sizeof names);
-  ad_declared_print(judge->dump, param, assumed->axes, "no type was given there", says, sizeof says);
+  ad_declared_print(judge->dump, param, assumed->axes, "", says, sizeof says);
+  const char *and = *says ? " and " : "";
   if (assumed->kind == AD_ASSUMED_UNSUMMED)
     snprintf(why, sizeof why,
              "it %s; all ranks there have the same addends, and nobody sums them: right if all do the same work (I), "
-             "1/%lld of "
-             "it if they got one batch by mistake (R)",
+             "1/%lld of it if they got one batch by mistake (R)",
              says, ranks);
   else if (assumed->kind == AD_ASSUMED_EITHER)
-    snprintf(why, sizeof why,
-             "it is the sum over %.80s, %.200s, and the addends are nearly the same: right if each rank "
-             "has a part of the gradient (R), %lld times too large if all do the same work (I); give its type",
-             names, says, ranks);
+    snprintf(
+        why, sizeof why,
+        "it %.200s%sis the sum over %.80s,%s and the addends are nearly the same: right if each rank has a part of "
+        "the gradient (R), %lld times too large if all do the same work (I); give its type",
+        says, and, names, *says ? "" : " no type was given there,", ranks);
   else
     snprintf(why, sizeof why,
-             "it is the mean over %.80s of addends that differ, and %.200s: right if each rank estimates "
-             "the same gradient, 1/%lld of it if each has a part (R); give type R, with the factor 1/%lld too if the "
-             "mean is meant",
-             names, says, ranks, ranks);
+             "it %.200s%sis the mean over %.80s of addends that differ%s: right if each rank estimates the same "
+             "gradient, 1/%lld of it if each has a part (R); give type R, with the factor 1/%lld too if the mean is "
+             "meant",
+             says, and, names, *says ? "" : ", and no type was given there", ranks, ranks);
   unjudged.unjudged = why;
   return ad_diff_unjudged(judge->dump, &unjudged);
 }
