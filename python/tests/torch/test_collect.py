@@ -97,6 +97,18 @@ class Collect(unittest.TestCase):
         report = addend.DiffReport(False, params[:3] + params[4:], None, "", world=2, microbatches=1)
         self.assertEqual(_report.unexplained(report), ["b", "e"])
 
+    def test_what_is_judged_again_brings_its_declarations(self):
+        def report(**kinds):
+            judged = {"pass": False, "verdict": "wrong", "text": ""}
+            params = [{"name": name, "kind": kind, **judged} for name, kind in kinds.items()]
+            rows = [{"name": name, "by": kind} for name, kind in kinds.items()]
+            whole = {"params": params, "declarations": rows, "messages": [], "world": 2}
+            return _report.of_document({"pass": False, "verdict": "wrong", **whole})
+
+        again = _report.with_params(report(a="averaged", b="unexplained"), report(a="other", b="shifted"))
+        self.assertEqual([(row.name, row.by) for row in again.declarations], [("a", "averaged"), ("b", "shifted")])
+        self.assertEqual([param.kind for param in again.params], ["averaged", "shifted"])
+
     def test_a_sampler_keeps_apart_wholes_of_one_name(self):
         sampler, part = _sample.Sampler(8), torch.arange(50.0)
         box = _sample.Box((0,), (50,))
