@@ -15,6 +15,7 @@ enum {
   KEY_FORMAT = 'f',
   KEY_HTML = 256,
   KEY_IDENTICAL,
+  KEY_CALLS,
   KEY_THREADS
 };
 
@@ -33,6 +34,11 @@ static const struct argp_option options[] = {
      "Print a line for each parameter that is not right; without this option, one line for all parameters with the "
      "same verdict",
      0},
+    {"calls", KEY_CALLS, NULL, 0,
+     "Print the collectives that the ranks called in the step, and not the table of parameters: dtype, bytes, those "
+     "that "
+     "the sums need, and which call is too much",
+     0},
     {"format", KEY_FORMAT, "FORMAT", 0,
      "What goes to standard output: text (the table), json (the document), html (the page with the map) or github "
      "(annotations for a workflow of GitHub's)",
@@ -49,7 +55,7 @@ static const char *const formats[] = {"text", "json", "html", "github", NULL};
 typedef struct diff_input {
   const char **files;
   size_t count;
-  int all;
+  int all, calls;
   diff_format format;
   const char *html;
   ad_diff_options diff;
@@ -107,10 +113,16 @@ static error_t parse_option(int key, char *argument, struct argp_state *state) {
       return input->format = JSON, 0;
     case KEY_ALL:
       return input->all = 1, 0;
+    case KEY_CALLS:
+      return input->calls = 1, 0;
     case KEY_FORMAT:
       return input->format = format_of(argument, state), 0;
     case ARGP_KEY_ARG:
       return add_file(input, argument, state);
+    case ARGP_KEY_END:
+      if (input->calls && input->format != TEXT)
+        ad_cli_wrong(state, "--calls is a table of its own: leave out --calls or --format %s", formats[input->format]);
+      return 0;
     case ARGP_KEY_NO_ARGS:
       ad_cli_wrong(state, "an argument is missing: write the files of a dump, or the folder that contains them");
       return 0;
@@ -141,6 +153,7 @@ static ad_status make_text(const diff_input *input, const char *json, char **out
   ad_text_style style = ad_cli_takes_colour(STDOUT_FILENO) ? AD_COLOURED_TEXT : AD_PLAIN_TEXT;
   if (input->format == HTML) return ad_diff_html(json, out);
   if (input->format == GITHUB) return ad_diff_github(json, out);
+  if (input->calls) return ad_diff_calls(json, style, out);
   return input->all ? ad_diff_list(json, style, out) : ad_diff_table(json, style, out);
 }
 

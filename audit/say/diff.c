@@ -254,7 +254,6 @@ static void finish(ad_diff_run *run) {
   json_object_set_new(run->document, "norm", ad_norm_document(&run->dump, run->norms, &norm_holds));
   json_object_set(run->document, "messages", run->messages);
   if (json_array_size(run->declarations)) json_object_set(run->document, "declarations", run->declarations);
-  ad_calls_report(&run->dump, run->document);
   if (!norm_holds) answer(run, AD_ANSWER_WRONG);
   json_object_set_new(run->document, "pass", json_boolean(run->answer == AD_ANSWER_RIGHT));
   json_object_set_new(run->document, "verdict", json_string(ad_answer_name(run->answer)));
@@ -294,6 +293,7 @@ static ad_status diff_dump(ad_diff_run *run) {
   report_untried(run);
   report_unlike(run);
   report_retyped(run);
+  AD_TRY(ad_calls_report(&run->dump, run->params, run->declarations, run->document, run->messages));
   ad_declared_report(run->declarations, run->messages);
   report_unequal(run);
   report_unfitted(run);

@@ -44,6 +44,9 @@ AD_API AD_CHECKED ad_status ad_diff(const char *const *files, size_t count, cons
 AD_API AD_CHECKED ad_status ad_diff_table(const char *json, ad_text_style style, char **out);
 /* The same table as that of ad_diff_table, but with one line for each parameter that is not right. */
 AD_API AD_CHECKED ad_status ad_diff_list(const char *json, ad_text_style style, char **out);
+/* Makes a table of the collectives that the dump's ranks noted (addend.calls), from the JSON document of ad_diff, with what
+ * is too much about those that sum gradients. Caller frees *out with free(). */
+AD_API AD_CHECKED ad_status ad_diff_calls(const char *json, ad_text_style style, char **out);
 /* Makes annotations for GitHub's runners (`::error title=...::...`) from the JSON document of ad_diff: one annotation
  * for all parameters with the same finding. Caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_diff_github(const char *json, char **out);
