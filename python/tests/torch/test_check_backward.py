@@ -120,6 +120,20 @@ class Losses(unittest.TestCase):
         self.assertIs(report.ok, False)
         self.assertEqual((report.begins.place, report.begins.axes), ("loss", ("tp",)), report)
 
+    def test_a_loss_that_the_model_returns(self):
+        """It is an addend on each rank, rightly; the backward of a module is wrong."""
+
+        class Returning(Net):
+            def forward(self, x):
+                return super().forward(x).square().sum()
+
+        def loss(model, x):
+            return model(x), len(x)
+
+        report = checked(loss, odd_mid(), make_model=Returning)
+        self.assertIs(report.ok, False)
+        self.assertEqual((report.begins.place, report.begins.module), ("backward", "mid"), report)
+
     def test_a_right_loss_and_a_wrong_module(self):
         report = checked(parallelize=odd_mid())
         self.assertEqual((report.begins.place, report.begins.module), ("backward", "mid"), report)

@@ -367,7 +367,8 @@ class Modules:
             axes = self.found[start].partial("out")
             text = f"{self._own_part(axes)}: a sum over it is missing after `{start}`"
             return self.begins("forward", start, text, axes, None, MISSING)
-        assert first is not None
+        if first is None:  # the model's output is an addend, and rightly so, as a loss that it returns
+            return None
         given = self._given_integers(first.name)
         if given is not None:
             return None if not is_wrong and self._other_integers("") else given
