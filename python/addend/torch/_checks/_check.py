@@ -13,7 +13,7 @@ from typing import Any, Callable, Union
 from torch import nn
 
 import addend
-from addend.torch._checks import _axes, _job, _judge, _launched, _ranks, _reference
+from addend.torch._checks import _axes, _job, _judge, _launched, _ranks, _reference, _typecheck
 from addend.torch._checks._report import CONSTANTS, OTHERS, MatchReport
 
 _LEAST, _TIMES = 10.0, 2.0  # seconds, and how often those of a first comparison, that a second one may take
@@ -34,6 +34,7 @@ def check(
     steps: int = 0,
     bound: float = 1e-9,
     mutate: bool = False,
+    typecheck: bool = False,
     seed: int = 20,
     timeout: float = 300.0,
     reference: Path | None = None,
@@ -60,16 +61,20 @@ def check(
         steps: parameters are also compared after so many steps of that optimizer.
         bound: the largest allowed difference, divided by the largest element of the tensor.
         mutate: try mutants of the collectives of the backward, and report which ones survive this comparison.
+        typecheck: also run a step of the ranks under spmd_types' type checker, in the job's own dtypes. The job
+            annotates parameters in `parallelize`, and its inputs and its loss in `loss` or in the model.
         seed: the seed of random numbers in every process.
         timeout: seconds after which processes that did not end are stopped, and their stacks shown.
         reference: a file that `write_reference` wrote, to use instead of computing the whole batch in one process.
 
     Returns:
-        The report. Its `ok` is False if something differs, None if that cannot be judged.
+        The report. Its `ok` is False if something differs, None if that cannot be judged. Its `typecheck` is what types
+            say, which `ok` does not hear.
 
     Raises:
         InvalidError: an argument is not what it must be, such as `batches` that is no function.
         AddendError: a process failed or did not end in time. The text has its traceback or stack.
+        ImportError: `typecheck` is asked for, and spmd_types is not installed.
 
     Example:
         report = check(make_model, parallelize, batches, loss, mesh={"dp": 2, "tp": 2})
@@ -80,6 +85,8 @@ def check(
         mutate, seed,
     )  # fmt: skip
     _need(task)
+    if typecheck:
+        _typecheck.need()
     start = time.monotonic()
     axes = _axes.Axes(task.mesh)
     import_once()
@@ -98,6 +105,8 @@ def check(
     if report.drawn == OTHERS and not report.ok and reference is None:
         limit = min(timeout, _LEAST + _TIMES * (time.monotonic() - start))
         report = _with_constants(report, lambda: compared(dataclasses.replace(task, is_constant=True), limit))
+    if typecheck:
+        report = dataclasses.replace(report, typecheck=_typecheck.find(task, axes, _starter(axes, timeout)))
     return dataclasses.replace(report, seconds=time.monotonic() - start)
 
 
@@ -123,6 +132,22 @@ def _alone(task: _job.Task, axes: _axes.Axes, folder: str, timeout: float, ranks
 
     whole: _job.Whole = _ranks.run(["the process with the whole batch"], work, folder, timeout)[0]
     return whole
+
+
+def _starter(axes: _axes.Axes, timeout: float) -> _typecheck.Start:
+    """What runs work(rank, folder) on all ranks: those of the launcher, or processes that are started here."""
+
+    def start(work: Callable[[int, str], Any]) -> None:
+        if _launched.is_launched():
+            _launched.Team(axes, timeout).run(work, timeout)
+            return
+        folder = tempfile.mkdtemp(prefix="addend-check-")
+        try:
+            _ranks.run([f"rank {r}" for r in range(axes.size())], lambda r: work(r, folder), folder, timeout)
+        finally:
+            _job.forget(folder)
+
+    return start
 
 
 def _compare(task: _job.Task, axes: _axes.Axes, timeout: float, whole_of: Callable[[str], _job.Whole]) -> MatchReport:
@@ -241,8 +266,8 @@ def assert_matches_one_process(
         The report of `check`.
 
     Raises:
-        AssertionError: something differs or cannot be judged, or a mutant (`mutate=True`) survived. The text is the
-            report's table.
+        AssertionError: something differs or cannot be judged, a mutant (`mutate=True`) survived, or the step does not
+            pass the type checker (`typecheck=True`). The text is the report's table.
         AddendError: as `check`.
 
     Example:
@@ -250,5 +275,6 @@ def assert_matches_one_process(
             assert_matches_one_process(make_model, parallelize, batches, loss, mesh={"tp": 2})
     """
     report = check(make_model, parallelize, batches, loss, mesh, **arguments)
-    assert report.ok and not report.survivors, f"\n{report}"
+    by_types = report.typecheck is None or report.typecheck.ok
+    assert report.ok and not report.survivors and by_types, f"\n{report}"
     return report

@@ -148,9 +148,9 @@ def prepare(task: Task) -> None:
     _draws.seed(task.seed)
 
 
-def microbatches(task: Task, axes: Axes, rank: int | None) -> list[Any]:
-    """The microbatches of a rank, or of the whole batch if `rank` is None, in f64. A value that is not a list is one
-    microbatch."""
+def own_microbatches(task: Task, axes: Axes, rank: int | None) -> list[Any]:
+    """The microbatches of a rank, or of the whole batch if `rank` is None, as the job gives them. A value that is not a
+    list is one microbatch."""
     if callable(task.batches):
         found = task.batches(rank, axes)
     else:
@@ -160,7 +160,12 @@ def microbatches(task: Task, axes: Axes, rank: int | None) -> list[Any]:
     if found is None:
         whose = "the whole" if rank is None else f"rank {rank}"
         raise addend.InvalidError(f"`batches` returned None for {whose}: it must return a list of microbatches")
-    return [_double.doubled(batch) for batch in (found if isinstance(found, list) else [found])]
+    return found if isinstance(found, list) else [found]
+
+
+def microbatches(task: Task, axes: Axes, rank: int | None) -> list[Any]:
+    """The microbatches of a rank, or of the whole batch if `rank` is None, in f64."""
+    return [_double.doubled(batch) for batch in own_microbatches(task, axes, rank)]
 
 
 def _loss_of(task: Task, model: Any, batch: Any) -> tuple[torch.Tensor, float | None]:

@@ -144,6 +144,21 @@ class Team:
             if self.rank == 0:
                 _job.forget(folder)
 
+    def run(self, work: Callable[[int, str], Any], timeout: float) -> None:
+        """Runs work(rank, folder) in a process that each rank forks, with one folder for all; raises the error of a
+        rank that failed on all ranks."""
+        folder = self.first(lambda: tempfile.mkdtemp(prefix="addend-check-"))
+
+        def forked(_: int) -> Any:
+            forget_groups()
+            return work(self.rank, folder)
+
+        try:
+            self.each(lambda: _ranks.run([f"rank {self.rank}"], forked, folder, timeout))
+        finally:
+            if self.rank == 0:
+                _job.forget(folder)
+
     def _part(self, task: _job.Task, axes: Axes, whole: _job.Whole, folder: str, timeout: float) -> bool:
         def be_rank(_: int) -> _job.Part:
             forget_groups()

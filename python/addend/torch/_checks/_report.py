@@ -57,6 +57,15 @@ class Mutant:
 
 
 @dataclasses.dataclass(frozen=True)
+class Typecheck:
+    """What spmd_types' type checker says of the job's first step."""
+
+    ok: bool | None  # None: something has no type, so that types do not tell
+    text: str = ""  # why it is not True, in the checker's words
+    where: str = ""  # file:line of the job's call
+
+
+@dataclasses.dataclass(frozen=True)
 class MatchReport:
     """Whether the ranks compute what one process does. str() gives a table. `ok` is None if it cannot be judged."""
 
@@ -77,6 +86,7 @@ class MatchReport:
     reasons: tuple[str, ...] = ()  # those of the messages that say why `ok` is not True, besides parameters
     diff: addend.DiffReport | None = None  # how often addends were counted in wrong sums
     drawn: str = ""  # in the step: SAME, OTHERS or CONSTANTS; "": no random numbers
+    typecheck: Typecheck | None = None  # None: it was not asked for
     seconds: float = 0.0
 
     @property
@@ -182,6 +192,14 @@ def _mutants(report: MatchReport) -> str:
     return "\n".join(lines)
 
 
+_TYPES = {True: "the step passes", False: "the step is refused", None: "cannot tell, for something has no type"}
+
+
+def _typecheck(found: Typecheck) -> str:
+    lines = [f"by types (spmd_types): {_TYPES[found.ok]}", f"{found.text}" * bool(found.text), found.where]
+    return "\n  ".join(line for line in lines if line)
+
+
 def _ended(report: MatchReport) -> tuple[Verdict, str]:
     """The verdict, and what it is about."""
     count = len(report.params)
@@ -192,6 +210,9 @@ def _ended(report: MatchReport) -> tuple[Verdict, str]:
         mutants = f"{len(report.survivors)} mutant{'s' * (len(report.survivors) > 1)}"
         match = f"{_words.parameters(right)} match{'es' * (right == 1)}"
         return CANNOT_TELL, f": {match} one process, but {mutants} survived"
+    if report.ok and report.typecheck is not None and report.typecheck.ok is False:
+        match = f"{_words.parameters(right)} match{'es' * (right == 1)}"
+        return CANNOT_TELL, f": {match} one process, but its types are refused"
     if report.ok:
         worst = max((param.error or 0.0 for param in report.params), default=0.0)
         return MATCHES, f" one process (worst {worst:.1e}): {_words.parameters(right)}"
@@ -221,5 +242,7 @@ def table(report: MatchReport) -> str:
         parts.append(_begins(report.begins))
     if report.mutants:
         parts.append(_mutants(report))
+    if report.typecheck is not None:
+        parts.append(_typecheck(report.typecheck))
     parts += ["\n".join(report.messages)] * bool(report.messages)
     return "\n\n".join([*parts, parts[0]])
