@@ -75,7 +75,7 @@ class Job:
 
 @functools.lru_cache(None)
 def mesh_of(sizes, names):
-    return init_device_mesh("cpu", sizes, mesh_dim_names=names)
+    return init_device_mesh(ranks.DEVICE.type, sizes, mesh_dim_names=names)
 
 
 def plain_name(name):

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import ranks
+
 IN, HIDDEN, OUT, ROWS, WORDS = (
     12,
     66,
@@ -126,7 +128,7 @@ def rows_of(spec, data, microbatch):
 
 
 def batch(spec, data, microbatch):
-    generator = torch.Generator().manual_seed(spec.seed * 4096 + 64 * data + microbatch)
+    generator = torch.Generator(ranks.DEVICE).manual_seed(spec.seed * 4096 + 64 * data + microbatch)
     x = torch.randn(rows_of(spec, data, microbatch), IN, generator=generator)
     return x.to(spec.parameters)
 
@@ -137,7 +139,7 @@ def total_rows(spec):
 
 def narrow(spec):
     wanted = spec.dtype == "autocast"
-    return torch.autocast("cpu", torch.bfloat16) if wanted else contextlib.nullcontext()
+    return torch.autocast(ranks.DEVICE.type, torch.bfloat16) if wanted else contextlib.nullcontext()
 
 
 def share(spec, model, data, microbatch, **arguments):

@@ -73,7 +73,7 @@ NET = ["up.weight", "up.bias", "down.weight", "down.bias"]
 
 
 def draw(rank, microbatch=0, rows=ROWS):
-    generator = torch.Generator().manual_seed(1000 * rank + microbatch)
+    generator = torch.Generator(ranks.DEVICE).manual_seed(1000 * rank + microbatch)
     return torch.randn(rows, IN, generator=generator), torch.randn(rows, OUT, generator=generator)
 
 
@@ -244,7 +244,7 @@ def no_sync_off_by_one(wrong):
 def half_of_the_ranks(wrong):
     halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     model = DistributedDataParallel(Net(), process_group=halves[dist.get_rank() // 2] if wrong else None)
-    mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))
+    mesh = init_device_mesh(ranks.DEVICE.type, (4,), mesh_dim_names=("dp",))
     return Job(model, run_step(model), lambda: whole_mean(all_batches(4)), {"mesh": mesh})
 
 
@@ -451,7 +451,7 @@ class PartsOverTp(nn.Module):
     factor=None,
 )
 def late_hook(wrong):
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2, 2), mesh_dim_names=("dp", "tp"))
     plain, nodes = PartsOverTp(), []
 
     def attach(module):
@@ -540,7 +540,7 @@ def sharded(mesh):
     fsdp2=True,
 )
 def sync_left_off(wrong):
-    model = sharded(init_device_mesh("cpu", (4,), mesh_dim_names=("dp",)))
+    model = sharded(init_device_mesh(ranks.DEVICE.type, (4,), mesh_dim_names=("dp",)))
 
     def step(watch):
         for m in range(2):
@@ -560,7 +560,7 @@ def sync_left_off(wrong):
     fsdp2=True,
 )
 def partial_added_late(wrong):
-    mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (4, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
     model = sharded(mesh["dp_shard"] if wrong else mesh)
     last = False
 
@@ -595,7 +595,7 @@ def partial_added_late(wrong):
     fsdp2=True,
 )
 def replicas_in_every_other(wrong):
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
     model, number = sharded(mesh["dp_shard"]), 0
 
     def reduce_over_replicas(shard):
@@ -625,7 +625,7 @@ def replicas_in_every_other(wrong):
     fsdp2=True,
 )
 def norm_counts_replicas(wrong):
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
     model = sharded(mesh)
 
     def norm():
@@ -697,8 +697,8 @@ class MixtureOfExperts(nn.Module):
     fsdp2=True,
 )
 def divide_factor_of_experts(wrong):
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("efsdp", "ep"))
-    everyone = init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2, 2), mesh_dim_names=("efsdp", "ep"))
+    everyone = init_device_mesh(ranks.DEVICE.type, (4,), mesh_dim_names=("dp",))
     model = MixtureOfExperts()
     model.experts.group = mesh.get_group("ep")
     model.experts.weight = nn.Parameter(distribute_tensor(model.experts.weight.data, mesh["ep"], [Shard(0)]))
@@ -762,7 +762,7 @@ class Router(nn.Module):
     fsdp2=True,
 )
 def router(wrong):
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2, 2), mesh_dim_names=("dp", "tp"))
     model = Router()
     model.mesh, model.gradients_of_scores = mesh["tp"], None if wrong else [Partial()]
     model.gate.weight = nn.Parameter(distribute_tensor(model.gate.weight.data, mesh["tp"], [Replicate()]))
@@ -820,7 +820,7 @@ class RowLinear(nn.Module):
     needs="reference",
 )
 def bias_on_every_rank(wrong):
-    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2,), mesh_dim_names=("tp",))
     model = RowLinear()
     model.mesh, model.bias_in_parts = mesh, wrong
     for name, parameter in list(model.named_parameters()):

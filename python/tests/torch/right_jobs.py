@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd import Function
 
+import ranks
+
 VOCABULARY, WIDTH, HEADS, LENGTH, ROWS = 20, 12, 4, 6, 12
 
 
@@ -71,7 +73,7 @@ class Decoder(nn.Module):
 
 
 def whole():
-    generator = torch.Generator().manual_seed(11)
+    generator = torch.Generator(ranks.DEVICE).manual_seed(11)
     tokens = torch.randint(VOCABULARY, (ROWS, LENGTH), generator=generator)
     targets = torch.randint(VOCABULARY, (ROWS, LENGTH), generator=generator)
     targets[torch.rand(ROWS, LENGTH, generator=generator) < 0.3] = -100  # so the ranks' counts differ
@@ -937,7 +939,7 @@ def staged(schedule_name, stages_of_rank, wrap=lambda part, mesh: part):
                 part.embed = None
             if stage < count - 1:
                 part.norm = part.head = None
-            made.append(PipelineStage(wrap(part, mesh), stage, count, torch.device("cpu"), group=group))
+            made.append(PipelineStage(wrap(part, mesh), stage, count, ranks.DEVICE, group=group))
         kind = get_schedule_class(schedule_name)
         losses = {}
         schedule = kind(

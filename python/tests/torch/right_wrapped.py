@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd import Function
 
+import ranks
 import right_jobs
 from right_jobs import DP, HSDP, MIXED, Attention, Job, right, split_heads, whole, wrong
 
@@ -52,7 +53,7 @@ def flat(strategy="FULL_SHARD", axes=("dp",), wrapped=True):
         arguments = {
             "sharding_strategy": ShardingStrategy[strategy],
             "use_orig_params": True,
-            "device_id": torch.device("cpu"),
+            "device_id": ranks.DEVICE,
             "device_mesh": mesh[axes] if len(axes) > 1 else mesh[axes[0]],
         }
         if wrapped:

@@ -36,7 +36,7 @@ def step(normed, identical, counted, folder=None):
     """Return the first rank's report of one step of four ranks, or write its dump. `alike`: ranks of tp have the same
     batch.
     """
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2, 2), mesh_dim_names=("dp", "tp"))
     model = parallelize_module(Block(normed), mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
     fully_shard(model, mesh=mesh["dp"])
     batch = mesh.get_local_rank("dp") if identical else mesh.get_rank()

@@ -20,7 +20,6 @@ import ranks
 from jobs import IN, NET, OUT, Net, all_batches, draw, mean_loss, whole_mean
 
 WORLD = 4
-CPU = torch.device("cpu")
 RIGHT, WRONG = {}, {}
 
 
@@ -41,11 +40,11 @@ def wrong(kind, axis, parameters=NET, **others):
 def wrap(model, originals, **reported):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # silences the warning that NO_SHARD is deprecated
-        return FullyShardedDataParallel(model, use_orig_params=originals, device_id=CPU, **reported)
+        return FullyShardedDataParallel(model, use_orig_params=originals, device_id=ranks.DEVICE, **reported)
 
 
 def mesh_of(*sizes):
-    return init_device_mesh("cpu", sizes, mesh_dim_names=("copies", "shards"))
+    return init_device_mesh(ranks.DEVICE.type, sizes, mesh_dim_names=("copies", "shards"))
 
 
 def hybrid(originals, *sizes):
@@ -266,7 +265,7 @@ def run_bits(watched):
 
 def run_refused(what):
     if what == "a DTensor":
-        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        mesh = init_device_mesh(ranks.DEVICE.type, (2, 2), mesh_dim_names=("dp", "tp"))
         parts = parallelize_module(Net(), mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
         model = wrap(parts, True, device_mesh=mesh["dp"])
     else:

@@ -442,7 +442,7 @@ def gradient_sync():
 
 
 def flat(hook, state):
-    model = FullyShardedDataParallel(Net(), use_orig_params=True, device_id=torch.device("cpu"))
+    model = FullyShardedDataParallel(Net(), use_orig_params=True, device_id=ranks.DEVICE)
     model.register_comm_hook(state, hook)
     return model
 
@@ -579,7 +579,7 @@ def zero_redundancy():
 
 def scaled(model, unscales, **reported):
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler = torch.amp.GradScaler(ranks.DEVICE.type, init_scale=1024.0)
 
     def step():
         scaler.scale(mean_loss(model, draw(dist.get_rank()))).backward()
@@ -601,7 +601,7 @@ def scaled_before(scale, unscales=None, make=DistributedDataParallel, **reported
     is right for certain only where every backward begins with a product with its own scale."""
     model = make(Net())
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler = torch.amp.GradScaler(ranks.DEVICE.type, init_scale=1024.0)
     scaler.scale(torch.ones(1))  # makes the scale
     found = scale(scaler, mean_loss(model, draw(dist.get_rank())))
 
@@ -669,7 +669,7 @@ def loss_scaled_before_and_divided():
 @job
 def loss_scaled_before_by_another_scaler():
     def scale(scaler, loss):
-        return torch.amp.GradScaler("cpu", init_scale=1024.0).scale(loss)
+        return torch.amp.GradScaler(ranks.DEVICE.type, init_scale=1024.0).scale(loss)
 
     return open_scale(scaled_before(scale))
 
@@ -710,7 +710,10 @@ def loss_never_scaled_and_scale_printed():
 @job
 def loss_never_scaled_but_a_number_was():
     model = DistributedDataParallel(Net())
-    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.01), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer, scaler = (
+        torch.optim.SGD(model.parameters(), 0.01),
+        torch.amp.GradScaler(ranks.DEVICE.type, init_scale=1024.0),
+    )
 
     def step():
         scaler.scale(torch.ones(1))
@@ -723,7 +726,10 @@ def loss_never_scaled_but_a_number_was():
 @job
 def one_of_two_microbatches_scaled_before():
     model = Net()
-    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.01), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer, scaler = (
+        torch.optim.SGD(model.parameters(), 0.01),
+        torch.amp.GradScaler(ranks.DEVICE.type, init_scale=1024.0),
+    )
     first, second = (mean_loss(model, draw(dist.get_rank(), m)) for m in range(2))
     first = scaler.scale(first)
 
@@ -797,7 +803,7 @@ class Heads(nn.Module):
 
 
 def heads(hook, placed=False):
-    model, mesh = Heads(), init_device_mesh("cpu", (WORLD,), mesh_dim_names=("tp",))
+    model, mesh = Heads(), init_device_mesh(ranks.DEVICE.type, (WORLD,), mesh_dim_names=("tp",))
     parallelize_module(model, mesh, {"q": ColwiseParallel(), "o": RowwiseParallel()})
     if hook:
         model.norm.weight.register_post_accumulate_grad_hook(hook)
@@ -840,7 +846,7 @@ class Same(nn.Module):
 
 
 def same(hook):
-    model, mesh = Same(), init_device_mesh("cpu", (WORLD,), mesh_dim_names=("tp",))
+    model, mesh = Same(), init_device_mesh(ranks.DEVICE.type, (WORLD,), mesh_dim_names=("tp",))
     parallelize_module(model, mesh, {"q": ColwiseParallel(), "o": RowwiseParallel()})
     for p in model.norm.parameters() if hook else ():
         p.register_post_accumulate_grad_hook(hook)
@@ -876,7 +882,7 @@ class Adapted(nn.Linear):
 
 def adapted(plain, sums, divides=True):
     """Adapters that are made after fully_shard, and that a hook sums."""
-    mesh = init_device_mesh("cpu", (WORLD,), mesh_dim_names=("dp",))
+    mesh = init_device_mesh(ranks.DEVICE.type, (WORLD,), mesh_dim_names=("dp",))
     torch.manual_seed(1)
     model = nn.Sequential(Adapted(12, 12), nn.Tanh(), Adapted(12, 12)).requires_grad_(False)
     for layer in (model[0], model[2]):
@@ -895,7 +901,7 @@ def adapted(plain, sums, divides=True):
             layer.register_parameter(name, nn.Parameter(values))
             if sums:
                 getattr(layer, name).register_post_accumulate_grad_hook(average)
-    x = torch.randn(8, 12, generator=torch.Generator().manual_seed(dist.get_rank()))
+    x = torch.randn(8, 12, generator=torch.Generator(ranks.DEVICE).manual_seed(dist.get_rank()))
     return model, lambda: model(x).square().mean().backward()
 
 
@@ -984,7 +990,7 @@ def fully_shard_masked():
 
 @job
 def flat_whole_step():
-    model = FullyShardedDataParallel(Net(), use_orig_params=True, device_id=torch.device("cpu"))
+    model = FullyShardedDataParallel(Net(), use_orig_params=True, device_id=ranks.DEVICE)
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step():

@@ -46,7 +46,7 @@ def loss(y, target):
 
 
 def batch(replica):
-    generator = torch.Generator().manual_seed(replica)
+    generator = torch.Generator(ranks.DEVICE).manual_seed(replica)
     return torch.randn(ROWS, WIDTH, generator=generator), torch.randn(ROWS, WIDTH, generator=generator)
 
 
@@ -82,12 +82,14 @@ class Pipeline:
     def __init__(self, schedule, replicas, wrapper, block):
         warnings.simplefilter("ignore")
         schedule = getattr(schedules, schedule)
-        mesh = init_device_mesh("cpu", (replicas, dist.get_world_size() // replicas), mesh_dim_names=("dp", "pp"))
+        mesh = init_device_mesh(
+            ranks.DEVICE.type, (replicas, dist.get_world_size() // replicas), mesh_dim_names=("dp", "pp")
+        )
         self.block, self.replicas, self.mesh = block, replicas, mesh
         self.indices, self.count = stages_of(schedule, mesh.get_local_rank("pp"), mesh.size(1))
         modules = [wrapped(block(index), wrapper, mesh) for index in self.indices]
         stages = [
-            PipelineStage(module, index, self.count, torch.device("cpu"), group=mesh.get_group("pp"))
+            PipelineStage(module, index, self.count, ranks.DEVICE, group=mesh.get_group("pp"))
             for module, index in zip(modules, self.indices)
         ]
         several = not issubclass(schedule, schedules.PipelineScheduleSingle)
@@ -261,9 +263,9 @@ def run_tied(schedule, summed, reported):
     warnings.simplefilter("ignore")
     rank = dist.get_rank()
     module = Ends(rank)
-    stage = PipelineStage(module, rank, 2, torch.device("cpu"))
+    stage = PipelineStage(module, rank, 2, ranks.DEVICE)
     schedule = getattr(schedules, schedule)(stage, MICROBATCHES, loss_fn=lambda y, t: nn.functional.cross_entropy(y, t))
-    words = torch.randint(0, 20, (ROWS,), generator=torch.Generator().manual_seed(3))
+    words = torch.randint(0, 20, (ROWS,), generator=torch.Generator(ranks.DEVICE).manual_seed(3))
     with contextlib.redirect_stdout(None), addend.torch.watch(module, **reported) as watch:
         schedule.step(words) if rank == 0 else schedule.step(target=words.flip(0))
         if summed:

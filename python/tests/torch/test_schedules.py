@@ -45,7 +45,7 @@ def loss(y, target):
 
 
 def batch(replica, microbatches):
-    generator = torch.Generator().manual_seed(replica)
+    generator = torch.Generator(ranks.DEVICE).manual_seed(replica)
     return [torch.randn(ROWS * microbatches, WIDTH, generator=generator) for _ in range(2)]
 
 
@@ -73,11 +73,11 @@ def execute(table, form, stages, microbatches, replicas=1, scales=False):
     warnings.simplefilter("ignore")
     torch.set_default_dtype(torch.float64)
     world = torch.distributed.get_world_size()
-    mesh = init_device_mesh("cpu", (replicas, world // replicas), mesh_dim_names=("dp", "pp"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (replicas, world // replicas), mesh_dim_names=("dp", "pp"))
     wrap = functools.partial(fully_shard, mesh=mesh["dp"]) if replicas > 1 else lambda module: module
     row = ",".join(rows_of(table)[mesh.get_local_rank("pp")])
     modules = {stage: wrap(Block(stage)) for stage in sorted({int(stage) for stage in re.findall(r"(\d+)F\d", row)})}
-    parts = [PipelineStage(m, s, stages, torch.device("cpu"), group=mesh.get_group("pp")) for s, m in modules.items()]
+    parts = [PipelineStage(m, s, stages, ranks.DEVICE, group=mesh.get_group("pp")) for s, m in modules.items()]
     runtime = schedules._PipelineScheduleRuntime(parts, microbatches, loss_fn=loss, scale_grads=scales)
     runtime._load_csv(table, format=form)
     x, target = batch(mesh.get_local_rank("dp"), microbatches)

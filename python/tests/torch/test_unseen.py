@@ -32,7 +32,7 @@ class Adapted(nn.Module):
 
 
 def batch(width=8, microbatch=0):
-    return torch.randn(5, width, generator=torch.Generator().manual_seed(10 * dist.get_rank() + microbatch))
+    return torch.randn(5, width, generator=torch.Generator(ranks.DEVICE).manual_seed(10 * dist.get_rank() + microbatch))
 
 
 def sum_of(*parameters):
@@ -126,7 +126,7 @@ class Stage(nn.Module):
 
 def run_stages(doubled):
     """A pipeline by hand: each rank has its own parameters, and one that is tied."""
-    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "pp"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (1, 2), mesh_dim_names=("dp", "pp"))
     model = Stage(dist.get_rank())
 
     def step():
@@ -152,7 +152,7 @@ class End(nn.Module):
 
 def run_ends(sizes, tied):
     """Nothing says what the axes are, and no sum is made."""
-    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "pp", "cp"))
+    mesh = init_device_mesh(ranks.DEVICE.type, sizes, mesh_dim_names=("dp", "pp", "cp"))
     model = End(mesh.get_local_rank("pp"))
     return watched(lambda: model(batch(6)).square().mean().backward(), model, mesh=mesh, tied=tied)
 
@@ -350,7 +350,7 @@ class Job:
         self.parameters = list(self.body.parameters())
         self.optimizer, self.other = kind(self.parameters, lr=lr), kind(self.parameters, lr=lr)
         self.each = {p: kind([p], lr=lr) for p in self.parameters}
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
+        self.scaler = torch.amp.GradScaler(ranks.DEVICE.type, init_scale=scale, growth_interval=2)
         self.scaler.scale(torch.ones(1))
 
     def backward(self, microbatch=0, scaled=False):
