@@ -101,7 +101,6 @@ def summed_axes(entry: Watched, mesh: Mesh) -> set[str]:
 def _by_placements(entry: Watched, mesh: Mesh, gradients: Mapping[str, _meshes.Placed]) -> Iterator[Declared]:
     """What the placements of a DTensor's gradient say or, before there is one, those of a sharded parameter. (A
     replicated parameter has the same values on all ranks, whatever its gradient is.)"""
-    summed = summed_axes(entry, mesh)
     if entry.name in gradients:
         types, by = _meshes.types_of(mesh, gradients[entry.name]), "its gradient's placements"
     elif (placed := entry.placement()) is not None and entry.annotation is None:
@@ -109,6 +108,7 @@ def _by_placements(entry: Watched, mesh: Mesh, gradients: Mapping[str, _meshes.P
         by = "a DTensor's placements"
     else:
         return
+    summed = summed_axes(entry, mesh)
     said = {axis: kind for axis, kind in types.items() if axis not in summed}
     if said:
         yield Declared(said, by, placed=True)

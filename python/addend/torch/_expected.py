@@ -29,7 +29,7 @@ def _distributed(entry: Watched, mesh: _meshes.Mesh) -> Types:
     types = _meshes.types_of(mesh, placed) if placed else {}
     for said in before_types(entry, mesh):
         types.update((axis, kind) for axis, kind in said.types.items() if kind != "R")
-    summed = summed_axes(entry, mesh)
+    summed = summed_axes(entry, mesh) if types else set()
     return {axis: kind for axis, kind in types.items() if axis not in summed}
 
 
