@@ -167,7 +167,8 @@ def _rows(declared: Sequence[Declared], types: Mapping[str, str]) -> list[dict[s
         else:
             row["types"] = " ".join(f"{axis}={kind}" for axis, kind in said.types.items())
             row["counts"] = all(types[axis] == kind for axis, kind in said.types.items())
-        more = {"where": said.where, "words": said.words, "axes": " ".join(said.axes), "sums": said.sums}
+        more: dict[str, object] = {"where": said.where, "words": said.words, "axes": " ".join(said.axes)}
+        more.update(sums=said.sums, placed=said.placed)
         row.update({key: value for key, value in more.items() if value})
         rows.append(row)
     return rows

@@ -113,9 +113,13 @@ class Sources(unittest.TestCase):
         _, rows = self.read(self.entry(gradient="I", annotation="R"))
         self.assertEqual(rows, {"its gradient's placements": ("tp=I", False), "spmd_types": ("tp=R", True)})
 
-    def test_the_wrapper_s_row_says_that_it_sums(self):
-        declared = _declared.find([self.entry(annotation="R", wrapper="R")], MESH)
-        self.assertEqual([said.sums for said in declared.of("w")], [False, True])
+    def test_rows_say_what_sums_and_what_is_a_placement(self):
+        entry = self.entry(gradient="I", annotation="R", wrapper="R")
+        entry.data = [[0, 3]]  # it sums over dp
+        declared = _declared.find([entry], MESH, self.gradients)
+        rows = _declared.metadata(declared, ["w"], {"w": {"dp": "R", "tp": "R"}})["w"]
+        self.assertEqual([row.get("placed", False) for row in rows], [True, False, False])
+        self.assertEqual([row.get("sums", False) for row in rows], [False, False, True])
 
     def test_an_annotated_I_is_assumed_unless_the_caller_gives_it(self):
         for said, assumed in (({"annotation": "I"}, True), ({"annotation": "I", "types": "I"}, False)):
