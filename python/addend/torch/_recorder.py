@@ -138,12 +138,11 @@ def _is_compiled(model: nn.Module) -> bool:
 
 
 def _classes() -> list[type]:
-    """ProcessGroup, its subclasses, and the other bases of these."""
-    found: list[type] = [ProcessGroup]
-    for kind in found:
-        further: list[type] = kind.__subclasses__()
-        found += {base: None for sub in further for base in sub.__mro__ if base not in (*found, object)}
-    return found
+    """ProcessGroup, its subclasses, and the classes from which these have their methods."""
+    kinds: list[type] = [ProcessGroup]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    return list({base: None for kind in kinds for base in kind.__mro__ if base is not object})
 
 
 class _Running(threading.local):
