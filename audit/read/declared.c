@@ -24,6 +24,7 @@ static ad_status read_row(const ad_dump *dump, const json_t *row, ad_declared *o
   out->counts = json_is_true(json_object_get(row, "counts"));
   out->given = json_is_true(json_object_get(row, "given"));
   out->sums = json_is_true(json_object_get(row, "sums"));
+  out->placed = json_is_true(json_object_get(row, "placed"));
   out->by_types = !strcmp(out->by, "types=");
   out->over = *axes ? 0 : UINT32_MAX;
   /* no box follows from a declared type, so that any dimension is taken */
@@ -43,15 +44,18 @@ static uint32_t agreed_axes(const ad_dump_param *param, const ad_declared *row) 
 
 /* Sets the fields of the parameter that follow from all its declarations. */
 static void apply(const ad_dump *dump, ad_dump_param *param) {
-  uint32_t declared = 0, certain = 0;
+  uint32_t declared = 0, placed = 0, certain = 0;
   for (size_t i = 0; i < param->declared_count; i++) {
     const ad_declared *row = &param->declared[i];
     if (row->by_types || row->sums)
       certain |= row->axes;
+    else if (row->placed)
+      placed |= agreed_axes(param, row);
     else
       declared |= agreed_axes(param, row);
   }
-  declared = ad_large_axes(&dump->mesh, declared & ~certain);
+  param->placed = ad_large_axes(&dump->mesh, placed & ~declared & ~certain);
+  declared = ad_large_axes(&dump->mesh, (declared | placed) & ~certain);
   for (int axis = 0; axis < dump->mesh.count; axis++) {
     if (!(declared >> axis & 1)) continue;
     if (param->types[axis] == AD_R) param->declared_r |= 1u << axis;

@@ -18,6 +18,7 @@ typedef struct ad_declared {
   int given;                   /* 1: the job named the dtype itself; 0: it is a default of the source */
   int counts;                  /* 1: the parameter's sum is read by this declaration */
   int sums;     /* 1: the source is a wrapper that sums over the axes of type R itself, so that R is a fact there */
+  int placed;   /* 1: the types are those of a placement, which a library chooses where the job says nothing */
   int by_types; /* 1: the source is the writer's own `types=`, which is believed */
 } ad_declared;
 

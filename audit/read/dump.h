@@ -28,6 +28,7 @@ typedef struct ad_dump_param {
   /* bit sets of the axes whose type R, or I, a source declares that the addends may contradict: no wrapper that sums over
    * the axis itself, and not the dump's writer */
   uint32_t declared_r, declared_i;
+  uint32_t placed;      /* those of them whose type a placement alone declares */
   const char *unjudged; /* why this parameter cannot be judged; NULL: it can be judged */
 } ad_dump_param;
 

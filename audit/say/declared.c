@@ -99,7 +99,7 @@ static const judgement HOLDS = {1, "", ""}, OPEN = {-1, "", ""},
                                          "; all ranks there have the same addends, and the sum counts this work"};
 
 /* Judges type I on an axis: all ranks are declared to do the same work. */
-static judgement judge_same_work(const ad_facts *facts, uint32_t axis) {
+static judgement judge_same_work(const ad_declared *row, const ad_facts *facts, uint32_t axis) {
   static const judgement
       differ = {0, "differ",
                 "; the ranks' addends differ there, and if they had one batch, their sum is wanted: R is needed"},
@@ -109,6 +109,7 @@ static judgement judge_same_work(const ad_facts *facts, uint32_t axis) {
       summed = {0, "summed", "; the ranks' addends differ there, and the sum has each once: that is R"},
       near = {-1, "near", "; the ranks' addends differ there a little: if their work is not the same, R is needed"};
   if (!(facts->known & axis)) return OPEN;
+  if (facts->all & axis && row->placed) return OPEN;
   if (facts->all & axis)
     return facts->likeness.apart & axis ? summed : facts->likeness.alike & axis ? SAME_IS_SUMMED : OPEN;
   if (!(facts->contested & axis) || facts->likeness.alike & axis) return HOLDS;
@@ -162,7 +163,7 @@ static judgement judge_axis(const ad_dump *dump, const ad_dump_param *param, con
   if (ad_type_is_sharded(type)) return type == param->types[axis] ? judge_sharded(facts, bit) : OPEN;
   if (!is_open(row)) return judge_fact(facts, type, axis);
   if (ad_type_is_sharded(param->types[axis])) return OPEN;
-  return type == AD_R ? judge_summed(param, facts, bit) : judge_same_work(facts, bit);
+  return type == AD_R ? judge_summed(param, facts, bit) : judge_same_work(row, facts, bit);
 }
 
 /* Prints what the row says of the axis, and what is to be said of that. Returns buffer. */

@@ -224,7 +224,7 @@ static ad_status read_again(const ad_judge *judge, ad_parts *parts, ad_identical
   out->norm = norm;
   if (assumed.kind == AD_ASSUMED_SUM) {
     ad_dump_param summed = ad_assumed_as_summed(parts->param, assumed.axes);
-    out->retyped = assumed.axes & ~parts->param->declared_i;
+    out->retyped = assumed.axes & ~(parts->param->declared_i & ~parts->param->placed);
     return report_summed(judge, &summed, identical, out);
   }
   if (assumed.kind == AD_ASSUMED_MEAN) {

@@ -197,6 +197,12 @@ for rows, why in ([said("dp=R")], "same"), ([said("dp=R"), said("dp=R", "a wrapp
     assert param(document)["kind"] == "identical_addends", document
     assert ("dp" in param(document)["text"]) == (len(rows) == 1 and why == "same"), document
     assert row(document, "dp", rows[0]["by"])["why"] == why, document
+# A placement says I where nobody said otherwise: of a sum that has each addend once, that is no false declaration.
+placed = {"addend.assumed": json.dumps({"w": "tp"}), "addend.declared": json.dumps({"w": [said("tp=I", placed=True)]})}
+for has, wanted in ("all", ("right", None, "")), ("own", ("wrong", False, "differ")):
+    job = make("I", "apart")
+    document = verdict(judged(job, counts=along(job, has), metadata=placed), *wanted)
+    assert len(document["messages"]) == 1 and messages(document, "`w`", "tp", "R"), document
 # What a source says itself, and where, is in its words; parameters of which the same is said share a message.
 job = make("I", "apart")
 job.params[1] = Param("v", [20], "tp=I")
