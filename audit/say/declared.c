@@ -229,12 +229,20 @@ void ad_declared_doubt_identical(const ad_parts *parts, const ad_facts *facts, a
 
 /* ---- the document ---- */
 
+/* Returns 1 if the job says this itself: it is no wrapper's, placement's or default, nor what the dump's writer says. */
+static int is_stated(const ad_declared *row) {
+  size_t length = strlen(row->by);
+  if (row->sums || row->placed || (row->dtype && !row->given)) return 0;
+  return row->by[length - 1] != '='; /* "types=" and "reduce=" are options of the writer */
+}
+
 /* Makes an entry with all keys, about which nothing is known yet. `axis`: NULL for a dtype. */
 static json_t *new_entry(const ad_dump_param *param, const ad_declared *row, const char *axis, const char *type) {
-  return json_pack("{s:o, s:o, s:s?, s:s, s:s, s:o, s:o, s:b, s:n, s:s, s:s}", "name", ad_json_text(param->name), "by",
-                   ad_json_text(row->by), "axis", axis, "type", type, "dtype",
+  return json_pack("{s:o, s:o, s:s?, s:s, s:s, s:o, s:o, s:b, s:b, s:n, s:s, s:s}", "name", ad_json_text(param->name),
+                   "by", ad_json_text(row->by), "axis", axis, "type", type, "dtype",
                    row->dtype ? ad_dtype_name(row->dtype) : "", "where", ad_json_text(row->where), "words",
-                   ad_json_text(row->words), "counts", row->counts, "holds", "why", "", "text", "");
+                   ad_json_text(row->words), "stated", is_stated(row), "counts", row->counts, "holds", "why", "",
+                   "text", "");
 }
 
 static json_t *judged_entry(const ad_dump *dump, const ad_dump_param *param, const ad_declared *row, int axis,

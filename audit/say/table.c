@@ -30,13 +30,14 @@ static void print_head(FILE *file, const json_t *document, const ad_paint *paint
           json_is_true(json_object_get(dumped, "reference")) ? ", a reference" : "");
 }
 
-/* Counts the parameters of each source of declarations. */
+/* Counts the parameters of each source of declarations that the job makes itself, and of types=. */
 static json_t *count_sources(const json_t *rows) {
   json_t *sources = json_object();
   const json_t *row;
   size_t i;
   json_array_foreach(rows, i, row) {
     const char *by = ad_text_of(row, "by");
+    if (!json_is_true(json_object_get(row, "stated")) && strcmp(by, "types=") != 0) continue;
     if (!json_object_get(sources, by)) json_object_set_new(sources, by, json_object());
     json_object_set_new(json_object_get(sources, by), ad_text_of(row, "name"), json_true());
   }
@@ -50,7 +51,8 @@ static size_t count_overridden(const json_t *rows, const json_t *by_types) {
   size_t i;
   json_array_foreach(rows, i, row) {
     const char *name = ad_text_of(row, "name");
-    if (json_is_false(json_object_get(row, "counts")) && json_object_get(by_types, name))
+    if (json_is_true(json_object_get(row, "stated")) && json_is_false(json_object_get(row, "counts")) &&
+        json_object_get(by_types, name))
       json_object_set_new(names, name, json_true());
   }
   size_t count = json_object_size(names);

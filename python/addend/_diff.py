@@ -79,6 +79,7 @@ class DiffDeclaration:
     dtype: str = ""  # in which the sum is to be formed, as in files: "f32"
     where: str = ""  # file and line of the declaration, if they are known
     words: str = ""  # what the source says, if a type loses it
+    stated: bool = True  # False: a wrapper, a placement, a default of PyTorch's or an option of the watch says it
     counts: bool = False  # the sum was read by it
     holds: bool | None = None  # None: the addends do not tell
     # A word for what the addends show: "differ", "values", "summed", "same", "copies", "bits", "calls" contradict it;

@@ -240,7 +240,7 @@ rows = [said("tp=I"), {"dtype": "F32", "by": "grad_dtype", "counts": True}]
 document = judged(job, metadata={"addend.declared": json.dumps({"w": rows})})
 assert row(document)["holds"] is None and param(document)["verdict"] == "right", document
 assert row(document, None, "grad_dtype") == {
-    "name": "w", "by": "grad_dtype", "axis": None, "type": "", "dtype": "f32", "where": "", "words": "", "counts": True,
+    "name": "w", "by": "grad_dtype", "axis": None, "type": "", "dtype": "f32", "where": "", "words": "", "stated": False, "counts": True,
     "holds": None, "why": "", "text": ""}, document
 
 # ---- sharded parameters ----
@@ -288,11 +288,17 @@ assert param(document)["verdict"] == "cannot_tell" and "(types=)" in param(docum
 # ---- what is listed, and what is refused ----
 
 job = make("I", "apart")
-rows = {"w": [WRAPPER, said("tp=I", counts=False), said("tp=R", "types=")], "v": [WRAPPER]}
-job.save(os.path.join(work, "listed"), metadata={"addend.declared": json.dumps(rows)})
-table = subprocess.run([program, "diff", os.path.join(work, "listed")], capture_output=True, text=True, timeout=60).stdout
-(line,) = [line for line in table.splitlines() if line.startswith("declared: ")]
-assert "2 parameters by fully_shard" in line and "1 by spmd_types" in line and "types= overrides 1" in line, line
+given = {"dtype": "f32", "by": "grad_dtype", "counts": True, "given": True}
+silent = [WRAPPER, said("tp=R", "a placement", placed=True), {**given, "by": "a default", "given": False}, {**given, "by": "reduce="}]
+for rows, facts in (({"w": [*silent, given, said("tp=I", counts=False), said("tp=R", "types=")], "v": [*silent, given]},
+                     ("2 parameters by grad_dtype", "1 by spmd_types", "types= overrides 1")),
+                    # Of what the job does not say itself nothing is said.
+                    ({"w": silent, "v": [*silent, said("tp=R", "types=")]}, ())):
+    job.save(os.path.join(work, "listed"), metadata={"addend.declared": json.dumps(rows)})
+    table = subprocess.run([program, "diff", os.path.join(work, "listed")], capture_output=True, text=True, timeout=60).stdout
+    lines = [line for line in table.splitlines() if line.startswith("declared: ")]
+    assert len(lines) == bool(facts) and all(fact in lines[0] for fact in facts), lines
+    assert not facts or not any(by in lines[0] for by in ("fully_shard", "a placement", "a default", "reduce=")), lines
 
 for key, value in (("declared", "[]"), ("declared", '{"w": {}}'), ("declared", '{"w": [{"types": "tp=I"}]}'),
                    ("declared", '{"w": [{"by": "x"}]}'), ("declared", '{"w": [{"by": "x", "types": "pp=R"}]}'),
