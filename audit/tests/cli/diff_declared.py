@@ -290,7 +290,8 @@ assert param(document)["verdict"] == "cannot_tell" and "(types=)" in param(docum
 job = make("I", "apart")
 given = {"dtype": "f32", "by": "grad_dtype", "counts": True, "given": True}
 silent = [WRAPPER, said("tp=R", "a placement", placed=True), {**given, "by": "a default", "given": False}, {**given, "by": "reduce="}]
-for rows, facts in (({"w": [*silent, given, said("tp=I", counts=False), said("tp=R", "types=")], "v": [*silent, given]},
+for rows, facts in (({"w": [*silent, given, said("tp=I", counts=False), said("tp=R", "types=")],
+                      "v": [*silent, given, said("tp=I", "a placement", counts=False, placed=True), said("tp=R", "types=")]},
                      ("2 parameters by grad_dtype", "1 by spmd_types", "types= overrides 1")),
                     # Of what the job does not say itself nothing is said.
                     ({"w": silent, "v": [*silent, said("tp=R", "types=")]}, ())):
