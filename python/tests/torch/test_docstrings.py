@@ -10,12 +10,14 @@ import addend
 import addend.convert
 import addend.torch
 import addend.torch.testing
+import addend.types
 
 MODULES = {
     addend: addend.__all__,
     addend.torch: addend.torch.__all__,
     addend.convert: ["megatron", "sglang"],
     addend.torch.testing: ["ranks"],
+    addend.types: ["annotate", "from_spmd", "partition_spec", "to_spmd"],
 }
 CONTEXTS = [addend.torch.watch, addend.torch.dump, addend.torch.mutate]  # classes that are called like functions
 CANNOT_FAIL = {"transitions"}
