@@ -282,7 +282,10 @@ class Narrow:
 ROUNDED = truth("rounding", equal=True)
 
 
-@watched(4, truth=ROUNDED, needs=SHARDED_BY_SPMD, says=("contradicted 0.norm.weight f32",))
+@watched(
+    4, truth=ROUNDED, needs=SHARDED_BY_SPMD,
+    says=tuple(f"contradicted 0.{name} f32" for name in ("*norm.*", "pos.weight", "v.weight", "o.bias", "down.bias")),
+)  # fmt: skip
 def declared_f32_summed_over_tp_in_bf16(draw):
     """As fully_shard did before PyTorch 2.15: a norm's gradient is summed over tp in bf16, whatever reduce_dtype is."""
     from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
@@ -309,13 +312,13 @@ def with_patch(job, owner, name, function):
     return job
 
 
-@watched(4, truth=ROUNDED, says=("contradicted embed.weight f32",))
+@watched(4, truth=ROUNDED, says=("contradicted * f32",))
 def declared_f32_sent_in_bf16(draw):
     """fully_shard's collective is the job's own, and casts; gradients are stored in bf16."""
     return sent_in_bf16(draw, 4, torch.bfloat16)
 
 
-@watched(2, truth=ROUNDED, says=("contradicted embed.weight f32",))
+@watched(2, truth=ROUNDED, says=("contradicted * f32",))
 def declared_f32_sent_in_bf16_stored_in_f32(draw):
     return sent_in_bf16(draw, 2, torch.float32)
 
@@ -332,7 +335,7 @@ def with_collective(job, dtype):
     return job
 
 
-@watched(2, 3, 4, truth=ROUNDED, needs=("torch>=2.15",), says=("contradicted up.weight f32",))
+@watched(2, 3, 4, truth=ROUNDED, needs=("torch>=2.15",), says=("contradicted * f32",))
 def declared_f32_gradients_summed_in_bf16(draw):
     """Tensor.grad_dtype says f32, and a sum by hand rounds."""
 
