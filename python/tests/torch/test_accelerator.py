@@ -111,7 +111,7 @@ class Script(unittest.TestCase):
                 ("one", "right", ""),
                 ("two", "FAILED", "RuntimeError: ProcessGroupGloo::reduce_scatter: unsupported device type xpu"),
                 ("three", "FAILED", "AssertionError: no"),
-                ("four", "FALSE ALARM", "BAD w"),
+                ("four", "FALSE ALARM", "BAD w: unsupported device"),
             ]
         )
         self.assertEqual((found.good, found.left_out, found.bad), (["one"], ["two"], ["three", "four"]))
