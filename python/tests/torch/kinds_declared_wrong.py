@@ -115,7 +115,7 @@ def declared_r_and_forgotten(draw):
 
 
 @watched(4, truth=truth("doubled:dp", "own_only:tp", "partial", "unexplained"), needs=SPMD,
-         says=("holds 0.out_norm.weight tp=R",))  # fmt: skip
+         says=("holds 0.out_norm.weight tp=R", "call twice 0.out_norm.weight",))  # fmt: skip
 def declared_r_over_another_axis(draw):
     """Summed over dp twice, and over tp never."""
     job = Cut(TWO, hold="hand", sums=lambda name, axis: axis == "dp" or ".v." in name or ".pos." in name,
@@ -348,10 +348,12 @@ def declared_f32_gradients_summed_in_bf16(draw):
     return wide_gradients(draw, "hand", rounded)
 
 
-@watched(2, 3, truth=truth(equal=True), says=("call wider *",))
+@watched(2, 3, truth=truth(equal=True), needs=("torch>=2.15",), says=("call wider *", "contradicted * bf16"))
 def declared_bf16_and_a_wide_bucket(draw):
-    """Gradients of bf16, summed in f32 by hooks, where bf16 is promised (deepspeedai/DeepSpeed#8038)."""
+    """Gradients are to be bf16, and hooks sum them in f32 (deepspeedai/DeepSpeed#8038)."""
     model = kinds.Net().bfloat16()
+    for p in model.parameters():
+        p.grad_dtype = torch.bfloat16
     reference = copy.deepcopy(model)
 
     def reduce(p):
@@ -364,7 +366,7 @@ def declared_bf16_and_a_wide_bucket(draw):
     share = lambda one, r: (one(draw.batch(r)[0].bfloat16()).float() - draw.batch(r)[1]).square().mean()  # noqa: E731
     shares = [lambda one, r=r: share(one, r) for r in range(draw.world)]
     step = lambda watch: share(model, draw.rank).backward()  # noqa: E731
-    return Job(model, step, lambda: kinds.alone(reference, shares), {"reduce": torch.bfloat16}, bound=0.3)
+    return Job(model, step, lambda: kinds.alone(reference, shares), bound=0.3)
 
 
 # -- collectives
@@ -407,7 +409,7 @@ def declared_i_averaged(draw):
     return job
 
 
-@watched(2, 3, truth=truth(equal=True), says=("call wider *",))
+@watched(2, 3, truth=truth(equal=True), says=("call wider *", "contradicted * bf16"))
 def declared_bf16_sent_in_f32(draw):
     """reduce_dtype is bf16, and the job's own collective sends f32."""
     job = words_job(draw, mesh_for(dp=draw.world), mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))
