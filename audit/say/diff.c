@@ -293,7 +293,7 @@ static ad_status diff_dump(ad_diff_run *run) {
   report_untried(run);
   report_unlike(run);
   report_retyped(run);
-  AD_TRY(ad_calls_report(&run->dump, run->params, run->declarations, run->document, run->messages));
+  AD_TRY(ad_calls_report(&run->dump, run->declarations, run->document, run->messages));
   ad_declared_report(run->declarations, run->messages);
   report_unequal(run);
   report_unfitted(run);

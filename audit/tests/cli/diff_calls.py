@@ -108,6 +108,14 @@ def what_is_no_second_sum_is_not_found():
     assert found(judged(make(), lambda rank: [other if rank % 2 else one], SAID)) == ["", ""]  # of different ranks
 
 
+def shards_are_summed_after_they_were_scattered():
+    job = Job("dp=2 tp=2", [Param("w", [40], held=lambda place: [[20 * place["dp"]], [20]])])
+    scatter, shard = call("reduce_scatter", "dp", ["w"]), call("all_reduce", "tp", ["w"], 20)
+    document = judged(job, [scatter, shard], SAID)
+    assert found(document) == ["", ""] and [c["needed"] for c in document["calls"]] == [160, 80]
+    assert found(judged(job, [scatter, shard, call("all_reduce", "tp", ["w"], 20, **HOOK)], SAID)) == ["", "twice", "twice"]
+
+
 def asks(dtype="bf16", given=True, **more):
     return {"w": SAID["w"] + [{"dtype": dtype, "by": "fully_shard's reduce_dtype", "counts": True, "given": given, **more}]}
 
@@ -197,6 +205,7 @@ def tables_are_printed():
 ranks_share_entries()
 sums_that_are_made_twice_are_found()
 what_is_no_second_sum_is_not_found()
+shards_are_summed_after_they_were_scattered()
 a_wider_dtype_than_the_job_asked_for_is_found()
 a_sum_that_was_formed_in_a_narrower_dtype_names_its_call()
 a_sum_of_the_same_work_is_for_nothing()
