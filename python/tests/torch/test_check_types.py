@@ -117,6 +117,11 @@ class Answers(unittest.TestCase):
         self.assertIn("y + self.bias", HERE.read_text().splitlines()[int(line) - 1])
         self.assertTrue(str(report).startswith("CANNOT TELL"), report)
 
+    def test_the_place_is_the_jobs_own_where_the_checkers_frames_are_kept(self):
+        """As under pytest, where it leaves them in the traceback."""
+        with mock.patch.object(spmd._traceback, "_FILTERING", "off"):
+            self.assertTrue(checked(sharded(types=WRONG)).typecheck.where.startswith(f"{HERE}:"))
+
     def test_a_test_of_it_fails(self):
         with self.assertRaises(AssertionError) as caught:
             checked(sharded(types=WRONG), assert_matches_one_process)
@@ -163,6 +168,7 @@ class Launched(unittest.TestCase):
 
 
 def be_launched():
+    dist.init_process_group("gloo")
     for types in (TYPES, WRONG):
         report = checked(sharded(types=types))
         sys.stdout.write(f"told {report.ok} {report.typecheck.ok}\n")
