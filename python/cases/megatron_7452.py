@@ -602,7 +602,13 @@ def by_types(world, kind, wrong):
 
 def by_watches(world, kind, wrong):
     """Return what the watch says, and what it says if it is given what the job's author knows."""
-    said = case.by_watch(ranks.run(world, watched, kind, wrong, False)[0])
+    report = ranks.run(world, watched, kind, wrong, False)[0]
+    said = case.by_watch(report)
+    elsewhere = [call for call in report.calls if call.axes == "dp" and call.operation == "all_gather"]
+    if "tp" in kind.mesh and elsewhere:
+        said += (
+            f"; its calls list all_gather over dp in {elsewhere[0].phase} ({elsewhere[0].line.partition('cases/')[2]})"
+        )
     if not kind.told:
         return said
     return f"{said}; with {kind.told}: {case.by_watch(ranks.run(world, watched, kind, wrong, True)[0])}"
