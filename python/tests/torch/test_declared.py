@@ -18,7 +18,7 @@ import judge
 
 SEED = draws.choose_seed()
 DRAWN_BY = 1 if SEED == "all" else int(SEED)
-TAKEN = {kinds_declared: ("right", 20), kinds_declared_wrong: ("true cause", 15)}
+TAKEN = {kinds_declared: ("right", 8), kinds_declared_wrong: ("true cause", 7)}
 # What is said of the others: one addend that all ranks have may be a mistake, and no number tells a shard's place.
 OTHERS = {"declared_tensor_parallel_delayed": "cannot tell", "declared_in_another_order": "silent by design"}
 
