@@ -307,13 +307,14 @@ static void find_for_nothing(ad_calls_run *run, const ad_call *call) {
   tell(run, text);
 }
 
-/* Notes a group of some ranks that is no set of axes. Jobs may have such groups, so it is no message. */
+/* Notes a sum over a group of some ranks that is no set of axes. It may be meant, so it is no message; other calls than
+ * sums have such groups in right jobs. */
 static void find_no_axis(const ad_calls_run *run, const ad_call *call) {
   const json_t *ranks = list_of(call, "ranks"), *rank;
   char listed[120], made[200], mesh[AD_DUMP_AXES * (AD_DUMP_NAME + 16)], text[600];
   ad_text of_ranks = ad_text_on(listed, sizeof listed), of_mesh = ad_text_on(mesh, sizeof mesh);
   size_t i, count = 0;
-  if (json_array_size(ranks) < 2) return;
+  if (json_array_size(ranks) < 2 || !json_array_size(call->params)) return;
   json_array_foreach(ranks, i, rank) ad_text_list(&of_ranks, &count, "", "%lld", (long long)json_integer_value(rank));
   for (int axis = 0; axis < run->dump->mesh.count; axis++)
     ad_text_add(&of_mesh, "%s%s=%lld", axis ? " " : "", run->dump->mesh.name[axis],

@@ -17,6 +17,7 @@
 enum {
   FACTORS = 6, /* roundings of factors */
   ENOUGH = 4,  /* so many elements outside show a narrower sum; a single one may be a corrupted number */
+  NAMED = 64,  /* so many values that a narrower dtype has all name it; half of them have it by chance */
   /* A large part is tested at so many places, of so many elements each */
   PLACES = 16,
   BLOCK = 1024
@@ -145,22 +146,24 @@ static void test_part(ad_forming *forming, ad_dtype promised) {
     test_block(forming, begin, block_end(part, begin));
 }
 
-/* Returns the narrowest dtype that has all tested values of the sums, if it is narrower than the promised one; else
- * 0. */
-static ad_dtype narrowest_of(const ad_parts *parts, ad_dtype promised) {
-  ad_dtype found = 0;
-  for (ad_dtype dtype = ad_dtype_coarser(promised); dtype; dtype = ad_dtype_coarser(dtype)) {
-    int has_all = 1;
-    for (size_t p = 0; p < parts->count; p++) {
-      const ad_part *part = &parts->parts[p];
-      for (size_t begin = 0; begin < part->count && has_all; begin += stride_of(part)) {
-        ad_part_read(parts, part, &part->terms[0], begin, block_end(part, begin), parts->rows);
-        for (size_t i = 0; i < block_end(part, begin) - begin; i++) has_all &= is_number_of(dtype, parts->rows[i]);
+/* Returns the narrowest dtype that there is, if it has all tested values of the sums, which are stored in wider ones; else
+ * 0. (Values of a less narrow dtype tell little: a sum in f32 of a few numbers of bf16 often is one of f16.) */
+static ad_dtype narrowest_of(const ad_parts *parts) {
+  ad_dtype dtype = AD_F64, next;
+  size_t numbers = 0;
+  while ((next = ad_dtype_coarser(dtype))) dtype = next;
+  for (size_t p = 0; p < parts->count; p++) {
+    const ad_part *part = &parts->parts[p];
+    if (!is_narrower(dtype, part->terms[0].tensor->dtype)) return 0;
+    for (size_t begin = 0; begin < part->count; begin += stride_of(part)) {
+      ad_part_read(parts, part, &part->terms[0], begin, block_end(part, begin), parts->rows);
+      for (size_t i = 0; i < block_end(part, begin) - begin; i++) {
+        if (!is_number_of(dtype, parts->rows[i])) return 0;
+        numbers += parts->rows[i] != 0;
       }
     }
-    if (has_all) found = dtype;
   }
-  return found;
+  return numbers >= NAMED ? dtype : 0;
 }
 
 ad_status ad_formed_find(const ad_parts *parts, ad_dtype promised, ad_formed_found *out) {
@@ -187,7 +190,7 @@ ad_status ad_formed_find(const ad_parts *parts, ad_dtype promised, ad_formed_fou
                  : needed && found.tested >= needed ? AD_FORMED_AS_PROMISED
                                                     : AD_FORMED_UNTESTED;
   if (found.formed) found.why = NULL;
-  if (found.formed == AD_FORMED_NARROWER) found.dtype = narrowest_of(parts, promised);
+  if (found.formed == AD_FORMED_NARROWER) found.dtype = narrowest_of(parts);
   *out = found;
   return AD_OK;
 }

@@ -16,8 +16,8 @@ typedef struct ad_formed_found {
   ad_formed formed;
   int64_t tested;  /* elements that a narrower sum may change visibly */
   int64_t outside; /* elements that no sum in the promised dtype gives */
-  /* AD_FORMED_NARROWER: the narrowest dtype that has all values of the sum, if it is narrower than the promised one;
-   * else 0: it was not the last rounding that was narrower */
+  /* AD_FORMED_NARROWER: the narrowest dtype that there is, if the sum is stored in a wider one and all its values are
+   * numbers of it; else 0: what was rounded, the values do not show */
   ad_dtype dtype;
   const char *why; /* a clause, such as "there is one addend"; NULL unless it is untested */
 } ad_formed_found;

@@ -177,16 +177,17 @@ def a_sum_of_the_same_work_is_for_nothing():
 
 def a_group_that_is_no_axis_is_noted():
     declared = {"w": SAID["w"] + [{"types": "tp=R", "by": "spmd_types", "counts": True}]}
-    calls = [call("all_gather", "", phase="forward", ranks=[0, 3], line="attention.py:88 in forward"),
-             call("broadcast", "", ranks=[2]), call("all_reduce", "dp tp")]
+    calls = [call("all_reduce", "", ["w"], ranks=[0, 3], line="attention.py:88 in forward"),
+             call("broadcast", "", ["w"], ranks=[2]), call("all_reduce", "dp tp", ["w"]),
+             call("all_gather", "", ranks=[0, 3], phase="forward")]  # of no parameter: attention's own group
     document = judged(make(), calls, declared)
-    assert found(document) == ["no_axis", "", ""] and not document["messages"]
+    assert found(document) == ["no_axis", "", "", ""] and not document["messages"]
     assert all(word in document["calls"][0]["text"] for word in ("0, 3", "attention.py:88", "dp=2 tp=2"))
 
 
 def tables_are_printed():
     calls = [call("reduce_scatter", "dp", ["w", "v", "s"], 1_000_000), call("all_reduce", "tp", ["w"], **HOOK),
-             call("all_gather", "", ranks=[0, 1, 2], phase="forward", dtype="i64"), {"unseen": "a compiled region"}]
+             call("all_gather", "", ["w"], ranks=[0, 1, 2], phase="forward", dtype="i64"), {"unseen": "a compiled region"}]
     judged(make(), lambda rank: calls if rank != 1 else calls[:1])
     result = subprocess.run([program, "diff", "--calls", path], capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr

@@ -249,16 +249,18 @@ static void so_many_elements_are_needed_that_a_narrower_sum_is_found(void **stat
   }
 }
 
-/* The dtype of the last rounding is named where the sum's values show it. */
+/* The dtype of the last rounding is named where the sum's values show it, and no other is. */
 static void the_narrower_dtype_is_named_if_all_values_have_it(void **state) {
   making how = {AD_F32, AD_BF16, AD_BF16, AD_F32, TREE, NEAREST, 1, 0, 1};
   assert_int_equal(find_made(4, 1000, &how).dtype, AD_BF16);
-  how.stored = AD_BF16;
-  assert_int_equal(find_made(4, 1000, &how).dtype, AD_BF16);
-  how = (making){AD_F32, AD_F16, AD_F16, AD_F32, TREE, NEAREST, 1, 0, 1};
-  assert_int_equal(find_made(4, 1000, &how).dtype, AD_F16);
-  how = (making){AD_F32, AD_BF16, AD_F32, AD_F32, TREE, NEAREST, 1, 0, 1};
+  assert_int_equal(find_made(4, 65, &how).dtype, AD_BF16);
+  assert_int_equal(find_made(4, 60, &how).dtype, 0); /* too few */
+  how.stored = AD_BF16;                              /* it may have been rounded to f16 before */
   assert_int_equal(find_made(4, 1000, &how).dtype, 0);
+  how = (making){AD_F32, AD_F16, AD_F16, AD_F32, TREE, NEAREST, 1, 0, 1};
+  assert_int_equal(find_made(4, 1000, &how).dtype, 0);
+  how = (making){AD_F32, AD_BF16, AD_F32, AD_F32, TREE, NEAREST, 1, 0, 1}; /* few numbers of bf16, added in f32 */
+  for (size_t elements = 4; elements < 200; elements += 7) assert_int_equal(find_made(2, elements, &how).dtype, 0);
 }
 
 /* ---- the interval, exactly ---- */
