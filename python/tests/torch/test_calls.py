@@ -191,7 +191,7 @@ def from_threads():
 
 def groups():
     """Groups of 4 ranks on a mesh of 2 by 2: both axes, one axis, and one that is none."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2, 2), mesh_dim_names=("dp", "tp"))
     odd = [dist.new_group(ranks) for ranks in ([0, 3], [1, 2])][dist.get_rank() in (1, 2)]
     alone = [dist.new_group([rank]) for rank in range(4)][dist.get_rank()]
     recorder = _recorder.Recorder(nn.Module(), [], lambda: 0)
@@ -411,7 +411,7 @@ def ddp_with_hook():
 
 
 def fully_sharded(microbatches=1):
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rep", "shard"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2, 2), mesh_dim_names=("rep", "shard"))
     model = Net()
     for layer in (model.up, model.down):
         fully_shard(layer, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float64))
@@ -437,13 +437,13 @@ def fsdp_hook():
 
 
 def fsdp1():
-    model = FullyShardedDataParallel(Net(), device_id=torch.device("cpu"))
+    model = FullyShardedDataParallel(Net(), device_id=ranks.DEVICE)
     return rows_of(watched(model, lambda: backward(model))[0])
 
 
 def annotated():
     """FSDP2's own sum over tp of a parameter that is R there (spmd_types)."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2, 2), mesh_dim_names=("dp", "tp"))
     model = nn.Sequential(nn.LayerNorm(IN))
     types = {mesh.get_group("tp"): spmd_types.R, mesh.get_group("dp"): spmd_types.R}
     for p in model.parameters():
@@ -454,7 +454,7 @@ def annotated():
 
 
 def tensor_parallel():
-    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2,), mesh_dim_names=("tp",))
     model = parallelize_module(Net(), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     calls, _ = watched(model, lambda: model(batch(rank=0)).square().mean().backward())
     return rows_of(calls)

@@ -305,7 +305,7 @@ def told(model, step, **options):
 def sharded(sequence, norm, warm=0, typecheck="", microbatches=1, world=2, **options):
     """A block in fully_shard over the axes before tp, the norm annotated I or R on tp."""
     names = ("dp_replicate", "dp_shard", "tp") if world == 4 else ("dp", "tp")
-    mesh = init_device_mesh("cpu", (2,) * len(names), mesh_dim_names=names)
+    mesh = init_device_mesh(ranks.DEVICE.type, (2,) * len(names), mesh_dim_names=names)
     norm = getattr(spmd, norm)
     model = Block(mesh["tp"], sequence, norm)
     dims = DataParallelMeshDims(shard=names[-2], replicate=names[0] if world == 4 else None)
@@ -350,7 +350,7 @@ def checked(mesh, where):
 
 def by_hand(sequence, norm, summed=("norm.weight", "norm.bias"), ddp=False, types=None):
     """A block whose sums over dp, and over tp of the parameters in `summed`, the job makes itself."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2, 2), mesh_dim_names=("dp", "tp"))
     dp, tp = mesh.get_group("dp"), mesh.get_group("tp")
     model = block = Block(mesh["tp"], sequence, getattr(spmd, norm), () if ddp else [dp])
     if ddp:
@@ -367,7 +367,7 @@ def by_hand(sequence, norm, summed=("norm.weight", "norm.bias"), ddp=False, type
 
 def folded():
     """One FSDP axis of two, which the annotation names as one."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_shard", "cp"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2, 2), mesh_dim_names=("dp_shard", "cp"))
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(D, D), nn.LayerNorm(D))
     for parameter in model.parameters():
@@ -380,7 +380,7 @@ def folded():
 
 def experts():
     """Experts on a second mesh of the same ranks, of which no axis is the first mesh's."""
-    world = init_device_mesh("cpu", (4,), mesh_dim_names=("world",))
+    world = init_device_mesh(ranks.DEVICE.type, (4,), mesh_dim_names=("world",))
     dense, sparse = world, world._unflatten(0, (2, 2), ("efsdp", "ep"))
     torch.manual_seed(1)
     group = sparse.get_group("ep")
@@ -412,7 +412,7 @@ def experts():
 
 def two_cuts():
     """Rows that two axes cut, the inner one of the mesh first, beside fully_shard, which takes the mesh's order."""
-    mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("dp", "ep", "tp"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2, 2, 2), mesh_dim_names=("dp", "ep", "tp"))
     ep, tp = mesh.get_group("ep"), mesh.get_group("tp")
     torch.manual_seed(1)
     model = nn.Linear(D, 2, bias=False)
@@ -426,7 +426,7 @@ def two_cuts():
 
 def refused(what):
     """Return the error with which every rank's watch is refused."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2, 2), mesh_dim_names=("dp", "tp"))
     tp, options = mesh.get_group("tp"), {"mesh": mesh}
     model = nn.Module()
     at = mesh.get_local_rank("tp")
@@ -452,7 +452,7 @@ def refused(what):
 
 def trained(same):
     """Return what two watched steps say of shards' values, an optimizer's step between them."""
-    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2,), mesh_dim_names=("tp",))
     torch.manual_seed(0 if same else dist.get_rank())
     model = nn.ParameterDict({"w": torch.randn(3, 2), "ones": torch.ones(3), "own": torch.randn(3)})
     for name in "w", "ones":

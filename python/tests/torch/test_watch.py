@@ -93,7 +93,7 @@ def fsdp(model, **arguments):
 
 
 def fsdp_job(shape, names, microbatches=1, sync=None, **options):
-    model = fsdp(Net(), mesh=init_device_mesh("cpu", shape, mesh_dim_names=names), **options)
+    model = fsdp(Net(), mesh=init_device_mesh(ranks.DEVICE.type, shape, mesh_dim_names=names), **options)
 
     def step():
         for m in range(microbatches):
@@ -109,7 +109,7 @@ def one_mesh():
     """Return one mesh object for all jobs of a process: PyTorch keeps the first of equal ones, and fully_shard asks for
     that.
     """
-    return init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    return init_device_mesh(ranks.DEVICE.type, (2, 2), mesh_dim_names=("dp", "tp"))
 
 
 def one_mesh_job():
@@ -222,7 +222,7 @@ class Stack(nn.Module):
 
 def tp_job(dp=None):
     shape, names = ((dp, 2), ("dp", "tp")) if dp else ((2,), ("tp",))
-    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    mesh = init_device_mesh(ranks.DEVICE.type, shape, mesh_dim_names=names)
     plan = {
         "norm": SequenceParallel(sequence_dim=0),
         "up": ColwiseParallel(input_layouts=Shard(0)),
@@ -261,7 +261,7 @@ def checkpoint_job(reentrant):
 def parts_job():
     """Plain tensors that are uneven parts of a whole; the caller tells the watch so."""
     model = nn.Linear(IN, dist.get_rank() % 2 + 2)
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2, 2), mesh_dim_names=("dp", "tp"))
 
     def step():
         loss(model, 0, rank=dist.get_rank()).backward()
@@ -367,7 +367,7 @@ def values_reported(step):
 
 def run_replicas_by_hand(folder):
     """fully_shard knows half of the ranks; the others have copies of their values."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shard"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2, 2), mesh_dim_names=("copies", "shard"))
     model = fully_shard(nn.Linear(6, 4, bias=False), mesh=mesh["shard"])
     with addend.torch.dump(model, folder, types={"*": "copies=R shard=R"}):
         model(torch.randn(3, 6)).sum().backward()
@@ -454,7 +454,7 @@ def unsynchronised(what):
     """A model whose last step was not summed, although it is told to sum now and its gradients were zeroed."""
     dtypes = (torch.bfloat16, torch.float32) if what == "mixed precision" else ()
     setting = what if what.startswith("set_") else "set_requires_gradient_sync"
-    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp_replicate", "dp_shard"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2, 1), mesh_dim_names=("dp_replicate", "dp_shard"))
     model = fsdp(Net(), mesh=mesh, mp_policy=MixedPrecisionPolicy(*dtypes))
     getattr(model, setting)(False)
     loss(model, 0).backward()
@@ -472,7 +472,7 @@ def run_refused(what):
     if what == "types of no axis":
         arguments["types"] = {"*": "pp=R"}
     if what == "a mesh of other ranks":
-        arguments["mesh"] = torch.distributed.device_mesh.DeviceMesh("cpu", [dist.get_rank()])
+        arguments["mesh"] = torch.distributed.device_mesh.DeviceMesh(ranks.DEVICE.type, [dist.get_rank()])
     try:
         with addend.torch.dump(model, "", **arguments):
             if what == "watched twice":

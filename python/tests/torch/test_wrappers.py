@@ -78,7 +78,7 @@ def half_that_is_all():
 @job(4)
 def half_of_a_mesh():
     model = DistributedDataParallel(Net(), process_group=half_of_the_ranks())
-    return *mean_of(model), {"mesh": init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))}
+    return *mean_of(model), {"mesh": init_device_mesh(ranks.DEVICE.type, (4,), mesh_dim_names=("dp",))}
 
 
 # -- other wrappers
@@ -140,7 +140,7 @@ def ignored_and_summed_as_said():
 
 
 def tensor_parallel():
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2, 2), mesh_dim_names=("dp", "tp"))
     model = parallelize_module(Net(), mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
     model = DistributedDataParallel(model, device_mesh=mesh["dp"])
     return mesh, model, lambda: mean_loss(model, draw(mesh.get_local_rank("dp"))).backward()
@@ -190,7 +190,7 @@ class CutByHand(nn.Module):
 
 
 def by_hand():
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(ranks.DEVICE.type, (2, 2), mesh_dim_names=("dp", "tp"))
     model = DistributedDataParallel(CutByHand(mesh), process_group=mesh.get_group("dp"))
     return mesh, model, lambda: mean_loss(model, draw(mesh.get_local_rank("dp"))).backward()
 
