@@ -108,12 +108,19 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    return tensor._values().nbytes if tensor.is_sparse else tensor.nbytes
+    return int((tensor._values() if tensor.is_sparse else tensor).nbytes)
 
 
 def _extent(tensor: torch.Tensor) -> _Extent:
     start = int(tensor.storage_offset()) * tensor.element_size()
     return _Extent(tensor.untyped_storage()._cdata, start, start + int(tensor.nbytes))
+
+
+def _is_gradient(given: torch.Tensor, param: Any) -> bool:
+    """Whether `given` has the memory of the parameter's gradient."""
+    grad = getattr(param, "grad", None)
+    local = getattr(grad, "_local_tensor", grad)
+    return local is not None and local.untyped_storage()._cdata == given.untyped_storage()._cdata
 
 
 def _remembered(tensor: torch.Tensor) -> _Remembered:
@@ -128,8 +135,12 @@ def _inside() -> tuple[str, ...]:
 
 
 def _is_compiled(model: nn.Module) -> bool:
+    """Whether torch.compile compiled something in this process, or will compile a module of the model."""
     if "torch._dynamo" not in sys.modules:
         return False
+    compiled: Any = getattr(sys.modules.get("torch._dynamo.convert_frame"), "output_codes", None)
+    if any(code() is not None for code in getattr(compiled, "seen", ())):
+        return True
     optimized: Any = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", ())
     return any(
         isinstance(module, optimized) or getattr(module, "_compiled_call_impl", None) is not None
@@ -285,7 +296,7 @@ class Recorder:
             return
         in_backward = torch._C._current_graph_task_id() != -1
         number = self._ended()
-        file, line, function, params = self._place(in_backward)
+        file, line, function, params = self._place(in_backward, first)
         params = params or _running.window
         size = sum(map(_bytes, tensors))
         key = _Key(operation, group, first.dtype, size, number, in_backward, file, line, function, params)
@@ -297,7 +308,7 @@ class Recorder:
             with self._lock:
                 self._counts[key] += 1
 
-    def _place(self, in_backward: bool) -> tuple[str, int, str, tuple[str, ...]]:
+    def _place(self, in_backward: bool, given: torch.Tensor) -> tuple[str, int, str, tuple[str, ...]]:
         """The file, line and function that made the call, outside of PyTorch, and the parameters whose gradients one
         of PyTorch's own functions sums there."""
         frame: FrameType | None = sys._getframe(_DEPTH)
@@ -308,7 +319,7 @@ class Recorder:
             code = frame.f_code
             if not params:
                 if code.co_name in _SUMMING:
-                    params = self._summed(frame)
+                    params = self._summed(frame, given)
                 elif self._has_hooks and in_backward:
                     params = self._of_bucket(frame)
             if not self._is_ours(code.co_filename):
@@ -325,15 +336,17 @@ class Recorder:
             found = self._is_inside[file] = is_standard or file.startswith(("<", *self._inside))
         return found
 
-    def _summed(self, frame: FrameType) -> tuple[str, ...]:
-        """The parameters whose gradients a function of PyTorch sums; (): it is another function of that name."""
+    def _summed(self, frame: FrameType, given: torch.Tensor) -> tuple[str, ...]:
+        """The parameters whose gradients a function of PyTorch sums, or the one whose gradient `given` is already: a
+        hook of the job has it, which PyTorch calls from there. (): it is another function of that name."""
         file, variable = _SUMMING[frame.f_code.co_name]
         if not frame.f_code.co_filename.endswith(file):
             return ()
         found = frame.f_locals.get(variable)
         params = found if isinstance(found, (list, tuple)) else [found]
         tensors = [getattr(param, "sharded_param", getattr(param, "flat_param", None)) for param in params]
-        return tuple(name for tensor in tensors for name in self._names.get(id(tensor), ()))
+        own = [tensor for tensor in tensors if _is_gradient(given, tensor)]
+        return tuple(name for tensor in own or tensors for name in self._names.get(id(tensor), ()))
 
     def _of_bucket(self, frame: FrameType) -> tuple[str, ...]:
         """The parameters of a bucket that a communication hook of DDP gets, by an argument that must be `bucket`."""
@@ -364,6 +377,8 @@ class Recorder:
     def settle(self, mesh: _meshes.Mesh, rank: int) -> Calls:
         """The step's calls, each with the parameters whose gradients it sums, as far as that is known."""
         self._assign()
+        if _is_compiled(self._model):  # perhaps in this step
+            self.unseen.add(_COMPILED)
         found: dict[tuple[Any, ...], list[int]] = {}  # by all but the count: the number of the backward of each call
         groups: dict[Any, tuple[str, tuple[int, ...]] | None] = {}
         for key, count in self._counts.items():

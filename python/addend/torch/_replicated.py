@@ -93,8 +93,9 @@ def _params(_: str, module: nn.Module, unit: Replicated) -> Iterator[Said]:
 def reducers(model: nn.Module) -> list[Any]:
     """Every DistributedDataParallel in the model, those of replicate() too."""
     found: list[Any] = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
-    states = (_state_of(module) for module in model.modules())
-    found += [state._ddp for state in states if getattr(state, "_ddp", None) is not None]
+    if "torch.distributed._composable.replicate" in sys.modules:
+        states = (_state_of(module) for module in model.modules())
+        found += [state._ddp for state in states if getattr(state, "_ddp", None) is not None]
     return list({id(ddp): ddp for ddp in found}.values())
 
 
@@ -126,7 +127,7 @@ def sent(ddp: Any) -> list[Sent]:
     if len(sizes) != len(buckets):
         buckets = [params] if len(sizes) == 1 else [[] for _ in sizes]
     found = []
-    narrow = _comm_hooks.of_ddp(ddp).reduce
+    narrow = _comm_hooks.of_ddp(ddp).reduce if "comm_hook" in log else None
     for size, bucket in zip(sizes, buckets):
         dtype = (bucket or params)[0].dtype
         found.append(Sent(size * narrow.itemsize // dtype.itemsize if narrow else size, narrow or dtype, bucket))

@@ -82,7 +82,6 @@ class Step:
         self._wait = options.get("wait", 10.0)
         self._sampler = _sampler_of(model, options.get("sample", 4096))
         self._addend = options.get("addend")
-        self._calls: _calls.Calls | None = None  # of the last watched step
         self._watches: bool | None = None  # whether the present step is watched; None: no step has begun
         self._reset()
 
@@ -94,6 +93,7 @@ class Step:
         self._pipeline = _pipeline.Observer()
         self._afterwards: _afterwards.Afterwards | None = None
         self._recorder: _recorder.Recorder | None = None
+        self._calls: _calls.Calls | None = None  # of the last watched step
         self._unjudged: Unjudged | None = None
 
     @property

@@ -97,7 +97,8 @@ class watch(Step):
         """The collectives that this rank called in the last watched step."""
         if self._calls is None:
             raise RuntimeError(
-                "no collectives were noted yet: they are known at the end of the `with` block of a watched step"
+                "there are no calls: they are known at the end of the `with` block of a watched step, if it ended "
+                "without an error on all ranks"
             )
         return self._calls
 

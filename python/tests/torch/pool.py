@@ -39,6 +39,7 @@ def _be_rank(rank, world, store, pipe):
                 answer = (True, function(*arguments))
         except BaseException as error:
             answer = (False, f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+        torch._dynamo.reset()  # the next job compiles its own functions
         pipe.send(answer)
 
 
