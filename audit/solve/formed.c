@@ -92,6 +92,7 @@ static double step_down(double x, ad_dtype dtype) {
 /* Returns 1 if x, a number of the dtype, is none of those that a value between `least` and `most` may be rounded to,
  * up or down. */
 static int is_outside(double x, double least, double most, ad_dtype dtype) {
+  if (x >= least && x <= most) return 0; /* the same answer as below, for most elements and at once */
   if (x < 0) return is_outside(-x, -most, -least, dtype);
   return x - step_down(x, dtype) >= most || x + step_up(x, dtype) <= least;
 }
