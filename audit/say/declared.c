@@ -123,14 +123,19 @@ static judgement judge_summed(const ad_dump_param *param, const ad_facts *facts,
       partial = {-1, "partial",
                  "; the gradient is still Partial there when the step ends: DTensor's optimizer reduces it when it is "
                  "first used"},
-      same = {0, "same",
-              "; all ranks there have the same addends, and nobody sums them: that is I, or the ranks got one batch"},
+      same =
+          {0, "same",
+           "; all ranks there have the same addends, and the gradient is that of one rank: that is I, a mean, or the "
+           "ranks got one batch"},
+      shards = {-1, "values",
+                "; the ranks have other values and other addends there, and nobody sums these: these are shards (S), "
+                "or replicas that have drifted apart for want of the sum"},
       unsummed = {1, "unsummed", ", and nobody sums it there"};
   int apart = facts->likeness.apart & axis ? 1 : 0;
   if (param->partial & axis) return partial;
   if (!(facts->known & axis)) return apart ? HOLDS : OPEN;
   if (facts->all & axis) return facts->identical & axis || facts->likeness.alike & axis ? SAME_IS_SUMMED : HOLDS;
-  if (apart) return unsummed;
+  if (apart) return facts->values & axis ? shards : unsummed;
   return facts->held && facts->likeness.alike & axis ? same : OPEN;
 }
 
@@ -275,8 +280,8 @@ json_t *ad_declared_rows(const ad_dump *dump, const ad_dump_param *param, const 
 /* Returns 1 if people should hear of the entry: it does not hold, or nobody does what it says. */
 static int is_news(const json_t *entry) {
   const char *why = ad_text_of(entry, "why");
-  return *ad_text_of(entry, "text") &&
-         (json_is_false(json_object_get(entry, "holds")) || !strcmp(why, "unsummed") || !strcmp(why, "seed"));
+  return *ad_text_of(entry, "text") && (json_is_false(json_object_get(entry, "holds")) || !strcmp(why, "unsummed") ||
+                                        !strcmp(why, "seed") || !strcmp(why, "values"));
 }
 
 /* Adds the entry to those of which the same is to be said. */

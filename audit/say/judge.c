@@ -185,16 +185,18 @@ static json_t *report_either(const ad_judge *judge, const ad_dump_param *param, 
   ad_declared_print(judge->dump, param, assumed->axes, "", says, sizeof says);
   const char *and = *says ? " and " : "";
   if (assumed->kind == AD_ASSUMED_UNSUMMED)
-    snprintf(why, sizeof why,
-             "it %s; all ranks there have the same addends, and nobody sums them: right if all do the same work (I), "
-             "1/%lld of it if they got one batch by mistake (R)",
-             says, ranks);
+    snprintf(
+        why, sizeof why,
+        "it %s; all ranks there have the same addends, and the gradient is that of one rank: right if all do the same "
+        "work (I) or their mean is meant, 1/%lld of it if they got one batch by mistake (R)",
+        says, ranks);
   else if (assumed->kind == AD_ASSUMED_EITHER)
     snprintf(
         why, sizeof why,
         "it %.200s%sis the sum over %.80s,%s and the addends are nearly the same: right if each rank has a part of "
-        "the gradient (R), %lld times too large if all do the same work (I); give its type",
-        says, and, names, *says ? "" : " no type was given there,", ranks);
+        "the gradient (R), %lld times too large if all do the same work (I); %s",
+        says, and, names, *says ? "" : " no type was given there,", ranks,
+        *says ? "types= says which, and is believed" : "give its type");
   else
     snprintf(why, sizeof why,
              "it %.200s%sis the mean over %.80s of addends that differ%s: right if each rank estimates the same "

@@ -101,7 +101,9 @@ class DiffCall:
     phase: str = ""
     line: str = ""
     params: tuple[str, ...] = ()
+    backwards: tuple[int, ...] = ()  # the backwards in which it was called, from 0; (): in none
     made_by: tuple[int, ...] = ()  # the ranks that called it
+    needed: int | None = None  # bytes that the declared types need of it; None: not known whose sum it is
     finding: str = ""  # twice, wider, for_nothing, no_axis; "": nothing
     text: str = ""  # a sentence on the finding
 

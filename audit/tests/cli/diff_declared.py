@@ -115,6 +115,8 @@ for microbatches in 1, 3:
     assert len(messages(document, "`w`", "I on tp", "(spmd_types)", "R")) == 1 == len(document["messages"]), document
     document = verdict(of("I", "apart", "own", values="abab"), "wrong", False, "values", kinds=["own_only"])
     assert messages(document, "`w`", "(S)", "(R)"), document
+    document = verdict(of("R", "apart", "own", values="abab"), "wrong", None, "values", kinds=["partial", "own_only"])
+    assert messages(document, "`w`", "R on tp", "(S)"), document
     document = verdict(of("I", "apart", "all"), "right", False, "summed")
     assert param(document)["types"] == "dp=R tp=R" and len(messages(document, "`w`", "I on tp", "R")) == 1, document
     assert len(document["messages"]) == 1, document
