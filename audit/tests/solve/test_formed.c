@@ -157,7 +157,7 @@ static void fill_with(made_parts *m, const double *addends, double sum, ad_dtype
   for (size_t i = 0; i < m->elements; i++) {
     double scaled = ldexp(sum, (int)(i % 8));
     for (size_t c = 0; c < m->count; c++)
-      ((float *)(m->values + c * m->elements))[i] = (float)ldexp(addends[c], (int)(i % 8));
+      ((float *)(void *)(m->values + c * m->elements))[i] = (float)ldexp(addends[c], (int)(i % 8));
     assert_int_equal(ad_cast((char *)m->sum + i * ad_dtype_size(stored), stored, &scaled, AD_F64, 1), AD_OK);
   }
   m->tensors[m->count].dtype = stored;
@@ -282,14 +282,14 @@ static void only_numbers_beside_the_exact_sum_are_inside(void **state) {
   for (size_t i = 0; i < ELEMENTS; i++) {
     int64_t sum = 0, size = 0;
     for (size_t c = 0; c < RANKS; c++) {
-      float *addend = (float *)(m.values + c * ELEMENTS) + i;
+      float *addend = (float *)(void *)(m.values + c * ELEMENTS) + i;
       *addend = (float)((int64_t)(draw() * 0x1p30) - (1 << 28));
       sum += (int64_t)*addend;
       size += llabs((int64_t)*addend);
     }
     double third = (double)sum / 3, slack = 0x1p-20 * (double)size;
     double number = toward(AD_BF16, third * (1 + 0x1p-7 * (draw() * 4 - 2)), 0);
-    assert_int_equal(ad_cast((uint16_t *)m.sum + i, AD_BF16, &number, AD_F64, 1), AD_OK);
+    assert_int_equal(ad_cast((uint16_t *)(void *)m.sum + i, AD_BF16, &number, AD_F64, 1), AD_OK);
     outside += !is_beside(number, third);
     clearly += !is_beside(number, third) && !is_beside(number, third - slack) && !is_beside(number, third + slack);
   }
@@ -372,9 +372,10 @@ static void elements_of_zeros_do_not_tell(void **state) {
   for (size_t i = 0; i < m.elements; i++) {
     double addends[2], sum;
     for (size_t c = 0; c < 2; c++)
-      assert_int_equal(ad_cast(&addends[c], AD_F64, (uint16_t *)(m.values + c * m.elements) + i, AD_BF16, 1), AD_OK);
+      assert_int_equal(ad_cast(&addends[c], AD_F64, (uint16_t *)(void *)(m.values + c * m.elements) + i, AD_BF16, 1),
+                       AD_OK);
     sum = addends[0] + addends[1];
-    assert_int_equal(ad_cast((uint16_t *)m.sum + i, AD_BF16, &sum, AD_F64, 1), AD_OK);
+    assert_int_equal(ad_cast((uint16_t *)(void *)m.sum + i, AD_BF16, &sum, AD_F64, 1), AD_OK);
   }
   assert_int_equal(find(&m, AD_F32).tested, 0);
   check_untested(&m, AD_F32, "too few");
@@ -412,7 +413,7 @@ static void few_corrupted_elements_are_no_dtype(void **state) {
   make(&m, 4, 1000, &how);
   for (size_t i = 0; i < 4; i++) {
     assert_int_equal(find(&m, AD_F32).formed, AD_FORMED_AS_PROMISED);
-    ((float *)m.sum)[100 * i] *= 1.01f;
+    ((float *)(void *)m.sum)[100 * i] *= 1.01f;
     assert_int_equal(find(&m, AD_F32).outside, i + 1);
   }
   assert_int_equal(find(&m, AD_F32).formed, AD_FORMED_NARROWER);
@@ -425,7 +426,7 @@ static void a_large_part_is_tested_at_its_end_too(void **state) {
   making how = {AD_F32, AD_F32, AD_F32, AD_F32, TREE, NEAREST, 1, 0, 1};
   made_parts m;
   make(&m, 2, ELEMENTS, &how);
-  for (size_t i = ELEMENTS / 16 * 15; i < ELEMENTS; i++) ((float *)m.sum)[i] *= 1.01f;
+  for (size_t i = ELEMENTS / 16 * 15; i < ELEMENTS; i++) ((float *)(void *)m.sum)[i] *= 1.01f;
   ad_formed_found found = find(&m, AD_F32);
   assert_int_equal(found.formed, AD_FORMED_NARROWER);
   assert_true(found.tested < 20000);
