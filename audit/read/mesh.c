@@ -3,9 +3,11 @@
 
 #include <math.h>
 #include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/error.h"
+#include "layout/type.h"
 #include "base/text.h"
 
 static int is_name(const char *text, size_t length) {
@@ -172,4 +174,51 @@ size_t ad_dump_axes_of_size(const ad_dump_mesh *mesh, double size, uint32_t firs
         if (__builtin_popcount(axes) == count && (!(axes & ~first)) == preferred && is_set_of(mesh, axes, size))
           sets[found++] = axes;
   return found;
+}
+
+/* Parses R, I or S<dim>. */
+static ad_status read_type(const char *text, size_t length, int ndim, ad_type *out) {
+  if (length == 1 && (*text == 'R' || *text == 'I')) return *out = *text == 'R' ? AD_R : AD_I, AD_OK;
+  int dim = length == 2 && *text == 'S' ? text[1] - '0' : -1;
+  if (dim < 0 || dim > 9)
+    return ad_fail(AD_INVALID, "'%.*s' is not a type; write R, I, or S with a dimension, such as S0", (int)length,
+                   text);
+  if (dim >= ndim)
+    return ad_fail(AD_INVALID,
+                   "the type S%d shards dimension %d, but the parameter has only %d dimension%s, numbered from 0; "
+                   "correct this type",
+                   dim, dim, ndim, ad_plural(ndim));
+  return *out = AD_S(dim), AD_OK;
+}
+
+ad_status ad_dump_types_parse(const ad_dump_mesh *mesh, const char *text, int ndim, ad_type types[AD_DUMP_AXES],
+                              uint32_t *named) {
+  *named = 0;
+  memset(types, AD_R, sizeof *types * AD_DUMP_AXES);
+  for (;;) {
+    int axis;
+    const char *value;
+    size_t length;
+    AD_TRY(ad_dump_mesh_next(mesh, &text, named, &axis, &value, &length));
+    if (axis < 0) return AD_OK;
+    AD_TRY(read_type(value, length, ndim, &types[axis]));
+  }
+}
+
+ad_status ad_dump_axes_parse(const ad_dump_mesh *mesh, const char *text, uint32_t *out) {
+  char axis[AD_DUMP_NAME];
+  while (*text) {
+    size_t length = strcspn(text, ", ");
+    int found = -1;
+    snprintf(axis, sizeof axis, "%.*s", (int)length, text);
+    for (int a = 0; a < mesh->count; a++)
+      if (!strcmp(mesh->name[a], axis)) found = a;
+    if (found < 0)
+      return ad_fail(AD_INVALID, "'%s' is not an axis of the dump's mesh (addend.mesh); name one of the mesh's axes",
+                     axis);
+    *out |= 1u << found;
+    text += length;
+    text += strspn(text, ", ");
+  }
+  return AD_OK;
 }

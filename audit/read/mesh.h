@@ -3,6 +3,7 @@
 #define DIFF_MESH_H
 #include <stddef.h>
 #include <stdint.h>
+#include "addend/layout.h"
 #include "addend/status.h"
 
 /* AD_DUMP_AXES is the most axes of a mesh; AD_DUMP_NAME is the most bytes of an axis' name, with its final 0. */
@@ -40,5 +41,11 @@ uint32_t ad_large_axes(const ad_dump_mesh *mesh, uint32_t axes);
  * among sets of equally many axes, subsets of `first` come first. Returns the number of sets. */
 enum { AD_DUMP_SETS = 1 << AD_DUMP_AXES };
 size_t ad_dump_axes_of_size(const ad_dump_mesh *mesh, double size, uint32_t first, uint32_t sets[AD_DUMP_SETS]);
+/* Parses a text such as "dp_shard=R tp=S0" for a parameter of `ndim` dimensions. *named is set to the axes that the text
+ * names; all others are R. */
+ad_status ad_dump_types_parse(const ad_dump_mesh *mesh, const char *text, int ndim, ad_type types[AD_DUMP_AXES],
+                              uint32_t *named) AD_CHECKED;
+/* Adds the axes that a text such as "dp tp" names to the bit set *out. */
+ad_status ad_dump_axes_parse(const ad_dump_mesh *mesh, const char *text, uint32_t *out) AD_CHECKED;
 
 #endif

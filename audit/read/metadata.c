@@ -141,17 +141,26 @@ static ad_status read_dtypes(const ad_saying *saying, const char *key, json_t **
   return status ? ad_fail_in(status, "%s: %s", file->path, key) : AD_OK;
 }
 
+/* Returns 1 if a list is left out, or is a list of values of this type. */
+static int is_list_of(const json_t *list, json_type type) {
+  const json_t *value;
+  size_t i;
+  json_array_foreach(list, i, value) if (json_typeof(value) != type) return 0;
+  return !list || json_is_array(list);
+}
+
 /* Returns 1 if an entry of addend.calls is a call, or says why there may be calls that nobody noted. */
 static int is_call(json_t *entry) {
-  static const char call[] = "{s:s, s?s, s?o, s?s, s:I, s:I, s?s, s?s, s?o}";
+  static const char call[] = "{s:s, s?s, s?o, s?s, s:I, s:I, s?s, s?s, s?o, s?o}";
   const char *text;
-  const json_t *ranks = NULL, *params = NULL;
+  const json_t *ranks = NULL, *params = NULL, *backwards = NULL, *unseen = json_object_get(entry, "unseen");
   json_int_t bytes, count;
-  if (json_is_string(json_object_get(entry, "unseen"))) return 1;
+  if (unseen) return json_is_string(unseen);
   if (json_unpack(entry, call, "operation", &text, "axes", &text, "ranks", &ranks, "dtype", &text, "bytes", &bytes,
-                  "count", &count, "phase", &text, "line", &text, "params", &params))
+                  "count", &count, "phase", &text, "line", &text, "params", &params, "backwards", &backwards))
     return 0;
-  return bytes >= 0 && count >= 0 && (!ranks || json_is_array(ranks)) && (!params || json_is_array(params));
+  return bytes >= 0 && count >= 0 && is_list_of(ranks, JSON_INTEGER) && is_list_of(backwards, JSON_INTEGER) &&
+         is_list_of(params, JSON_STRING);
 }
 
 static ad_status read_calls(const ad_saying *saying) {

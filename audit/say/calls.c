@@ -3,6 +3,7 @@
  * None of these makes a sum wrong. */
 #include "say/calls.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include "base/memory.h"
 #include "base/roundoff.h"
@@ -43,17 +44,19 @@ static json_t *complete(const json_t *call) {
   return own;
 }
 
-/* Returns the entry of `calls` that has the same keys as `call`, apart from who made it; else adds one. */
-static json_t *entry_of(json_t *calls, json_t *call) {
-  json_t *entry;
-  size_t i;
-  json_array_foreach(calls, i, entry) {
-    json_object_set(call, "made_by", json_object_get(entry, "made_by"));
-    if (json_equal(entry, call)) return entry;
+/* Returns the entry of `calls` that says the same as `call`; else adds one, to `known` too, whose keys are what calls
+ * say. NULL: there is no memory. */
+static json_t *entry_of(json_t *calls, json_t *known, json_t *call) {
+  char *said = json_dumps(call, JSON_SORT_KEYS | JSON_COMPACT);
+  json_t *entry = said ? json_object_get(known, said) : NULL;
+  if (said && !entry) {
+    json_object_set(known, said, call);
+    json_object_set_new(call, "made_by", json_array());
+    json_array_append(calls, call);
+    entry = call;
   }
-  json_object_set_new(call, "made_by", json_array());
-  json_array_append(calls, call);
-  return call;
+  free(said);
+  return entry;
 }
 
 static void add_unseen(json_t *unseen, json_t *why) {
@@ -65,7 +68,7 @@ static void add_unseen(json_t *unseen, json_t *why) {
 
 /* Lists the calls of all ranks. Returns 0 if no file has any. */
 static int merge(const ad_dump *dump, json_t *calls, json_t *unseen) {
-  json_t *entry;
+  json_t *entry, *known = json_object();
   int there = 0;
   size_t i;
   for (int64_t rank = 0; rank < dump->mesh.world; rank++) {
@@ -76,10 +79,11 @@ static int merge(const ad_dump *dump, json_t *calls, json_t *unseen) {
       if (why)
         add_unseen(unseen, why);
       else
-        json_array_append_new(json_object_get(entry_of(calls, own), "made_by"), json_integer((json_int_t)rank));
+        json_array_append_new(json_object_get(entry_of(calls, known, own), "made_by"), json_integer((json_int_t)rank));
       json_decref(own);
     }
   }
+  json_decref(known);
   return there;
 }
 
@@ -199,15 +203,27 @@ static size_t common(const json_t *a, const json_t *b, const json_t **first) {
   return count;
 }
 
+/* Returns 1 if two ascending lists of numbers have one in common. */
+static int share_a_number(const json_t *a, const json_t *b) {
+  size_t i = 0, j = 0;
+  while (i < json_array_size(a) && j < json_array_size(b)) {
+    json_int_t one = json_integer_value(json_array_get(a, i)), other = json_integer_value(json_array_get(b, j));
+    if (one == other) return 1;
+    i += one < other;
+    j += other < one;
+  }
+  return 0;
+}
+
 static const json_t *list_of(const ad_call *call, const char *key) { return json_object_get(call->entry, key); }
 
 /* Returns 1 if one rank made both calls in one backward, or one of them after the last backward. */
 static int meet(const ad_calls_run *run, const ad_call *a, const ad_call *b) {
-  const json_t *first, *of_a = list_of(a, "backwards"), *of_b = list_of(b, "backwards");
-  if (!common(list_of(a, "made_by"), list_of(b, "made_by"), &first)) return 0;
+  const json_t *of_a = list_of(a, "backwards"), *of_b = list_of(b, "backwards");
+  if (!share_a_number(list_of(a, "made_by"), list_of(b, "made_by"))) return 0;
   if (is_phase(a, "after") || is_phase(b, "after")) return 1;
   if (!json_array_size(of_a) || !json_array_size(of_b)) return run->dump->microbatches == 1;
-  return common(of_a, of_b, &first) > 0;
+  return share_a_number(of_a, of_b);
 }
 
 /* Returns 1 if a rank made the call more than once in a backward, or after the last one. */
@@ -220,8 +236,9 @@ static void find_twice(ad_calls_run *run, const ad_call *a, const ad_call *b) {
   char names[200], axes[AD_DUMP_AXES * AD_DUMP_NAME], one[200], other[200], text[800];
   const json_t *first;
   uint32_t over = a->axes & b->axes;
-  size_t count = over && a->sums && b->sums && meet(run, a, b) ? common(a->params, b->params, &first) : 0;
-  if (!count || (a == b && !is_repeated(a))) return;
+  if (!over || !b->sums || (a == b && !is_repeated(a)) || !meet(run, a, b)) return;
+  size_t count = common(a->params, b->params, &first);
+  if (!count) return;
   if (is_phase(a, "backward") && !json_array_size(list_of(a, "backwards")) && run->dump->microbatches > 1) return;
   ad_dump_axes_print(&run->dump->mesh, over, axes, sizeof axes);
   print_params(json_string_value(first), count, names, sizeof names);
@@ -359,7 +376,7 @@ static ad_status judge(ad_calls_run *run) {
     json_object_set_new(run->list[a].entry, "text", json_string(""));
   }
   for (size_t a = 0; a < run->count; a++)
-    for (size_t b = a; b < run->count; b++) find_twice(run, &run->list[a], &run->list[b]);
+    for (size_t b = a; b < run->count && run->list[a].sums; b++) find_twice(run, &run->list[a], &run->list[b]);
   for (size_t a = 0; a < run->count; a++) {
     find_wider(run, &run->list[a]);
     find_for_nothing(run, &run->list[a]);

@@ -36,7 +36,8 @@ static void blame(const ad_parts *parts, const ad_declared *row, const ad_formed
   verdict->kind = AD_CAUSE_ROUNDING;
   verdict->axes = 0;
   snprintf(verdict->text, sizeof verdict->text,
-           "the sum%s%.120s was not formed in %s, which %.120s says: its addends or partial sums were rounded to %s",
+           "the sum%s%.120s is none that %s gives, which %.120s says: its addends, partial sums or result were rounded "
+           "to %s",
            *axes ? " over " : "", axes, ad_dtype_name(row->dtype), row->by, print_rounded(found));
   json_array_clear(verdict->causes);
   json_array_append_new(verdict->causes,
@@ -61,7 +62,8 @@ static const char *print_judgement(const json_t *entry, const ad_formed_found *f
   ad_text text = ad_text_on(buffer, size);
   ad_text_add(&text, "says %s (%.120s%s%.120s)", dtype, ad_text_of(entry, "by"), *where ? ", " : "", where);
   if (found->formed == AD_FORMED_NARROWER)
-    ad_text_add(&text, "; addends or partial sums were rounded to %s: %lld elements are no sum that %s gives",
+    ad_text_add(&text,
+                "; addends, partial sums or the result were rounded to %s: %lld elements are no sum that %s gives",
                 print_rounded(found), (long long)found->outside, dtype);
   else
     ad_text_add(&text, "; the sum's bits do not show it: %s", found->why);

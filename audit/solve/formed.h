@@ -9,7 +9,7 @@
 typedef enum ad_formed {
   AD_FORMED_UNTESTED,    /* the bits do not tell; `why` says for which reason */
   AD_FORMED_AS_PROMISED, /* enough elements would show a narrower sum, and none or few of them do */
-  AD_FORMED_NARROWER     /* addends or partial sums were rounded to a narrower dtype than the promised one */
+  AD_FORMED_NARROWER     /* addends, partial sums or their result were rounded to a narrower dtype than promised */
 } ad_formed;
 
 typedef struct ad_formed_found {

@@ -120,7 +120,7 @@ names 0 record
 grep -q '"addend: diff"' "$work/named/names.json" || fail "diff is no name of the package"
 change _layout.py 's/^def propagate(/def _unused(tree): pass\n\n\ndef propagate(/'
 names 0 compare
-change __init__.py 's/^    "explain",$/    "explained",/; s/ diff, explain$/ diff, explain as explained/'
+change __init__.py 's/^    "explain",$/    "explained",/; s/^    explain,$/    explain as explained,/'
 change ../../train/python/addend_train/_plan.py 's/ranks_per_node: int = 0/ranks_per_node: int = 1/'
 change _cause.py 's/^    text: str$/    text: bytes/'
 names 1 compare

@@ -23,8 +23,9 @@ def call(operation, axes, params=(), elements=40, dtype="f32", line="train.py:31
             "phase": phase, "backwards": backwards, "line": line, "params": list(params), **more}
 
 
-def judged(job, calls, declared=None, promised=None, **how):
-    """Return the document of a dump of this job; `calls`: of every rank, or a function of the rank."""
+def judged(job, calls, declared=None, promised=None, how_it_ends=0, **how):
+    """Return the document of a dump of this job; `calls`: of every rank, or a function of the rank. `how_it_ends` 2: the
+    dump must be refused."""
     global done
     done += 1
     shutil.rmtree(path, ignore_errors=True)
@@ -37,6 +38,9 @@ def judged(job, calls, declared=None, promised=None, **how):
 
     job.save(path, metadata=more, extra=extra, **how)
     result = subprocess.run([program, "diff", "--json", path], capture_output=True, text=True, timeout=60)
+    if how_it_ends == 2:
+        assert result.returncode == 2 and "addend.calls" in result.stderr, (result.returncode, result.stderr)
+        return None
     assert result.returncode in (0, 1), (result.returncode, result.stderr)
     return json.loads(result.stdout)
 
@@ -106,6 +110,8 @@ def what_is_no_second_sum_is_not_found():
         assert "twice" not in found(judged(make(microbatches), calls, SAID)), calls
     one, other = (call("all_reduce", "tp", ["w"], **how) for how in (HOOK, {}))
     assert found(judged(make(), lambda rank: [other if rank % 2 else one], SAID)) == ["", ""]  # of different ranks
+    for ranks in ([], [one], [other, one], [other]), ([], [one], [other], [one, other]):  # of one rank among others
+        assert found(judged(make(), lambda rank: ranks[rank], SAID)) == ["twice", "twice"]  # noqa: B023
 
 
 def shards_are_summed_after_they_were_scattered():
@@ -185,6 +191,17 @@ def a_group_that_is_no_axis_is_noted():
     assert all(word in document["calls"][0]["text"] for word in ("0, 3", "attention.py:88", "dp=2 tp=2"))
 
 
+def entries_that_are_no_calls_are_refused():
+    for wrong in {"params": [1]}, {"params": ["w", None]}, {"ranks": ["x"]}, {"backwards": 0}, {"backwards": ["0"]}, {"unseen": 5}:
+        judged(make(), [{**call("all_reduce", "dp", ["w"]), **wrong}], how_it_ends=2)
+
+
+def many_ranks_with_calls_of_their_own_take_no_longer():
+    """4 x 1,000 entries, each of which is compared with no other one."""
+    own = lambda rank: [call("send", "", ranks=[rank, i], elements=1000 * rank + i, phase="forward") for i in range(1000)]
+    assert len(judged(make(), own)["calls"]) == 4000
+
+
 def tables_are_printed():
     calls = [call("reduce_scatter", "dp", ["w", "v", "s"], 1_000_000), call("all_reduce", "tp", ["w"], **HOOK),
              call("all_gather", "", ["w"], ranks=[0, 1, 2], phase="forward", dtype="i64"), {"unseen": "a compiled region"}]
@@ -211,5 +228,7 @@ a_wider_dtype_than_the_job_asked_for_is_found()
 a_sum_that_was_formed_in_a_narrower_dtype_names_its_call()
 a_sum_of_the_same_work_is_for_nothing()
 a_group_that_is_no_axis_is_noted()
+entries_that_are_no_calls_are_refused()
+many_ranks_with_calls_of_their_own_take_no_longer()
 tables_are_printed()
 print(f"diff_calls: {done} dumps")

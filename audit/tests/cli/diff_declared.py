@@ -133,6 +133,7 @@ for microbatches in 1, 3:
     verdict(of("R", "same", "all", arguments=["--allow-identical"]), "right", None, "same")
     document = verdict(of("R", "apart", "own"), "wrong", True, "unsummed", kinds=["partial", "own_only"])
     assert param(document)["axis"] == "tp" and messages(document, "`w`", "R on tp"), document
+    verdict(of("R", "apart", "own", values="aabb"), "wrong", True, "unsummed", kinds=["partial", "own_only", "replicas_differ"])
     assert not verdict(of("R", "apart", "all"), "right", True, "")["messages"]
     verdict(of("R", "zero", "all"), "cannot_tell", None, "", kinds=["not_observed"])
     verdict(of("R", "zero", "own"), "cannot_tell", None, "", kinds=["not_observed"])

@@ -420,7 +420,7 @@ static void few_corrupted_elements_are_no_dtype(void **state) {
   drop_parts(&m);
 }
 
-/* Of a large part, elements at places over all of it are tested. */
+/* In a large part the test reads elements at places over all of it. */
 static void a_large_part_is_tested_at_its_end_too(void **state) {
   enum { ELEMENTS = 100000 };
   making how = {AD_F32, AD_F32, AD_F32, AD_F32, TREE, NEAREST, 1, 0, 1};

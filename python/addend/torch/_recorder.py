@@ -169,11 +169,12 @@ _running = _Running()
 
 def _noted(call: Callable[..., Any], note: Callable[..., None], args: Any, kwargs: Any) -> Any:
     """Calls, and notes the call unless it is part of another one."""
-    if _running.is_inside or not _recording:
+    recorder = next(iter(_recording), None)  # once: another thread may end it
+    if _running.is_inside or recorder is None:
         return call(*args, **kwargs)
     _running.is_inside = True
     try:
-        _recording[-1].guarded(note, args, kwargs)
+        recorder.guarded(note, args, kwargs)
         return call(*args, **kwargs)
     finally:
         _running.is_inside = False
@@ -383,7 +384,7 @@ class Recorder:
         groups: dict[Any, tuple[str, tuple[int, ...]] | None] = {}
         for key, count in self._counts.items():
             if key.group not in groups:
-                groups[key.group] = _between(key.group, mesh)
+                groups[key.group] = self._between(key.group, mesh)
             between = groups[key.group]
             if between is not None:
                 what = (key.operation, *between, _dtype(key.dtype), key.bytes, self._phase(key), _line(key), key.params)
@@ -393,6 +394,13 @@ class Recorder:
         rows = [_row(what, numbers) for what, numbers in found.items()]
         rows.sort(key=lambda row: ("forward", "backward", "after").index(row.phase))
         return Calls(tuple(rows), tuple(sorted(self.unseen)), rank, str(mesh))
+
+    def _between(self, group: Any, mesh: _meshes.Mesh) -> tuple[str, tuple[int, ...]] | None:
+        try:
+            return _between(group, mesh)
+        except Exception as error:  # such as of a group that the job has destroyed
+            self.unseen.add(f"the ranks of a group are not known ({type(error).__name__})")
+            return None
 
     def _phase(self, key: _Key) -> str:
         ended = self._ended()
@@ -422,7 +430,7 @@ class Recorder:
         """The sums that DDP makes in C++."""
         for reducer, reduced in zip(self._reducers, self._reduced):
             for sent in self._sent(reducer) if reduced else ():
-                between = _between(reducer.process_group, mesh)
+                between = self._between(reducer.process_group, mesh)
                 if between is not None:
                     params = tuple(name for param in sent.params for name in self._names.get(id(param), ()))
                     line = "DistributedDataParallel"

@@ -78,15 +78,15 @@ def try_collectives(judge, show):
 
 
 @dataclasses.dataclass
-class Tally:
+class Counts:
     good: list = dataclasses.field(default_factory=list)
     left_out: list = dataclasses.field(default_factory=list)
     bad: list = dataclasses.field(default_factory=list)
 
 
-def tally(answers):
-    """Return a Tally of (kind, answer, what was said)...: an error on a missing collective is neither good nor bad."""
-    found = Tally()
+def count_answers(answers):
+    """Return a Counts of (kind, answer, what was said)...: an error on a missing collective is neither good nor bad."""
+    found = Counts()
     for name, answer, said in answers:
         if answer in kinds_judge.GOOD:
             found.good.append(name)
@@ -119,7 +119,7 @@ def run_kinds(names, seed, deadline, judged, show):
         answer, said = kinds_judge.ask(judged, Pair(name, seed))
         answers.append((name, answer, said))
         show(f"{name}: {answer}, {time.monotonic() - start:.1f} s")
-        if tally(answers[-1:]).bad:
+        if count_answers(answers[-1:]).bad:
             show("\n".join(f"    {line}" for line in said.splitlines()[-12:]))
     return answers, []
 
@@ -134,7 +134,7 @@ def run_all(names, minutes, seed, show):
         answers, left = run_kinds(names, seed, deadline, judged, show)
     finally:
         judged.end()
-    found = tally(answers)
+    found = count_answers(answers)
     show(f"\n{len(found.good)} kinds of jobs judged rightly, {len(found.bad)} not: {', '.join(found.bad) or '-'}")
     show(f"left out, for a collective is missing: {', '.join(found.left_out) or '-'}")
     show(f"left out, for the time was over: {', '.join(left) or '-'}")

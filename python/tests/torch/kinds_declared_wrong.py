@@ -109,7 +109,7 @@ def declared_r_of_an_axis_left_out(draw):
 
 @watched(4, truth=truth("own_only:tp", "partial:tp"), needs=SPMD, says=("holds 0.out_norm.weight tp=R",))
 def declared_r_and_forgotten(draw):
-    """The list of what is summed over tp lacks one."""
+    """One parameter is missing in the list of what is summed over tp."""
     sums = lambda name, axis: axis == "dp" or ".v." in name or ".pos." in name  # noqa: E731
     return Cut(TWO, hold="hand", sums=sums, fields=affected("0.out_norm.weight")).build(draw)
 

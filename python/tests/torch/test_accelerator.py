@@ -106,7 +106,7 @@ class Script(unittest.TestCase):
     def test_kinds_are_told_apart(self):
         """On the processor, as if it were the device: what a device's collectives lack is left out, and a wrong answer
         is none of that."""
-        found = accelerator.tally(
+        found = accelerator.count_answers(
             [
                 ("one", "right", ""),
                 ("two", "FAILED", "RuntimeError: ProcessGroupGloo::reduce_scatter: unsupported device type xpu"),

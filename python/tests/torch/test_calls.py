@@ -469,6 +469,21 @@ def of_a_step_that_failed():
     return rows, None
 
 
+def destroyed_group():
+    """Sums over a group that is gone when the step ends."""
+    model = Net()
+    group = dist.new_group([0, 1])
+
+    def step():
+        backward(model)
+        for p in model.parameters():
+            dist.all_reduce(p.grad, group=group)
+        dist.destroy_process_group(group)
+
+    calls, report = watched(model, step)
+    return len(calls.rows), len(calls.unseen), report.ok
+
+
 def fsdp1():
     model = FullyShardedDataParallel(Net(), device_id=ranks.DEVICE)
     return rows_of(watched(model, lambda: backward(model))[0])
@@ -706,6 +721,9 @@ class Whose(unittest.TestCase):
     @unittest.skipUnless(ranks.FSDP2, "this PyTorch's fully_shard is not right on gloo")
     def test_a_hook_that_fully_shard_calls(self):
         self.assertEqual(ranks.run(2, fsdp_hook_of_one)[0], [("up.weight",)])
+
+    def test_a_group_that_was_destroyed_ends_no_step(self):
+        self.assertEqual(ranks.run(2, destroyed_group)[0], (0, 1, True))
 
     def test_a_step_that_failed_has_no_calls(self):
         self.assertEqual(ranks.run(2, of_a_step_that_failed)[0], (1, None))

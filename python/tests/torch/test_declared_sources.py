@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from addend.torch import _declared, _expected, _names, _parameters, _pipeline, _plans
+from addend.torch import _declared, _expected, _names, _parameters, _pipeline, _plans, _shards
 from addend.torch._declared import Declared
 from addend.torch._meshes import Mesh
 from addend.torch._parameters import Watched
@@ -29,6 +29,19 @@ def annotate(tensor, kind):
     cut = kind[0] == "S"
     spec = [[axis] if cut and dim == int(kind[1:]) else [] for dim in range(tensor.ndim)]
     stub.annotate(tensor, {} if cut else {axis: kind}, spec)
+
+
+class Shards(unittest.TestCase):
+    def test_values_that_changed_once_are_being_trained(self):
+        model = nn.Linear(3, 4, bias=False)
+        entry = Watched("w", model.weight, model.weight)
+        seen = []
+        for change in (0, 1, 0, 0):
+            with torch.no_grad():
+                model.weight += change
+            seen.append(_shards.look(model, [entry], {"w": {"tp": "S0"}})["w"].get("stepped", False))
+        self.assertEqual(seen, [False, True, True, True])
+        self.assertEqual(_shards.look(model, [entry], {"w": {"tp": "I"}}), {})
 
 
 class Sources(unittest.TestCase):

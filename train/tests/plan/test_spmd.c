@@ -168,7 +168,7 @@ static void zigzag_has_no_such_type(void **state) {
   ad_recipe_destroy(recipe);
 }
 
-/* Of a mixture of experts each mesh has a line before its parameters. */
+/* A mixture of experts has several meshes; each has a line before its parameters. */
 static void parameters_are_under_their_mesh(void **state) {
   char *text = NULL;
   ad_recipe *recipe = NULL;

@@ -4,13 +4,18 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import unittest
 
 from skips import skip_file
 
 import addend
 import addend.types
-import draws
+
+SOURCES = pathlib.Path(__file__).resolve().parents[3]
+sys.path.append(str(SOURCES / "python" / "tests" / "torch"))
+
+import draws  # noqa: E402
 
 try:
     import spmd_types as spmd
@@ -18,7 +23,7 @@ except ImportError:
     skip_file(__name__, "this python3 has no spmd_types")
 
 PROGRAM = pathlib.Path(os.environ["ADDEND_LIBRARY"]).resolve().parent / "addend"
-RECIPES = pathlib.Path(__file__).resolve().parents[3] / "recipes"
+RECIPES = SOURCES / "recipes"
 NEED_FILES = {"finetune"}  # a folder of Transformers, which is downloaded
 TAKEN = 12
 TYPES = {"R": spmd.R, "I": spmd.I, **{f"S({dim})": spmd.S(dim) for dim in range(6)}}

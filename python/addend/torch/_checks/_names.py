@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from addend.torch import _plain
+from addend.torch import _plain, _recorder
 
 
 def modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -57,9 +57,9 @@ _WAYS = tuple(  # files of PyTorch through which a call of a public function goe
 
 def called() -> str:
     """file:line of the job's call of the present operation; "" if PyTorch itself, such as a wrapper, made the call."""
-    own = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    own = os.path.dirname(os.path.abspath(__file__)) + os.sep, _recorder.__file__
     for frame, line in traceback.walk_stack(sys._getframe()):
         file = frame.f_code.co_filename
-        if not file.startswith((own, "<", *_WAYS)):
+        if not file.startswith((*own, "<", *_WAYS)):
             return "" if is_inside(file) else f"{file}:{line}"
     return ""
