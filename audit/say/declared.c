@@ -281,7 +281,7 @@ json_t *ad_declared_rows(const ad_dump *dump, const ad_dump_param *param, const 
 static int is_news(const json_t *entry) {
   const char *why = ad_text_of(entry, "why");
   return *ad_text_of(entry, "text") && (json_is_false(json_object_get(entry, "holds")) || !strcmp(why, "unsummed") ||
-                                        !strcmp(why, "seed") || !strcmp(why, "values"));
+                                        !strcmp(why, "seed") || !strcmp(why, "values") || !strcmp(why, "stored"));
 }
 
 /* Adds the entry to those of which the same is to be said. */

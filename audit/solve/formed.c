@@ -23,16 +23,23 @@ enum {
   BLOCK = 1024
 };
 
+/* How a sum's elements are, and others would be, if `stored` is a dtype that its result alone was rounded to: how many are
+ * no such number, rounded to nearest; how many would not be if addends had been rounded to it, or partial sums. */
+typedef struct ad_rounded {
+  int64_t other, by_addends, by_partial;
+} ad_rounded;
+
 /* What the test of one part needs. */
 typedef struct ad_forming {
   const ad_parts *parts;
   const ad_part *part;
   double *counts;      /* expected counts of the part's addends */
-  ad_dtype stored;     /* dtype of the sum's tensor */
+  ad_dtype stored;     /* dtype to which the sum's result was rounded last: that of its tensor, or a narrower one */
   double share, least; /* w = share * |f| S + least */
   double telling;      /* an element tells only if its w is at most this share of f s */
   double filled;       /* ... and only if so many of its addends are not 0 */
   int64_t *tested, *outside;
+  ad_rounded *rounded; /* NULL: not asked for */
 } ad_forming;
 
 /* ---- which sums can be tested ---- */
@@ -48,9 +55,11 @@ static int is_exact(double number) {
 static int is_narrower(ad_dtype dtype, ad_dtype than) { return ad_unit_roundoff(dtype) > ad_unit_roundoff(than); }
 
 /* Returns why this part cannot be tested, or NULL if it can. */
-static const char *why_untested(const ad_parts *parts, const ad_part *part, ad_dtype promised) {
+static const char *why_untested(const ad_forming *forming, ad_dtype promised) {
+  const ad_parts *parts = forming->parts;
+  const ad_part *part = forming->part;
   const ad_members *members = ad_part_members(parts, part);
-  ad_dtype stored = part->terms[0].tensor->dtype;
+  ad_dtype stored = forming->stored;
   double unit = ad_unit_roundoff(promised);
   if (!ad_dtype_is_float(stored) || !ad_dtype_coarser(promised)) return "no narrower dtype is known";
   if (part->term_count > 1) return "the ranks hold Partial sums";
@@ -97,6 +106,11 @@ static int is_outside(double x, double least, double most, ad_dtype dtype) {
   return x - step_down(x, dtype) >= most || x + step_up(x, dtype) <= least;
 }
 
+static double nearest(double x, ad_dtype dtype) {
+  double step = step_up(fabs(x), dtype);
+  return rint(x / step) * step;
+}
+
 static int is_number_of(ad_dtype dtype, double x) {
   return fabs(x) <= ad_largest_number(dtype) && fmod(fabs(x), step_up(fabs(x), dtype)) == 0;
 }
@@ -107,6 +121,31 @@ static size_t stride_of(const ad_part *part) { return part->count / PLACES > BLO
 
 static size_t block_end(const ad_part *part, size_t begin) {
   return begin + BLOCK < part->count ? begin + BLOCK : part->count;
+}
+
+/* Counts in forming->rounded. `middle` and `width`: what sums in the promised dtype may be, for each element. */
+static void test_result(const ad_forming *forming, size_t begin, size_t end, const double *middle,
+                        const double *width) {
+  const ad_parts *parts = forming->parts;
+  const ad_members *members = ad_part_members(parts, forming->part);
+  double *values = parts->rows + 3 * AD_ROWS, sent[BLOCK] = {0}, added[BLOCK] = {0}, factor = parts->param->expect;
+  ad_dtype dtype = forming->stored;
+  for (size_t c = 0; c < members->count; c++) {
+    ad_part_read(parts, forming->part, &members->columns[c].piece, begin, end, values);
+    for (size_t i = 0; i < end - begin; i++) {
+      double addend = factor * forming->counts[c] * values[i];
+      sent[i] += nearest(addend, dtype);
+      added[i] = nearest(added[i] + addend, dtype);
+    }
+  }
+  ad_part_read(parts, forming->part, &forming->part->terms[0], begin, end, values);
+  for (size_t i = 0; i < end - begin; i++) {
+    double least = nearest(middle[i] - width[i], dtype), most = nearest(middle[i] + width[i], dtype);
+    double sum = nearest(sent[i], dtype);
+    forming->rounded->other += values[i] < least || values[i] > most;
+    forming->rounded->by_addends += sum < least || sum > most;
+    forming->rounded->by_partial += added[i] < least || added[i] > most;
+  }
 }
 
 static void test_block(const ad_forming *forming, size_t begin, size_t end) {
@@ -126,10 +165,11 @@ static void test_block(const ad_forming *forming, size_t begin, size_t end) {
   }
   ad_part_read(parts, forming->part, &forming->part->terms[0], begin, end, sum);
   for (size_t i = 0; i < n; i++) {
-    double middle = factor * combined[i], width = forming->share * fabs(factor) * size[i] + forming->least;
+    double middle = combined[i] *= factor, width = size[i] = forming->share * fabs(factor) * size[i] + forming->least;
     *forming->outside += is_outside(sum[i], middle - width, middle + width, forming->stored);
     *forming->tested += filled[i] >= forming->filled && width <= forming->telling * fabs(middle);
   }
+  if (forming->rounded) test_result(forming, begin, end, combined, size);
 }
 
 static void test_part(ad_forming *forming, ad_dtype promised) {
@@ -147,12 +187,43 @@ static void test_part(ad_forming *forming, ad_dtype promised) {
     test_block(forming, begin, block_end(part, begin));
 }
 
-/* Returns the narrowest dtype that there is, if it has all tested values of the sums, which are stored in wider ones; else
- * 0. (Values of a less narrow dtype tell little: a sum in f32 of a few numbers of bf16 often is one of f16.) */
-static ad_dtype narrowest_of(const ad_parts *parts) {
-  ad_dtype dtype = AD_F64, next;
+/* Tests the sums of a parameter as if they were stored in `stored`; 0: in the dtype of their tensors. `rounded`: NULL, or
+ * where it counts what tells of a rounding of the result. */
+static ad_status test_as(const ad_parts *parts, ad_dtype promised, ad_dtype stored, ad_rounded *rounded,
+                         ad_formed_found *out) {
+  int64_t needed = 0;
+  ad_formed_found found = {.why = "it has no sum"};
+  for (size_t p = 0; p < parts->count; p++) {
+    const ad_part *part = &parts->parts[p];
+    if (!ad_part_is_first_of_its_box(parts, p)) continue;
+    const ad_members *members = ad_part_members(parts, part);
+    ad_forming forming = {.parts = parts, .part = part, .stored = stored ? stored : part->terms[0].tensor->dtype};
+    const char *why = why_untested(&forming, promised);
+    if (why) found.why = why;
+    if (why) continue;
+    AD_TRY(ad_new(members->count, &forming.counts));
+    ad_expected_counts(parts, members, forming.counts);
+    forming.tested = &found.tested;
+    forming.outside = &found.outside;
+    forming.rounded = rounded;
+    test_part(&forming, promised);
+    ad_release(forming.counts);
+    if (elements_needed(&forming, promised) > needed) needed = elements_needed(&forming, promised);
+  }
+  if (needed) found.why = "too few of its elements tell";
+  found.formed = found.outside >= ENOUGH            ? AD_FORMED_NARROWER
+                 : needed && found.tested >= needed ? AD_FORMED_AS_PROMISED
+                                                    : AD_FORMED_UNTESTED;
+  if (found.formed) found.why = NULL;
+  *out = found;
+  return AD_OK;
+}
+
+/* ---- which dtype it was ---- */
+
+/* Returns 1 if all tested values of the sums, which are stored in wider dtypes, are numbers of this one. */
+static int all_have(const ad_parts *parts, ad_dtype dtype) {
   size_t numbers = 0;
-  while ((next = ad_dtype_coarser(dtype))) dtype = next;
   for (size_t p = 0; p < parts->count; p++) {
     const ad_part *part = &parts->parts[p];
     if (!is_narrower(dtype, part->terms[0].tensor->dtype)) return 0;
@@ -164,34 +235,30 @@ static ad_dtype narrowest_of(const ad_parts *parts) {
       }
     }
   }
-  return numbers >= NAMED ? dtype : 0;
+  return numbers >= NAMED;
+}
+
+/* Finds to which dtype a sum was rounded, and whether that was its result alone: then each element is a sum in the
+ * promised dtype, rounded to nearest once, and is not what it would be of rounded addends or partial sums. Only the
+ * narrowest dtype that there is gets named without that: a sum in f32 of a few numbers of bf16 often is one of f16. */
+static ad_status find_rounding(const ad_parts *parts, ad_dtype promised, ad_formed_found *out) {
+  for (ad_dtype dtype = promised; (dtype = ad_dtype_coarser(dtype));) {
+    ad_rounded rounded = {0};
+    ad_formed_found as;
+    if (!all_have(parts, dtype)) continue;
+    AD_TRY(test_as(parts, promised, dtype, &rounded, &as));
+    int tells = rounded.by_addends >= ENOUGH && rounded.by_partial >= ENOUGH;
+    int is_result = as.formed == AD_FORMED_AS_PROMISED && !rounded.other && tells;
+    if (!is_result && ad_dtype_coarser(dtype)) continue;
+    out->dtype = dtype;
+    out->before = as.formed == AD_FORMED_NARROWER;
+    if (is_result) out->formed = AD_FORMED_THEN_ROUNDED;
+    return AD_OK;
+  }
+  return AD_OK;
 }
 
 ad_status ad_formed_find(const ad_parts *parts, ad_dtype promised, ad_formed_found *out) {
-  int64_t needed = 0;
-  ad_formed_found found = {.why = "it has no sum"};
-  for (size_t p = 0; p < parts->count; p++) {
-    const ad_part *part = &parts->parts[p];
-    if (!ad_part_is_first_of_its_box(parts, p)) continue;
-    const char *why = why_untested(parts, part, promised);
-    if (why) found.why = why;
-    if (why) continue;
-    const ad_members *members = ad_part_members(parts, part);
-    ad_forming forming = {.parts = parts, .part = part, .stored = part->terms[0].tensor->dtype};
-    AD_TRY(ad_new(members->count, &forming.counts));
-    ad_expected_counts(parts, members, forming.counts);
-    forming.tested = &found.tested;
-    forming.outside = &found.outside;
-    test_part(&forming, promised);
-    ad_release(forming.counts);
-    if (elements_needed(&forming, promised) > needed) needed = elements_needed(&forming, promised);
-  }
-  if (needed) found.why = "too few of its elements tell";
-  found.formed = found.outside >= ENOUGH            ? AD_FORMED_NARROWER
-                 : needed && found.tested >= needed ? AD_FORMED_AS_PROMISED
-                                                    : AD_FORMED_UNTESTED;
-  if (found.formed) found.why = NULL;
-  if (found.formed == AD_FORMED_NARROWER) found.dtype = narrowest_of(parts);
-  *out = found;
-  return AD_OK;
+  AD_TRY(test_as(parts, promised, 0, NULL, out));
+  return out->formed == AD_FORMED_NARROWER ? find_rounding(parts, promised, out) : AD_OK;
 }

@@ -9,7 +9,10 @@
 typedef enum ad_formed {
   AD_FORMED_UNTESTED,    /* the bits do not tell; `why` says for which reason */
   AD_FORMED_AS_PROMISED, /* enough elements would show a narrower sum, and none or few of them do */
-  AD_FORMED_NARROWER     /* addends, partial sums or their result were rounded to a narrower dtype than promised */
+  AD_FORMED_NARROWER,    /* addends, partial sums or their result were rounded to a narrower dtype than promised */
+  /* the bits are those of a sum in the promised dtype whose result alone was rounded to a narrower one (`dtype`), to
+   * nearest, and then stored in a wider one; enough elements would show another sum */
+  AD_FORMED_THEN_ROUNDED
 } ad_formed;
 
 typedef struct ad_formed_found {
@@ -19,6 +22,7 @@ typedef struct ad_formed_found {
   /* AD_FORMED_NARROWER: the narrowest dtype that there is, if the sum is stored in a wider one and all its values are
    * numbers of it; else 0: what was rounded, the values do not show */
   ad_dtype dtype;
+  int before;      /* AD_FORMED_NARROWER with a dtype: 1: no rounding of the result to it gives the sum */
   const char *why; /* a clause, such as "there is one addend"; NULL unless it is untested */
 } ad_formed_found;
 

@@ -1,6 +1,7 @@
 """Test what `addend diff` says of the dtype in which a job declares that sums are formed: against exact fractions, and
 which sums are wrong, which only contradict their declaration, and which are not tested. Called by diff_dtypes.sh with the
-program and an empty folder.
+program and an empty folder; with a number too, it counts so many dumps of each kind of sum that is rounded to bf16 and
+stored in f32, and prints what is said of them.
 """
 import json
 import os
@@ -13,6 +14,7 @@ sys.path.insert(0, os.path.dirname(__file__))
 from dumps import Job, Param, bf16, rounded  # noqa: E402
 
 program, work = sys.argv[1:3]
+counted = int(sys.argv[3]) if len(sys.argv) > 3 else 0
 done = 0
 
 
@@ -195,6 +197,93 @@ def sums_that_bits_do_not_judge_are_untested():
     assert found["holds"] is None and not found["text"]
 
 
+# ---- sums that are rounded to bf16 and stored in f32 ----
+
+def sent_in_bf16(job):
+    """Return a function that rounds addends to bf16, adds them in f32, and rounds the result."""
+
+    def sums(p, rank, values):
+        total = [0.0] * len(values)
+        for key in sorted(job.right(p, rank)):
+            total = in_f32([a + b for a, b in zip(total, in_bf16(job.addends[(*key, p.name)]))])
+        return in_bf16([job.expect * value for value in total])
+
+    return sums
+
+
+def correlated(job, noise):
+    """Make the addends of all ranks those of the first, but for a part of each element."""
+    for (rank, m, name), values in job.addends.items():
+        first = job.addends[0, m, name]
+        job.addends[rank, m, name] = in_f32([a + noise * b for a, b in zip(first, values)]) if rank else first
+
+
+SUMS = {
+    "formed in f32, result rounded": (lambda job: in_turn(job, in_f32, in_bf16), "stored"),
+    "sent in bf16, added in f32": (sent_in_bf16, "bits"),
+    "added in bf16": (lambda job: in_turn(job, in_bf16, in_bf16), "bits"),
+}
+
+
+def is_other(addends, expect, stored, dtype):
+    """Whether the stored number is not that number of the dtype which is nearest to the sum, but for roundings in f32."""
+    total, size = expect * sum(addends), abs(expect) * sum(map(abs, addends))
+    below, above = beside(total, dtype)
+    return abs(stored - total) > (above - below) / 2 + size * (len(addends) + 6) * Fraction(2) ** -22
+
+
+def of_result_alone(document, elements_outside, others, name):
+    """Check one dump's words against the exact counts of elements that no rounding of a sum in f32 gives, and no rounding
+    to nearest; return what is said.
+    """
+    found, text = row(document), param(document)["text"]
+    assert param(document)["kind"] == "rounding" and found["outside"] >= 4, document
+    if found["why"] == "stored":
+        assert found["holds"] is True and elements_outside == others == 0, (name, elements_outside, others)
+        assert "has the bits of one formed in f32" in text and "result was rounded to bf16" in text, text
+        return "its result alone"
+    assert (found["why"], found["holds"]) == ("bits", False) and "bf16" in text, document
+    if "partial sums or result" in text:
+        assert elements_outside < 4, (name, elements_outside)
+        return "not told"
+    assert elements_outside >= 4, (name, elements_outside)
+    return "before it"
+
+
+def what_was_rounded_is_said(times):
+    """Of so many dumps of each kind: what is said, counted. `its result alone` is true of the first kind only."""
+    said_of = {}
+    for elements in (300, 2000) if times > 1 else (300,):
+        for (name, (how, why)), ranks, noise in __import__("itertools").product(SUMS.items(), (2, 4, 8), (1, 1 / 16)):
+            answers = said_of.setdefault((name, ranks, elements, noise), {})
+            for seed in range(times):
+                job = make(f"dp={ranks}", addends="F32", stored="F32", elements=elements, expect=0.25, seed=seed)
+                if noise < 1:
+                    correlated(job, noise)
+                after, kept = how(job), {}
+
+                def once(p, rank, values, after=after, kept=kept):
+                    kept["w"] = kept.get("w") or after(p, rank, values)
+                    return kept["w"]
+
+                document = judged(job, [said()], after=once)
+                exact = [tuple(map(Fraction, of)) for of in zip(kept["w"], *(job.addends[r, 0, "w"] for r in range(ranks)))]
+                outside, others = (
+                    sum(is_so(addends, Fraction(1, 4), stored, "BF16") for stored, *addends in exact)
+                    for is_so in (is_outside, is_other)
+                )
+                answer = of_result_alone(document, outside, others, name)
+                assert (answer == "its result alone") <= (why == "stored"), (name, ranks, noise)
+                answers[answer] = answers.get(answer, 0) + 1
+    return said_of
+
+
+if counted:
+    for (name, ranks, elements, noise), answers in what_was_rounded_is_said(counted).items():
+        print(f"{name:30} {ranks} ranks {elements:5} elements, addends differ by {noise:<10}", answers)
+    sys.exit()
+assert all(set(answers) == {"its result alone" if "result" in name else "before it"}
+           for (name, _, _, noise), answers in what_was_rounded_is_said(1).items() if noise == 1)
 counts_are_exact()
 dtypes_are_judged()
 f32_addends_in_bf16_are_wrong_without_a_promise_too()

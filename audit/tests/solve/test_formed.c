@@ -71,6 +71,7 @@ typedef struct making {
   double factor;
   int factor_first; /* 1: addends are multiplied by the factor, and not their sum */
   double scale;     /* of the addends */
+  ad_dtype result;  /* narrower than `stored`: the sum is rounded to it by `last` before it is stored; 0: it is not */
 } making;
 
 /* Fills a parameter's addends with normal numbers times the scale, and makes its sum. */
@@ -86,7 +87,7 @@ static void make(made_parts *m, int ranks, size_t elements, const making *how) {
     }
     double sum = add_up(values, m->count, how->formed, how->how);
     if (!how->factor_first) sum = nearest(how->formed, how->factor * sum);
-    m->sum[i] = stored_as(how->stored, sum, how->last);
+    m->sum[i] = stored_as(how->result ? how->result : how->stored, sum, how->last);
   }
   free(values);
   for (size_t c = 0; c <= m->count; c++) { /* the numbers in their dtypes, at the same places */
@@ -144,10 +145,10 @@ static void a_sum_that_was_formed_as_promised_is_inside(void **state) {
 
 /* So are sums of many addends, in f16 too, where small ones are subnormal. */
 static void sums_of_many_addends_and_in_f16_are_inside(void **state) {
-  making many = {AD_BF16, AD_F32, AD_F32, AD_BF16, IN_TURN, TRUNCATED, 1.0 / 3, 0, 1};
+  making many = {AD_BF16, AD_F32, AD_F32, AD_BF16, IN_TURN, TRUNCATED, 1.0 / 3, 0, 1, 0};
   assert_int_equal(find_made(2048, 64, &many).outside, 0);
   for (double scale = 1; scale > 1e-8; scale /= 16) {
-    making small = {AD_F32, AD_F32, AD_F32, AD_F16, ANY_ORDER, STOCHASTIC, 1, 0, scale};
+    making small = {AD_F32, AD_F32, AD_F32, AD_F16, ANY_ORDER, STOCHASTIC, 1, 0, scale, 0};
     assert_int_equal(find_made(4, 2000, &small).outside, 0);
   }
 }
@@ -166,7 +167,7 @@ static void fill_with(made_parts *m, const double *addends, double sum, ad_dtype
 /* The worst that additions can do: each is rounded by all that it adds, to nearest or toward 0. */
 static void sums_with_the_largest_errors_are_inside(void **state) {
   enum { RANKS = 64 };
-  making how = {AD_F32, AD_F32, AD_F32, AD_F32, IN_TURN, NEAREST, 1, 0, 1};
+  making how = {AD_F32, AD_F32, AD_F32, AD_F32, IN_TURN, NEAREST, 1, 0, 1, 0};
   for (int truncates = 0; truncates < 2; truncates++) {
     double addends[RANKS] = {1};
     made_parts m;
@@ -184,7 +185,7 @@ static void sums_with_the_largest_errors_are_inside(void **state) {
 /* Subnormal numbers that are taken for 0, before a factor makes the others large. */
 static void a_flush_of_subnormal_numbers_is_inside(void **state) {
   const double addends[] = {0x1p-137, 0x1p-137, 0x1p-137};
-  making how = {AD_F32, AD_F32, AD_F32, AD_F32, IN_TURN, NEAREST, 0x1p20, 0, 1};
+  making how = {AD_F32, AD_F32, AD_F32, AD_F32, IN_TURN, NEAREST, 0x1p20, 0, 1, 0};
   made_parts m;
   make(&m, 3, 16, &how);
   fill_with(&m, addends, 0, AD_F32);
@@ -203,19 +204,19 @@ typedef struct narrower {
 } narrower;
 
 static const narrower made_narrower[] = {
-    {"bf16 addends, added in bf16", 3, 700, {AD_BF16, AD_BF16, AD_BF16, AD_BF16, TREE, NEAREST, 1, 0, 1}},
-    {"bf16 addends, added in bf16", 4, 400, {AD_BF16, AD_BF16, AD_BF16, AD_BF16, TREE, NEAREST, 1, 0, 1}},
-    {"bf16 addends, added in bf16", 4, 400, {AD_BF16, AD_BF16, AD_BF16, AD_BF16, IN_TURN, NEAREST, 1, 0, 1}},
-    {"bf16 addends, added in bf16", 8, 200, {AD_BF16, AD_BF16, AD_BF16, AD_BF16, TREE, NEAREST, 1, 0, 1}},
-    {"bf16 addends, added in bf16", 64, 200, {AD_BF16, AD_BF16, AD_BF16, AD_BF16, TREE, NEAREST, 1, 0, 1}},
-    {"f32 addends, added in bf16", 2, 300, {AD_F32, AD_BF16, AD_BF16, AD_BF16, IN_TURN, NEAREST, 1, 0, 1}},
-    {"f32 addends, added in bf16", 8, 300, {AD_F32, AD_BF16, AD_BF16, AD_BF16, TREE, NEAREST, 1.0 / 3, 0, 1}},
-    {"f32 addends, sent in bf16", 2, 300, {AD_F32, AD_BF16, AD_F32, AD_BF16, IN_TURN, NEAREST, 1, 0, 1}},
-    {"f32 addends, sent in bf16", 64, 300, {AD_F32, AD_BF16, AD_F32, AD_BF16, TREE, NEAREST, 1, 0, 1}},
-    {"f32 addends and sum, added in bf16", 2, 80, {AD_F32, AD_BF16, AD_BF16, AD_F32, TREE, NEAREST, 1, 0, 1}},
-    {"f32 addends and sum, sent in bf16", 4, 80, {AD_F32, AD_BF16, AD_F32, AD_F32, TREE, NEAREST, 0.25, 1, 1}},
-    {"f32 addends and sum, added in f16", 8, 120, {AD_F32, AD_F16, AD_F16, AD_F32, TREE, NEAREST, 1, 0, 1}},
-    {"bf16 addends, f32 sum, added in bf16", 2, 80, {AD_BF16, AD_BF16, AD_BF16, AD_F32, TREE, NEAREST, 1, 0, 1}},
+    {"bf16 addends, added in bf16", 3, 700, {AD_BF16, AD_BF16, AD_BF16, AD_BF16, TREE, NEAREST, 1, 0, 1, 0}},
+    {"bf16 addends, added in bf16", 4, 400, {AD_BF16, AD_BF16, AD_BF16, AD_BF16, TREE, NEAREST, 1, 0, 1, 0}},
+    {"bf16 addends, added in bf16", 4, 400, {AD_BF16, AD_BF16, AD_BF16, AD_BF16, IN_TURN, NEAREST, 1, 0, 1, 0}},
+    {"bf16 addends, added in bf16", 8, 200, {AD_BF16, AD_BF16, AD_BF16, AD_BF16, TREE, NEAREST, 1, 0, 1, 0}},
+    {"bf16 addends, added in bf16", 64, 200, {AD_BF16, AD_BF16, AD_BF16, AD_BF16, TREE, NEAREST, 1, 0, 1, 0}},
+    {"f32 addends, added in bf16", 2, 300, {AD_F32, AD_BF16, AD_BF16, AD_BF16, IN_TURN, NEAREST, 1, 0, 1, 0}},
+    {"f32 addends, added in bf16", 8, 300, {AD_F32, AD_BF16, AD_BF16, AD_BF16, TREE, NEAREST, 1.0 / 3, 0, 1, 0}},
+    {"f32 addends, sent in bf16", 2, 300, {AD_F32, AD_BF16, AD_F32, AD_BF16, IN_TURN, NEAREST, 1, 0, 1, 0}},
+    {"f32 addends, sent in bf16", 64, 300, {AD_F32, AD_BF16, AD_F32, AD_BF16, TREE, NEAREST, 1, 0, 1, 0}},
+    {"f32 addends and sum, added in bf16", 2, 80, {AD_F32, AD_BF16, AD_BF16, AD_F32, TREE, NEAREST, 1, 0, 1, 0}},
+    {"f32 addends and sum, sent in bf16", 4, 80, {AD_F32, AD_BF16, AD_F32, AD_F32, TREE, NEAREST, 0.25, 1, 1, 0}},
+    {"f32 addends and sum, added in f16", 8, 120, {AD_F32, AD_F16, AD_F16, AD_F32, TREE, NEAREST, 1, 0, 1, 0}},
+    {"bf16 addends, f32 sum, added in bf16", 2, 80, {AD_BF16, AD_BF16, AD_BF16, AD_F32, TREE, NEAREST, 1, 0, 1, 0}},
 };
 
 /* Sums that were formed in bf16 or f16 are all found, with little more elements than are needed for an answer; and so
@@ -251,16 +252,81 @@ static void so_many_elements_are_needed_that_a_narrower_sum_is_found(void **stat
 
 /* The dtype of the last rounding is named where the sum's values show it, and no other is. */
 static void the_narrower_dtype_is_named_if_all_values_have_it(void **state) {
-  making how = {AD_F32, AD_BF16, AD_BF16, AD_F32, TREE, NEAREST, 1, 0, 1};
+  making how = {AD_F32, AD_BF16, AD_BF16, AD_F32, TREE, NEAREST, 1, 0, 1, 0};
   assert_int_equal(find_made(4, 1000, &how).dtype, AD_BF16);
   assert_int_equal(find_made(4, 65, &how).dtype, AD_BF16);
   assert_int_equal(find_made(4, 60, &how).dtype, 0); /* too few */
   how.stored = AD_BF16;                              /* it may have been rounded to f16 before */
   assert_int_equal(find_made(4, 1000, &how).dtype, 0);
-  how = (making){AD_F32, AD_F16, AD_F16, AD_F32, TREE, NEAREST, 1, 0, 1};
+  how = (making){AD_F32, AD_F16, AD_F16, AD_F32, TREE, NEAREST, 1, 0, 1, 0};
   assert_int_equal(find_made(4, 1000, &how).dtype, 0);
-  how = (making){AD_F32, AD_BF16, AD_F32, AD_F32, TREE, NEAREST, 1, 0, 1}; /* few numbers of bf16, added in f32 */
+  how = (making){AD_F32, AD_BF16, AD_F32, AD_F32, TREE, NEAREST, 1, 0, 1, 0}; /* few numbers of bf16, added in f32 */
   for (size_t elements = 4; elements < 200; elements += 7) assert_int_equal(find_made(2, elements, &how).dtype, 0);
+}
+
+/* A sum in f32 whose result is rounded to nearest in a narrower dtype, and then stored in f32, was not formed in that dtype; nor is
+ * one that was formed in it such a sum, or one that was rounded elsewhere. With addends of the narrower dtype on two
+ * ranks both are the same. */
+static void a_rounding_of_the_result_is_told_from_one_before_it(void **state) {
+  static const ad_dtype results[] = {AD_BF16, AD_F16};
+  for (int pick = 0; pick < 120; pick++) {
+    ad_dtype narrow = results[pick % 2];
+    int ranks = 2 + pick % 5;
+    making wide = {AD_F32, AD_F32, AD_F32, AD_F32, ANY_ORDER, NEAREST, 1.0 / 3, pick % 3 == 0, 1, narrow};
+    wide.scale = pick % 4 ? 1 : 0x1p-9; /* subnormal numbers of f16 too */
+    ad_formed_found found = find_made(ranks, 400, &wide);
+    assert_int_equal(found.formed, AD_FORMED_THEN_ROUNDED);
+    assert_int_equal(found.dtype, narrow);
+    assert_true(found.outside >= 4 && !found.why);
+    making added = wide, sent = wide, truncated = wide;
+    truncated.last = TRUNCATED + (last_rounding)(pick / 2 % 3);
+    assert_int_equal(find_made(ranks, 400, &truncated).formed, AD_FORMED_NARROWER); /* sent ones may look like it */
+    assert_int_equal(find_made(ranks, 400, &truncated).before, 0);
+    added.formed = added.sent = sent.sent = narrow;
+    added.scale = sent.scale = 1;
+    assert_int_equal(find_made(ranks, 400, &added).formed, AD_FORMED_NARROWER);
+    found = find_made(ranks, 400, &sent);
+    assert_int_equal(found.formed, AD_FORMED_NARROWER);
+    assert_int_equal(found.dtype, narrow == AD_BF16 ? AD_BF16 : 0);
+    assert_int_equal(found.before, narrow == AD_BF16);
+  }
+  making two = {AD_BF16, AD_BF16, AD_BF16, AD_F32, TREE, NEAREST, 1, 0, 1, 0};
+  ad_formed_found found = find_made(2, 2000, &two);
+  assert_int_equal(found.formed, AD_FORMED_NARROWER);
+  assert_int_equal(found.before, 0);
+  making few = {AD_F32, AD_F32, AD_F32, AD_F32, TREE, NEAREST, 1, 0, 1, AD_BF16};
+  found = find_made(2, 240, &few); /* too few to tell */
+  assert_int_equal(found.formed, AD_FORMED_NARROWER);
+  assert_int_equal(found.before, 0);
+}
+
+/* On two ranks, addends that are the same give the same number if they are rounded first: nothing tells. */
+static void a_rounding_of_addends_that_are_the_same_is_not_one_of_the_result(void **state) {
+  making how = {AD_F32, AD_BF16, AD_F32, AD_F32, TREE, NEAREST, 1, 0, 1, AD_BF16};
+  made_parts m;
+  make(&m, 2, 1000, &how);
+  float *first = (float *)(void *)m.values, *second = (float *)(void *)(m.values + m.elements);
+  float *sum = (float *)(void *)m.sum;
+  for (size_t i = 0; i < m.elements; i++) {
+    second[i] = first[i];
+    sum[i] = (float)nearest(AD_BF16, 2 * (double)first[i]);
+  }
+  assert_int_equal(find(&m, AD_F32).formed, AD_FORMED_NARROWER);
+  assert_int_equal(find(&m, AD_F32).before, 0);
+  drop_parts(&m);
+}
+
+/* One element that the rounding of the result does not give is enough for not naming it. */
+static void a_rounding_of_the_result_has_no_exception(void **state) {
+  making how = {AD_F32, AD_F32, AD_F32, AD_F32, TREE, NEAREST, 1, 0, 1, AD_BF16};
+  made_parts m;
+  make(&m, 4, 1000, &how);
+  assert_int_equal(find(&m, AD_F32).formed, AD_FORMED_THEN_ROUNDED);
+  float *sum = (float *)(void *)m.sum;
+  sum[100] *= 2;
+  assert_int_equal(find(&m, AD_F32).formed, AD_FORMED_NARROWER);
+  assert_int_equal(find(&m, AD_F32).dtype, AD_BF16);
+  drop_parts(&m);
 }
 
 /* ---- the interval, exactly ---- */
@@ -274,7 +340,7 @@ static int is_beside(double number, double value) {
  * inside, and all others outside, but for those of which a third is as near as roundings in f32 may bring it. */
 static void only_numbers_beside_the_exact_sum_are_inside(void **state) {
   enum { ELEMENTS = 8000, RANKS = 5 };
-  making how = {AD_F32, AD_F32, AD_F32, AD_F32, IN_TURN, NEAREST, 1.0 / 3, 0, 1};
+  making how = {AD_F32, AD_F32, AD_F32, AD_F32, IN_TURN, NEAREST, 1.0 / 3, 0, 1, 0};
   int64_t outside = 0, clearly = 0;
   made_parts m;
   make(&m, RANKS, ELEMENTS, &how);
@@ -302,7 +368,7 @@ static void only_numbers_beside_the_exact_sum_are_inside(void **state) {
 /* Below a power of two, the numbers of a dtype are half as far apart as above it. */
 static void below_a_power_of_two_numbers_are_nearer(void **state) {
   static const double signs[] = {1, -1}, off[] = {-0.75, -0.49, 0.01, 0.99, 1.01}; /* in steps above it */
-  making how = {AD_F32, AD_F32, AD_F32, AD_F32, IN_TURN, NEAREST, 1, 0, 1};
+  making how = {AD_F32, AD_F32, AD_F32, AD_F32, IN_TURN, NEAREST, 1, 0, 1, 0};
   for (size_t i = 0; i < sizeof off / sizeof *off; i++)
     for (int sign = 0; sign < 2; sign++) {
       double addends[] = {signs[sign] * (1 + off[i] * 0x1p-7), 0, 0};
@@ -322,7 +388,7 @@ static void check_untested(made_parts *m, ad_dtype promised, const char *words) 
   if (!strstr(found.why, words)) fail_msg("untested, but \"%s\"", found.why);
 }
 
-static const making in_bf16 = {AD_BF16, AD_BF16, AD_BF16, AD_BF16, TREE, NEAREST, 1, 0, 1};
+static const making in_bf16 = {AD_BF16, AD_BF16, AD_BF16, AD_BF16, TREE, NEAREST, 1, 0, 1, 0};
 
 /* What makes several roundings legal, or leaves nothing to see, is not tested. */
 static void sums_that_bits_do_not_judge_are_not_tested(void **state) {
@@ -355,7 +421,7 @@ static void sums_that_bits_do_not_judge_are_not_tested(void **state) {
 
 /* Several microbatches of f32 addends whose sum is stored in f32 are additions in f32 in any case. */
 static void microbatches_that_are_added_as_wide_as_promised_are_tested(void **state) {
-  making how = {AD_F32, AD_F32, AD_F32, AD_F32, ANY_ORDER, NEAREST, 1, 0, 1};
+  making how = {AD_F32, AD_F32, AD_F32, AD_F32, ANY_ORDER, NEAREST, 1, 0, 1, 0};
   made_parts m;
   make(&m, 4, 1000, &how);
   m.dump.mesh.world = m.dump.microbatches = 2;
@@ -365,7 +431,7 @@ static void microbatches_that_are_added_as_wide_as_promised_are_tested(void **st
 
 /* Elements with too few addends that are not 0 tell nothing: a rank whose experts got no token. */
 static void elements_of_zeros_do_not_tell(void **state) {
-  making how = {AD_BF16, AD_F32, AD_F32, AD_BF16, TREE, NEAREST, 1, 0, 1};
+  making how = {AD_BF16, AD_F32, AD_F32, AD_BF16, TREE, NEAREST, 1, 0, 1, 0};
   made_parts m;
   make(&m, 4, 3000, &how);
   for (size_t c = 2; c < 4; c++) memset(m.values + c * m.elements, 0, m.elements * sizeof(uint16_t));
@@ -385,7 +451,7 @@ static void elements_of_zeros_do_not_tell(void **state) {
 /* Nor do elements whose addends nearly cancel: the roundings of additions in f32 may hide all others there. */
 static void elements_that_cancel_do_not_tell(void **state) {
   const double addends[] = {1, -1, 0x1p-13, 0x1p-23};
-  making how = {AD_F32, AD_F32, AD_F32, AD_F32, IN_TURN, NEAREST, 1, 0, 1};
+  making how = {AD_F32, AD_F32, AD_F32, AD_F32, IN_TURN, NEAREST, 1, 0, 1, 0};
   made_parts m;
   make(&m, 4, 1000, &how);
   fill_with(&m, addends, 0x1p-13 + 0x1p-23, AD_F32);
@@ -395,7 +461,7 @@ static void elements_that_cancel_do_not_tell(void **state) {
 
 /* Replicas of one sum are tested once. */
 static void only_one_of_several_replicas_is_tested(void **state) {
-  making how = {AD_F32, AD_F32, AD_F32, AD_F32, TREE, NEAREST, 1, 0, 1};
+  making how = {AD_F32, AD_F32, AD_F32, AD_F32, TREE, NEAREST, 1, 0, 1, 0};
   made_parts m;
   make(&m, 4, 100, &how);
   int64_t alone = find(&m, AD_F32).tested;
@@ -408,7 +474,7 @@ static void only_one_of_several_replicas_is_tested(void **state) {
 
 /* One number that is far off, or three, is a corrupted number and no dtype. */
 static void few_corrupted_elements_are_no_dtype(void **state) {
-  making how = {AD_F32, AD_F32, AD_F32, AD_F32, TREE, NEAREST, 1, 0, 1};
+  making how = {AD_F32, AD_F32, AD_F32, AD_F32, TREE, NEAREST, 1, 0, 1, 0};
   made_parts m;
   make(&m, 4, 1000, &how);
   for (size_t i = 0; i < 4; i++) {
@@ -423,7 +489,7 @@ static void few_corrupted_elements_are_no_dtype(void **state) {
 /* In a large part the test reads elements at places over all of it. */
 static void a_large_part_is_tested_at_its_end_too(void **state) {
   enum { ELEMENTS = 100000 };
-  making how = {AD_F32, AD_F32, AD_F32, AD_F32, TREE, NEAREST, 1, 0, 1};
+  making how = {AD_F32, AD_F32, AD_F32, AD_F32, TREE, NEAREST, 1, 0, 1, 0};
   made_parts m;
   make(&m, 2, ELEMENTS, &how);
   for (size_t i = ELEMENTS / 16 * 15; i < ELEMENTS; i++) ((float *)(void *)m.sum)[i] *= 1.01f;
@@ -442,6 +508,9 @@ int main(void) {
       cmocka_unit_test(a_sum_that_was_formed_in_a_narrower_dtype_is_found),
       cmocka_unit_test(so_many_elements_are_needed_that_a_narrower_sum_is_found),
       cmocka_unit_test(the_narrower_dtype_is_named_if_all_values_have_it),
+      cmocka_unit_test(a_rounding_of_the_result_is_told_from_one_before_it),
+      cmocka_unit_test(a_rounding_of_addends_that_are_the_same_is_not_one_of_the_result),
+      cmocka_unit_test(a_rounding_of_the_result_has_no_exception),
       cmocka_unit_test(only_numbers_beside_the_exact_sum_are_inside),
       cmocka_unit_test(below_a_power_of_two_numbers_are_nearer),
       cmocka_unit_test(sums_that_bits_do_not_judge_are_not_tested),
