@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include "addend/diff.h"
 #include "base/text.h"
 
 const ad_cause_row *ad_cause_row_of(ad_cause_kind kind) {
@@ -23,6 +24,12 @@ ad_cause_kind ad_cause_named(const char *name) {
   for (int kind = 0; kind < AD_CAUSE_COUNT && name; kind++)
     if (!strcmp(ad_cause_name((ad_cause_kind)kind), name)) return (ad_cause_kind)kind;
   return AD_CAUSE_UNKNOWN;
+}
+
+int ad_kind_is_counted(const char *kind) {
+  for (int i = 0; i < AD_CAUSE_COUNT && kind; i++)
+    if (!strcmp(ad_cause_name((ad_cause_kind)i), kind)) return ad_cause_row_of((ad_cause_kind)i)->counted;
+  return -1;
 }
 
 ad_cause *ad_causes_add(ad_causes *causes, ad_cause_kind kind, ad_axes axes, double factor, const char *format, ...) {

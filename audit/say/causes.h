@@ -12,7 +12,7 @@
  *   words    the kind's description in the map of the HTML page
  *   verdict  the verdict on a parameter of this kind: RIGHT, CANNOT_TELL or WRONG
  *   checked  the kind under which `addend check` reports a cause of this kind
- *   counted  0 if no counts of the addends give such a sum */
+ *   counted  0 if no counts of the addends were found that give such a sum: a hook may have made it */
 // clang-format off
 #define AD_CAUSE_LIST(X) \
   X(RIGHT, "right", "right", RIGHT, UNKNOWN, 1) \
@@ -29,7 +29,7 @@
   X(OWN_COUNT, "divided_by_own_count", "each rank divided by its own count", WRONG, AVERAGED, 1) \
   X(FACTOR, "factor", "another factor", WRONG, UNKNOWN, 1) \
   X(NOT_DISTINGUISHABLE, "not_distinguishable", "several fit equally well", WRONG, UNKNOWN, 1) \
-  X(NOT_FITTED, "not_fitted", "not fitted", WRONG, UNKNOWN, 1) \
+  X(NOT_FITTED, "not_fitted", "not fitted", WRONG, UNKNOWN, 0) \
   X(IDENTICAL, "identical_addends", "cannot tell", CANNOT_TELL, UNKNOWN, 1) \
   X(NOT_OBSERVED, "not_observed", "nothing observed", CANNOT_TELL, UNKNOWN, 1) \
   X(NOT_JUDGED, "not_judged", "cannot tell", CANNOT_TELL, UNKNOWN, 1) \
@@ -37,7 +37,7 @@
   X(SHIFTED, "shifted", "shifted", WRONG, UNKNOWN, 0) \
   X(OTHER_PARAMETERS, "other_parameters", "of other parameters", WRONG, UNKNOWN, 0) \
   X(OTHER_ROWS, "other_rows", "of other rows", WRONG, UNKNOWN, 0) \
-  X(ONE_RANK, "one_rank", "right on one rank", WRONG, UNKNOWN, 0) \
+  X(ONE_RANK, "one_rank", "right on one rank", WRONG, UNKNOWN, 1) \
   X(NO_SUM, "no_sum", "no sum", WRONG, UNKNOWN, 1) \
   X(ROUNDING, "rounding", "rounding", WRONG, ROUNDING, 1) \
   X(UNEXPLAINED, "unexplained", "unexplained", WRONG, UNKNOWN, 0) \

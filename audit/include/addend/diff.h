@@ -60,6 +60,10 @@ AD_API AD_CHECKED ad_status ad_diff_html(const char *json, char **out);
  * NULL, *out is the list of all pages, one line each with name and subject. AD_INVALID: there is no such page; the
  * message names similar ones. The caller frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_explain(const char *name, char **out);
+/* Returns 1 if a sum of this kind (the `kind` of a verdict or a cause) is explained by how often each addend counts, and
+ * 0 if it is not, so that what changed the gradient after its addend was seen, such as a hook, may have made it. Returns
+ * -1 if `kind` is NULL or no kind. */
+AD_API int ad_kind_is_counted(const char *kind);
 
 #if defined(__cplusplus)
 }

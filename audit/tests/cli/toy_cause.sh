@@ -25,6 +25,7 @@ grep -qx "  toy: 'a toy'," "$work/causes.js" || fail "the map has the words"
 cat >"$work/toy.c" <<'C'
 #include <stdio.h>
 #include <string.h>
+#include "addend/diff.h"
 #include "say/cause.h"
 #include "say/guide.h"
 
@@ -33,12 +34,12 @@ int main(void) {
   const ad_guide_page *page = ad_guide_pages;
   while (page->name && strcmp(page->name, row->name)) page++;
   printf("%s %d %d %d %d: %s", row->name, ad_cause_named("toy") == AD_CAUSE_TOY, row->answer == AD_ANSWER_CANNOT_TELL,
-         row->checked == AD_CAUSE_AVERAGED, row->counted, page->name ? page->text : "no page");
+         row->checked == AD_CAUSE_AVERAGED, ad_kind_is_counted("toy"), page->name ? page->text : "no page");
   return 0;
 }
 C
 # The folder of the changed table precedes that of the table itself.
-${CC:-cc} -std=gnu11 -Wall -Werror -I"$work" -I"$source/audit" -I"$source/core" -I"$source/core/include" "$work/toy.c" \
+${CC:-cc} -std=gnu11 -Wall -Werror -I"$work" -I"$source/audit" -I"$source/audit/include" -I"$source/core" -I"$source/core/include" "$work/toy.c" \
   "$work/guide_pages.c" "$source/audit/say/cause.c" "$source/core/base/text.c" -ljansson -lm -o "$work/toy"
 [ "$("$work/toy")" = "toy 1 1 1 0: # toy: a kind of a test" ] || { "$work/toy" >&2; fail "the row in C"; }
 

@@ -268,6 +268,15 @@ static void annotations_are_escaped(void **state) {
   free(text);
 }
 
+static void kinds_say_whether_counts_give_them(void **state) {
+  assert_int_equal(ad_kind_is_counted("averaged"), 1);
+  assert_int_equal(ad_kind_is_counted("one_rank"), 1);
+  assert_int_equal(ad_kind_is_counted("shifted"), 0);
+  assert_int_equal(ad_kind_is_counted("not_fitted"), 0);
+  assert_int_equal(ad_kind_is_counted("norm"), -1);
+  assert_int_equal(ad_kind_is_counted(NULL), -1);
+}
+
 static void a_page_is_explained(void **state) {
   char *text = NULL;
   assert_int_equal(ad_explain("own_only", &text), AD_OK);
@@ -396,6 +405,7 @@ int main(void) {
       cmocka_unit_test(missing_memory_is_reported_of_declarations),
       cmocka_unit_test(a_document_has_several_forms),
       cmocka_unit_test(annotations_are_escaped),
+      cmocka_unit_test(kinds_say_whether_counts_give_them),
       cmocka_unit_test(a_page_is_explained),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);

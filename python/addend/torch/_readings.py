@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Callable, NamedTuple
 
 import addend
-from addend._kinds import FACTORS, UNCOUNTED
+from addend._kinds import FACTORS, uncounted
 from addend.torch import _gather, _report
 from addend.torch._addends import Change
 
@@ -199,7 +199,7 @@ def _with_hooks(report: addend.DiffReport, behind: Mapping[str, Mapping[str, Any
     """The report with what is wrong by the gradients that hooks made, beside what is wrong by those before."""
     if not behind:
         return report
-    explained = {name: other for name, other in behind.items() if other["kind"] not in UNCOUNTED}
+    explained = {name: other for name, other in behind.items() if not uncounted(other["kind"])}
     wrong = {name: other for name, other in explained.items() if other["verdict"] == "wrong"}
     report = _report.joined(report, wrong, "by what a hook made of the gradient")
     neither = [name for name, other in behind.items() if other["verdict"] == "wrong"]
@@ -213,7 +213,9 @@ def doubt(report: addend.DiffReport, custom: Mapping[str, str]) -> addend.DiffRe
     causes = {}
     for param in report.params:
         kinds = {cause.kind for cause in param.possible_causes} | {param.kind} - {"not_distinguishable"}
-        if param.verdict != "wrong" or param.name not in custom or not kinds <= FACTORS | UNCOUNTED:
+        if param.verdict != "wrong" or param.name not in custom:
+            continue
+        if any(kind not in FACTORS and not uncounted(kind) for kind in kinds):
             continue
         if param.kind in FACTORS and (param.ranks or (param.kind == "missing" and param.factor != 0)):
             continue  # of some ranks alone: no factor of the sum
