@@ -8,6 +8,7 @@
 #include "base/memory.h"
 #include "reduce/reducer.h"
 #include "comm/shared.h"
+#include "layout/nest.h"
 #include "layout/type.h"
 
 /* ---- which parameters share a bucket ---- */
@@ -81,26 +82,34 @@ ad_status ad_buckets_build(ad_reducer *reducer) {
  * parameters have on the axis; but V if their types differ or are S(d), because each rank then has elements of its
  * own. */
 static ad_type unmoved_type(const ad_reducer *reducer, const ad_bucket *bucket, int axis) {
-  ad_type type = reducer->params[bucket->members.index[0]].storage.type[axis];
+  ad_type type = reducer->params[bucket->members.index[0]].update.type[axis];
   for (size_t i = 1; i < bucket->members.count; i++) {
-    if (reducer->params[bucket->members.index[i]].storage.type[axis] != type) return AD_V;
+    if (reducer->params[bucket->members.index[i]].update.type[axis] != type) return AD_V;
   }
   return ad_type_is_sharded(type) ? AD_V : type;
 }
 
 /* Sets the layouts that the bucket must have before and after its path. They are derived from its parameters and not
  * from the path, so that the end of the path can be checked against them. Gradients are reduced over each axis that the
- * mesh names and on which gradient and storage differ; on such an axis all parameters of a bucket have the same two
+ * mesh names and on which gradient and update differ; on such an axis all parameters of a bucket have the same two
  * types. */
 static void set_layouts(const ad_reducer *reducer, ad_bucket *bucket) {
   const ad_reduced_param *first = &reducer->params[bucket->members.index[0]];
-  bucket->full = bucket->stored = ad_layout_all(bucket->key.mesh, AD_V);
+  ad_axes sharded = 0;
+  bucket->full = bucket->updated = ad_layout_all(bucket->key.mesh, AD_V);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    ad_type before = first->gradient.type[axis], after = first->storage.type[axis];
+    ad_type before = first->gradient.type[axis], after = first->update.type[axis];
     int moves = before != after && (ad_mesh_named(bucket->key.mesh) & AD_AXES(axis));
     if (!moves) before = after = unmoved_type(reducer, bucket, axis);
     ad_layout_set(&bucket->full, AD_AXES(axis), before);
-    ad_layout_set(&bucket->stored, AD_AXES(axis), after);
+    if (ad_type_is_sharded(after))
+      sharded |= AD_AXES(axis);
+    else
+      ad_layout_set(&bucket->updated, AD_AXES(axis), after);
+  }
+  for (int depth = 0; depth < AD_AXIS_COUNT; depth++) {  // outermost first: a later axis becomes the innermost
+    ad_axis axis = ad_layout_sharded_at(&first->update, 0, depth);
+    if (axis != AD_AXIS_COUNT && (sharded & AD_AXES(axis))) ad_layout_set(&bucket->updated, AD_AXES(axis), AD_S(0));
   }
 }
 
@@ -112,12 +121,12 @@ static ad_status give_memory(const ad_reducer *reducer, ad_array *array) {
 static void describe_results(ad_reducer *reducer, ad_bucket *bucket) {
   for (size_t i = 0; i < bucket->members.count; i++) {
     ad_reduced_param *param = &reducer->params[bucket->members.index[i]];
-    param->result = ad_array_describe(reducer->comm, bucket->key.policy.accumulate, &param->shape, &param->storage);
+    param->result = ad_array_describe(reducer->comm, bucket->key.policy.accumulate, &param->shape, &param->update);
   }
 }
 
 static void place_results(ad_reducer *reducer, const ad_bucket *bucket) {
-  char *at = bucket->sum.data;
+  char *at = bucket->key.rescatters ? bucket->rescattered.data : bucket->sum.data;
   for (size_t i = 0; i < bucket->members.count && at; i++) {
     ad_array *result = &reducer->params[bucket->members.index[i]].result;
     result->data = at;
@@ -131,11 +140,14 @@ static ad_status describe_arrays(const ad_reducer *reducer, ad_bucket *bucket) {
   ad_array sent = ad_array_describe_packed(comm, bucket->key.comm_dtype, bucket->members.segments,
                                            bucket->members.count, &bucket->full);
   bucket->sent = bucket->sum = sent;
-  const ad_path_step *first = &bucket->key.steps[0];
+  const ad_path_step *first = &bucket->key.steps[0], *second = first + 1;
   if (bucket->key.scatters) AD_TRY(ad_array_after(comm, &sent, first->move, first->axes, first->to, &bucket->sum));
   bucket->partial = sent;
   bucket->partial.dtype = bucket->sum.dtype = bucket->key.policy.accumulate;
   bucket->earlier = bucket->sum;
+  if (!bucket->key.rescatters) return AD_OK;
+  AD_TRY(ad_array_after(comm, &bucket->sum, second->move, second->axes, second->to, &bucket->rescattered));
+  bucket->earlier = bucket->rescattered;
   return AD_OK;
 }
 
@@ -164,8 +176,12 @@ static ad_status allocate(ad_reducer *reducer, ad_bucket *bucket) {
     AD_TRY(give_memory(reducer, &bucket->relayed));
   }
   if (one) bucket->partial.data = bucket->sent.data;
-  if (one && !bucket->key.early) bucket->sum.data = bucket->sent.data;
+  if (one && !ad_bucket_sums_apart(bucket)) bucket->sum.data = bucket->sent.data;
   if (!bucket->sum.data) AD_TRY(give_levels(reducer, &bucket->sum, &bucket->early_sums));
+  if (bucket->key.rescatters) {
+    bucket->scattered = bucket->sum;
+    AD_TRY(give_levels(reducer, &bucket->rescattered, &bucket->late_sums));
+  }
   place_results(reducer, bucket);
   return AD_OK;
 }
@@ -213,13 +229,15 @@ static void release_bucket(ad_reducer *reducer, ad_bucket *bucket) {
   if (bucket->steps.request.id && ad_comm_wait(reducer->comm, &bucket->steps.request)) bucket->steps.request.id = 0;
   if (bucket->turn.window >= 0) bucket->sent.data = bucket->stack.memory = NULL;
   if (bucket->stack.memory) bucket->sent.data = bucket->partial.data = bucket->stack.memory;
-  if (bucket->stack.memory && !bucket->key.early) bucket->sum.data = bucket->stack.memory;
+  if (bucket->key.rescatters) bucket->sum.data = bucket->scattered.data;
+  if (bucket->stack.memory && !ad_bucket_sums_apart(bucket)) bucket->sum.data = bucket->stack.memory;
   if (bucket->early_sums.memory) bucket->sum.data = bucket->early_sums.memory;
   if (bucket->sum.data == bucket->sent.data) bucket->sum.data = NULL;
   if (bucket->partial.data == bucket->sent.data) bucket->partial.data = NULL;
   ad_array_destroy(reducer->comm, &bucket->sent);
   ad_array_destroy(reducer->comm, &bucket->partial);
   ad_array_destroy(reducer->comm, &bucket->sum);
+  ad_array_destroy(reducer->comm, &bucket->rescattered);
   ad_array_destroy(reducer->comm, &bucket->earlier);
   ad_array_destroy(reducer->comm, &bucket->relayed);
   ad_release(bucket->members.index);

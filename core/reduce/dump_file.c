@@ -57,7 +57,7 @@ static ad_status find_box(const ad_reducer *reducer, const ad_reduced_param *par
 
 static ad_status check_types(const ad_reduced_param *param) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    if (ad_type_is_zigzag(param->gradient.type[axis]) || ad_type_is_zigzag(param->storage.type[axis]))
+    if (ad_type_is_zigzag(param->gradient.type[axis]) || ad_type_is_zigzag(param->update.type[axis]))
       return ad_fail(AD_INVALID,
                      "the parameter `%s` cannot be dumped, because its layout or storage is sharded zigzag and a dump "
                      "holds only contiguous parts",
@@ -71,7 +71,7 @@ static ad_status check_boxes(const ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->param_count; i++) {
     AD_TRY(check_types(&reducer->params[i]));
     AD_TRY(find_box(reducer, &reducer->params[i], &reducer->params[i].gradient, &ignored));
-    AD_TRY(find_box(reducer, &reducer->params[i], &reducer->params[i].storage, &ignored));
+    AD_TRY(find_box(reducer, &reducer->params[i], &reducer->params[i].update, &ignored));
   }
   return AD_OK;
 }
@@ -210,7 +210,7 @@ static ad_status list_all(dump_file *file) {
     const ad_dumped_param *addend = &file->reducer->dump->params[i];
     if (param->frozen) continue;
     if (file->microbatch == SUMS)
-      AD_TRY(list(file, i, param->result.data, param->result.dtype, &param->storage));
+      AD_TRY(list(file, i, param->result.data, param->result.dtype, &param->update));
     else if (addend->values)
       AD_TRY(list(file, i, addend->values, addend->dtype, &param->gradient));
   }

@@ -16,11 +16,6 @@ static void multiply(const ad_array *array, double factor) {
   if (array->data) ad_cast_scaled(array->data, array->dtype, array->data, array->dtype, factor, ad_array_numel(array));
 }
 
-static int64_t index_in(const ad_bucket *bucket, ad_axes axes, int64_t rank) {
-  ad_group group = ad_mesh_group(bucket->key.mesh, axes, rank);
-  return ad_group_index(&group, rank);
-}
-
 /* ---- bugs of microbatches ---- */
 
 static void note_microbatch(void *context, void *passing) {
@@ -46,6 +41,7 @@ static void clear_earlier(void *context, void *passing) {
     scene->fired |= reducer->buckets[i].counters.has_sum || reducer->buckets[i].stack.count;
     reducer->buckets[i].stack.count = reducer->buckets[i].stack.apart = 0;
     reducer->buckets[i].early_sums.count = reducer->buckets[i].early_sums.apart = 0;
+    reducer->buckets[i].late_sums.count = 0;
     ad_counters_forget(&reducer->buckets[i]);
   }
 }
@@ -68,6 +64,9 @@ static void put_partial_off(void *context, void *passing) {
   ad_bucket_passing *pass = passing;
   ad_bucket *bucket = pass->bucket;
   if (pass->reducer->sync != AD_SYNC_ALL || !bucket->key.scatters || !bucket->counters.has_sum) return;
+  if (bucket->earlier.data && bucket->key.rescatters) return;
+  if (bucket->key.rescatters) bucket->earlier = bucket->sum;  // the same layout, which is not that of the result
+  if (bucket->key.rescatters) bucket->earlier.data = NULL;
   pass->status = ad_bucket_keep_earlier(pass->reducer, bucket);
   if (pass->status) return;
   if (bucket->sum.data) ad_copy(bucket->earlier.data, bucket->sum.data, ad_array_bytes(&bucket->sum));
@@ -124,6 +123,9 @@ static void fill_again(void *context, void *passing) {
 
 /* ---- bugs that replace a collective of the step ---- */
 
+/* Returns 1 if the transition is a step of a bucket's path. */
+static int is_gradient(const ad_transit *transit) { return transit->names && transit->move != AD_MOVE_ALL_GATHER; }
+
 /* Replaces a collective: writes this rank's own addend into the result, or for a reduce_scatter this rank's rows of
  * it. */
 static void take_own(const ad_transit_passing *pass) {
@@ -150,7 +152,7 @@ static void take_own(const ad_transit_passing *pass) {
 static void leave_first_step(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   ad_transit_passing *pass = passing;
-  if (scene->steps || !pass->transit->names || ad_comm_is_dry(pass->comm)) return;
+  if (scene->steps || !is_gradient(pass->transit) || ad_comm_is_dry(pass->comm)) return;
   take_own(pass);
   pass->handled = 1;
   scene->fired = 1;
@@ -163,7 +165,7 @@ static void shorten(void *context, void *passing) {
   ad_group group = ad_array_group(pass->comm, pass->in, pass->transit->axes);
   int64_t rank = ad_comm_rank(pass->comm);
   size_t numel = ad_array_numel(pass->in);
-  if (!pass->transit->names || !pass->request || !numel || ad_group_index(&group, rank) != 1) return;
+  if (!is_gradient(pass->transit) || !pass->request || !numel || ad_group_index(&group, rank) != 1) return;
   ad_collective call = {
       .size = sizeof call, .op = AD_ALL_REDUCE, .group = group, .in = pass->in->data, .out = pass->in->data};
   call.count = numel - 1;
@@ -284,12 +286,13 @@ static void count_padding(void *context, void *passing) {
   ad_path_step step = step_behind(bucket);
   if (step.move != AD_MOVE_REDUCE_SCATTER || !bucket->sum.data) return;
   int64_t members = ad_mesh_ranks_over(bucket->key.mesh, step.axes);
-  int64_t index = index_in(bucket, step.axes, ad_comm_rank(pass->reducer->comm));
   size_t size = ad_dtype_size(bucket->sum.dtype);
   char *end = bucket->sum.data;
   for (size_t i = 0; i < bucket->members.count; i++) {
     ad_segment segment = bucket->members.segments[i];
-    int64_t own = ad_cut(segment.rows, index, members).count, padded = (segment.rows + members - 1) / members;
+    int64_t own = ad_bucket_rows_after(pass->reducer, bucket, i, bucket->steps.next).count;
+    int64_t rows = ad_bucket_rows_after(pass->reducer, bucket, i, bucket->steps.next - 1).count;
+    int64_t padded = (rows + members - 1) / members;
     end += (size_t)own * segment.row * size;
     char *last = end - segment.row * size;
     if (!own || own >= padded) continue;

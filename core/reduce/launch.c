@@ -34,10 +34,10 @@ static void list_names(const ad_bucket *bucket, char *buffer, size_t size) {
   if (bucket->members.count > SHOWN) ad_text_add(&text, " and %zu more", bucket->members.count - SHOWN);
 }
 
-/* Checks law 4: the executed steps must have led to the parameters' storage layout on these axes. */
-static ad_status check_stored(const ad_bucket *bucket, ad_axes axes) {
+/* Checks law 4: the executed steps must have led to the layout of the parameters' updates on these axes. */
+static ad_status check_reached(const ad_bucket *bucket, ad_axes axes) {
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++) {
-    ad_type have = bucket->sum.layout.type[axis], want = bucket->stored.type[axis];
+    ad_type have = bucket->sum.layout.type[axis], want = bucket->updated.type[axis];
     if (have == want || !(axes & AD_AXES(axis))) continue;
     char names[320], have_text[16], want_text[16];
     list_names(bucket, names, sizeof names);
@@ -63,8 +63,8 @@ ad_status ad_buckets_complete(ad_reducer *reducer) {
     }
   }
   for (size_t i = 0; i < reducer->bucket_count; i++) {
-    const ad_bucket *bucket = &reducer->buckets[i];
-    AD_TRY(check_stored(bucket, bucket->steps.count < bucket->key.step_count ? AD_AXES_DP : AD_AXES_ALL));
+    ad_bucket *bucket = &reducer->buckets[i];
+    AD_TRY(check_reached(bucket, bucket->steps.count < bucket->key.step_count ? AD_AXES_DP : AD_AXES_ALL));
     if (ad_reducer_has_leaves(reducer)) AD_TRY(ad_leaves_check(reducer, bucket));
   }
   return AD_OK;

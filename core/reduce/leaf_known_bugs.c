@@ -18,16 +18,14 @@ static void add(const ad_node_stack *stack, void *dst, const void *src) {
 static void *leaf_of(const ad_bucket *bucket) { return bucket->sent.data; }
 
 /* Adds scattered sums to the leaf: `sum` has, for each parameter of the bucket, only the rows that this rank keeps
- * after the reduce_scatter, and they are added to the same rows of the leaf. */
-static void add_rows(const ad_bucket_passing *of, const ad_node_stack *stack, const char *sum) {
+ * after so many steps of the path, and they are added to the same rows of the leaf. */
+static void add_rows(const ad_bucket_passing *of, const ad_node_stack *stack, int steps, const char *sum) {
   const ad_bucket *bucket = of->bucket;
   size_t size = ad_dtype_size(stack->dtype);
-  ad_group group = ad_mesh_group(bucket->key.mesh, bucket->key.steps[0].axes, ad_comm_rank(of->reducer->comm));
-  int64_t index = ad_group_index(&group, ad_comm_rank(of->reducer->comm)), members = ad_group_size(&group);
   char *leaf = leaf_of(bucket);
   for (size_t i = 0; i < bucket->members.count; i++) {
     ad_segment segment = bucket->members.segments[i];
-    ad_span rows = ad_cut(segment.rows, index, members);
+    ad_span rows = ad_bucket_rows_after(of->reducer, bucket, i, steps);
     size_t numel = (size_t)rows.count * segment.row;
     ad_accumulate(leaf + (size_t)rows.first * segment.row * size, stack->dtype, sum, stack->dtype, 1, numel);
     sum += numel * size;
@@ -38,13 +36,12 @@ static void add_rows(const ad_bucket_passing *of, const ad_node_stack *stack, co
 /* Known bug: a leaf's gradients are added to memory that still has the sum of the leaves before. */
 static void write_into_sum(void *context, void *passing) {
   const ad_bucket_passing *of = passing;
-  const ad_node_stack *own = &of->bucket->stack, *stack = own->count ? own : ad_bucket_sums(of->bucket);
+  int steps = 0;
+  while (steps < 2 && !ad_bucket_sums_after(of->bucket, steps)->count) steps++;
+  const ad_node_stack *stack = ad_bucket_sums_after(of->bucket, steps);
   if (!stack->count || !leaf_of(of->bucket)) return;
   void *top = ad_stack_level(stack, stack->count - 1);
-  if (!of->bucket->key.scatters || stack == own)
-    add(stack, leaf_of(of->bucket), top);
-  else
-    add_rows(of, stack, top);
+  add_rows(of, stack, stack == &of->bucket->stack ? 0 : steps, top);
   memset(top, 0, level_bytes(stack));
   ((ad_known_bug_scene *)context)->fired = 1;
 }

@@ -227,7 +227,7 @@ static ad_status check_round(const ad_reducer *reducer, const ad_bucket *bucket,
     ad_path_step step = bucket->key.steps[k];
     if (!(step.axes & AD_AXES_DP)) continue;
     AD_TRY(check_step(bucket, step, held));
-    if (!k && bucket->key.early) hold_segment(reducer, bucket, step, segment, held);
+    if (!k && ad_bucket_sums_apart(bucket)) hold_segment(reducer, bucket, step, segment, held);
   }
   return AD_OK;
 }
@@ -250,8 +250,8 @@ static ad_status check_paths(const ad_reducer *reducer) {
   return status;
 }
 
-/* For a path without a reduce_scatter: makes the sum over dp_shard the path's first step, and marks this step as
- * early. */
+/* For a path that does not begin with a reduce_scatter over dp_shard: makes the sum over dp_shard the path's first step,
+ * and marks this step as early. */
 static void sum_shards_first(ad_bucket_key *key) {
   ad_path_step steps[AD_AXIS_COUNT] = {0};
   int count = 1;
@@ -264,6 +264,8 @@ static void sum_shards_first(ad_bucket_key *key) {
   steps[0].axes = AD_AXES(AD_DP_SHARD);
   memcpy(key->steps, steps, sizeof steps);
   key->step_count = count;
+  key->scatters = 0;
+  key->rescatters = count > 1 && steps[1].move == AD_MOVE_REDUCE_SCATTER;
   key->early = 1;
 }
 
@@ -273,11 +275,11 @@ static void sum_shards_first(ad_bucket_key *key) {
 static void find_early_sums(ad_reducer *reducer) {
   ad_leaf_deal *deal = &reducer->leaves.deal;
   int is_early = 0;
-  for (size_t i = 0; i < reducer->bucket_count; i++) deal->scatters |= reducer->buckets[i].key.scatters;
+  for (size_t i = 0; i < reducer->bucket_count; i++) deal->scatters |= reducer->buckets[i].key.early;
   for (int64_t round = 0; round < deal->rounds; round++) is_early |= deal->sync[round] == AD_SYNC_SHARD;
   if (!is_early || !deal->scatters || deal->shards == 1) return;
   for (size_t i = 0; i < reducer->bucket_count; i++)
-    if (!reducer->buckets[i].key.scatters) sum_shards_first(&reducer->buckets[i].key);
+    if (!reducer->buckets[i].key.early) sum_shards_first(&reducer->buckets[i].key);
 }
 
 ad_status ad_leaves_deal(ad_reducer *reducer) {
@@ -322,7 +324,8 @@ static int leaf_steps(const ad_bucket *bucket) {
  * ranks' sums when the segment ends; else 0. */
 static int sums_are_widened(const ad_bucket *bucket) {
   ad_axes axes = 0;
-  for (int k = bucket->key.early; k < leaf_steps(bucket); k++) axes |= bucket->key.steps[k].axes;
+  int first = bucket->key.rescatters ? 2 : ad_bucket_sums_apart(bucket);
+  for (int k = first; k < leaf_steps(bucket); k++) axes |= bucket->key.steps[k].axes;
   return (axes & ad_mesh_large(bucket->key.mesh)) != 0;
 }
 
@@ -350,21 +353,27 @@ static ad_axes axes_of(const ad_bucket *bucket, int count) {
   return axes;
 }
 
-/* Records in the stack `sums` which sums arrive from step `k` of the path if the bucket is launched in this round.
- * After the last step that sums leaves, all sums of the segment are sums over all ranks, so no sums are set apart any
- * more. */
-static ad_status note_step(const ad_reducer *reducer, const ad_bucket *bucket, int64_t round, int k,
-                           ad_node_stack *sums, int *adds) {
+/* Records in the bucket's stacks which sums arrive from step `k` of the path if the bucket is launched in this round. If
+ * the sums arrive in another stack than that of the step's input, that stack is then empty. After the last step that
+ * sums leaves, all sums of the segment are sums over all ranks, so no sums are set apart any more. */
+static ad_status note_step(const ad_reducer *reducer, ad_bucket *bucket, int64_t round, int k, int *adds) {
   const ad_mesh *mesh = bucket->key.mesh;
+  ad_node_stack *input = ad_bucket_sums_after(bucket, k), *sums = ad_bucket_sums_after(bucket, k + 1);
   int64_t rank = ad_comm_rank(reducer->comm);
   ad_axes axes = bucket->key.steps[k].axes;
   *adds = 0;
-  if (!k && bucket->key.early)
+  if (input != sums && !k) input->count = 0;
+  if (input != sums && !k)
     return place_sums(reducer, sums, leaves_over(reducer, mesh, rank, axes, units_sent(reducer, bucket, round)), round,
                       bucket->key.scatters, adds);
   unit_range segment = units_from(reducer, segment_begin(reducer, round), round);
   ad_node own = leaves_over(reducer, mesh, rank, axes_of(bucket, k), segment),
           range = leaves_over(reducer, mesh, rank, axes_of(bucket, k + 1), segment);
+  if (input != sums) {
+    AD_TRY(ad_stack_expect(input, own.first, own.count));
+    input->count = 0;
+    return place_sums(reducer, sums, range, round, 0, adds);
+  }
   if (ad_mesh_ranks_over(mesh, axes) > 1 && range.count) {
     AD_TRY(ad_stack_expect(sums, own.first, own.count));
     AD_TRY(ad_stack_widen(sums, range));
@@ -381,47 +390,48 @@ static void settle_on_paper(ad_node_stack *stack, size_t *most) {
   }
 }
 
-/* Changes the nodes of a stack as the steps of the path do if the bucket is launched in this round. The stack has no
- * values. */
-static ad_status launch_on_paper(const ad_reducer *reducer, const ad_bucket *bucket, int64_t round, ad_node_stack *sums,
-                                 size_t *most) {
+/* The stacks of a bucket: of its leaves, of early sums, of late sums. */
+enum { STACKS = 3 };
+
+/* Changes the nodes of the bucket's stacks, which have no values, as the steps of the path do if the bucket is launched
+ * in this round. most[k] is raised to the number of levels that the stack of the sums after k steps uses. */
+static ad_status launch_on_paper(const ad_reducer *reducer, ad_bucket *bucket, int64_t round, size_t most[STACKS]) {
   int adds, is_all = reducer->leaves.deal.sync[round] == AD_SYNC_ALL;
   for (int k = 0; k < leaf_steps(bucket) && (k == 0 || is_all); k++) {
-    AD_TRY(note_step(reducer, bucket, round, k, sums, &adds));
-    settle_on_paper(sums, most);
+    ad_node_stack *sums = ad_bucket_sums_after(bucket, k + 1);
+    AD_TRY(note_step(reducer, bucket, round, k, &adds));
+    settle_on_paper(sums, &most[sums == &bucket->late_sums ? 2 : sums == &bucket->early_sums]);
   }
-  if (is_all && sums_are_widened(bucket)) sums->apart = sums->count;
+  if (is_all && sums_are_widened(bucket)) ad_bucket_sums(bucket)->apart = ad_bucket_sums(bucket)->count;
   return AD_OK;
 }
 
-/* Sets stack->levels to the most levels that the rounds of a step need. `early` 0: `stack` is the bucket's stack of
- * leaves; 1: it is the stack of early sums. */
-static ad_status count_levels(const ad_reducer *reducer, const ad_bucket *bucket, int early, ad_node_stack *stack) {
-  size_t most = 1;
-  stack->levels = AD_NODES_MAX;
+/* Sets the levels of each stack to the most levels that the rounds of a step need. */
+static ad_status count_levels(const ad_reducer *reducer, ad_bucket *bucket) {
+  ad_node_stack *stacks[STACKS] = {&bucket->stack, &bucket->early_sums, &bucket->late_sums};
+  size_t most[STACKS] = {1, ad_bucket_sums_apart(bucket), bucket->key.rescatters};
+  for (int i = 0; i < STACKS; i++) stacks[i]->levels = AD_NODES_MAX;
   for (int64_t round = 0; round < reducer->leaves.deal.rounds; round++) {
-    int64_t leaf = early ? -1 : ad_reducer_leaf(reducer, round);
-    if (leaf >= 0) AD_TRY(ad_stack_place(stack, (ad_node){leaf, 1}, 0));
-    settle_on_paper(stack, &most);
-    if (!sends(reducer, bucket, round)) continue;
-    if (early == bucket->key.early)
-      AD_TRY(launch_on_paper(reducer, bucket, round, stack, &most));
-    else
-      stack->count = 0;
+    int64_t leaf = ad_reducer_leaf(reducer, round);
+    if (leaf >= 0) AD_TRY(ad_stack_place(&bucket->stack, (ad_node){leaf, 1}, 0));
+    settle_on_paper(&bucket->stack, &most[0]);
+    if (sends(reducer, bucket, round)) AD_TRY(launch_on_paper(reducer, bucket, round, most));
   }
-  stack->levels = most;
-  stack->count = stack->apart = 0;
+  for (int i = 0; i < STACKS; i++) {
+    stacks[i]->levels = most[i];
+    stacks[i]->count = stacks[i]->apart = 0;
+  }
   return AD_OK;
 }
 
 ad_status ad_leaves_make_stacks(const ad_reducer *reducer, ad_bucket *bucket) {
-  int64_t leaves = reducer->leaves.deal.leaves;
-  bucket->stack = (ad_node_stack){.leaves = leaves, .dtype = bucket->sent.dtype, .numel = bucket->members.numel};
-  AD_TRY(in_bucket(bucket, count_levels(reducer, bucket, 0, &bucket->stack)));
-  if (!bucket->key.early) return AD_OK;
-  bucket->early_sums =
-      (ad_node_stack){.leaves = leaves, .dtype = bucket->sum.dtype, .numel = ad_array_numel(&bucket->sum)};
-  return in_bucket(bucket, count_levels(reducer, bucket, 1, &bucket->early_sums));
+  const ad_node_stack empty = {.leaves = reducer->leaves.deal.leaves, .dtype = bucket->sum.dtype};
+  bucket->stack = bucket->early_sums = bucket->late_sums = empty;
+  bucket->stack.dtype = bucket->sent.dtype;
+  bucket->stack.numel = bucket->members.numel;
+  bucket->early_sums.numel = ad_array_numel(&bucket->sum);
+  if (bucket->key.rescatters) bucket->late_sums.numel = ad_array_numel(&bucket->rescattered);
+  return in_bucket(bucket, count_levels(reducer, bucket));
 }
 
 void ad_leaves_begin_segment(ad_bucket *bucket) {
@@ -466,11 +476,10 @@ ad_status ad_leaves_complete(ad_reducer *reducer, ad_bucket *bucket) {
   int64_t round = reducer->leaves.rounds - 1;
   ad_node own =
       leaves_over(reducer, bucket->key.mesh, ad_comm_rank(reducer->comm), 0, units_sent(reducer, bucket, round));
-  int64_t first = bucket->key.early || sums_are_widened(bucket) ? own.first : 0;
+  int64_t first = ad_bucket_sums_apart(bucket) || sums_are_widened(bucket) ? own.first : 0;
   AD_TRY(ad_leaf_keep(reducer, bucket));
   AD_TRY(in_bucket(bucket, ad_stack_expect(stack, first, own.first + own.count - first)));
   point_to(bucket, ad_stack_level(stack, stack->apart));
-  if (bucket->key.early) stack->count = 0;
   return AD_OK;
 }
 
@@ -484,7 +493,7 @@ void ad_leaves_ranges(const ad_reducer *reducer, const ad_bucket *bucket, ad_lea
   *out = (ad_leaf_ranges){.starts = starts};
   if (!(step.axes & AD_AXES_DP)) return;
   for (int k = 0; k < bucket->steps.next; k++) before |= bucket->key.steps[k].axes;
-  unit_range units = bucket->steps.next && bucket->key.early ? units_from(reducer, segment_begin(reducer, round), round)
+  unit_range units = bucket->steps.next && ad_bucket_sums_apart(bucket) ? units_from(reducer, segment_begin(reducer, round), round)
                                                              : units_sent(reducer, bucket, round);
   for (int64_t i = 0; i < ad_group_size(&group); i++) {
     ad_node held = leaves_over(reducer, bucket->key.mesh, ad_group_rank(&group, i), before, units);
@@ -500,24 +509,24 @@ int ad_leaves_steps(const ad_reducer *reducer, const ad_bucket *bucket) {
 }
 
 ad_status ad_leaves_post(const ad_reducer *reducer, ad_bucket *bucket) {
-  ad_node_stack *sums = ad_bucket_sums(bucket);
+  int k = bucket->steps.next;
+  ad_node_stack *sums = ad_bucket_sums_after(bucket, k + 1);
   size_t lowest = sums->apart;
   bucket->steps.adds = 0;
-  if (bucket->steps.next < leaf_steps(bucket))
-    AD_TRY(in_bucket(bucket,
-                     note_step(reducer, bucket, bucket->steps.round, bucket->steps.next, sums, &bucket->steps.adds)));
+  if (k < leaf_steps(bucket))
+    AD_TRY(in_bucket(bucket, note_step(reducer, bucket, bucket->steps.round, k, &bucket->steps.adds)));
   bucket->sum.data = ad_stack_level(sums, sums->arriving ? sums->at : lowest);
   return AD_OK;
 }
 
 void ad_leaves_settle(ad_reducer *reducer, ad_bucket *bucket) {
-  ad_node_stack *sums = ad_bucket_sums(bucket);
+  ad_node_stack *sums = ad_bucket_sums_after(bucket, bucket->steps.next);
   settle(reducer, bucket, sums, bucket->steps.next);
   bucket->sum.data = ad_stack_level(sums, sums->apart);
 }
 
-ad_status ad_leaves_check(const ad_reducer *reducer, const ad_bucket *bucket) {
-  ad_node_stack sums = bucket->key.early ? bucket->early_sums : bucket->stack;
+ad_status ad_leaves_check(const ad_reducer *reducer, ad_bucket *bucket) {
+  ad_node_stack sums = *ad_bucket_sums(bucket);
   ad_node segment = leaves_of_segment(reducer, bucket->steps.round);
   sums.apart = 0;
   return in_bucket(bucket, ad_stack_expect(&sums, 0, segment.first + segment.count));

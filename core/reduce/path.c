@@ -70,11 +70,13 @@ static ad_status post(ad_reducer *reducer, ad_bucket *bucket, ad_path_step step)
 ad_status ad_bucket_run_step(ad_reducer *reducer, size_t index) {
   ad_bucket *bucket = &reducer->buckets[index];
   ad_path_step step = bucket->key.steps[bucket->steps.next];
-  bucket->steps.adds = step.move == AD_MOVE_REDUCE_SCATTER && bucket->counters.has_sum;
+  int rescatters = bucket->key.rescatters && bucket->steps.next == 1;
+  bucket->steps.adds = !bucket->steps.next && bucket->key.scatters && bucket->counters.has_sum;
   if (bucket->steps.next)
     relay(reducer, bucket);
   else
     bucket->steps.input = bucket->sent;
+  if (rescatters) bucket->sum.data = bucket->rescattered.data;
   if (ad_reducer_has_leaves(reducer)) AD_TRY(ad_leaves_post(reducer, bucket));
   trace(reducer, AD_BUCKET_POST, index, step);
   AD_TRY(post(reducer, bucket, step));
@@ -97,7 +99,20 @@ ad_status ad_bucket_settle(ad_reducer *reducer, size_t index) {
   return AD_OK;
 }
 
+ad_span ad_bucket_rows_after(const ad_reducer *reducer, const ad_bucket *bucket, size_t member, int steps) {
+  ad_span rows = {0, bucket->members.segments[member].rows};
+  int64_t rank = ad_comm_rank(reducer->comm);
+  for (int k = 0; k < steps; k++) {
+    if (bucket->key.steps[k].move != AD_MOVE_REDUCE_SCATTER) continue;
+    ad_group group = ad_mesh_group(bucket->key.mesh, bucket->key.steps[k].axes, rank);
+    ad_span own = ad_cut(rows.count, ad_group_index(&group, rank), ad_group_size(&group));
+    rows = (ad_span){rows.first + own.first, own.count};
+  }
+  return rows;
+}
+
 void ad_bucket_begin_path(const ad_reducer *reducer, ad_bucket *bucket) {
+  if (bucket->key.rescatters) bucket->sum = bucket->scattered;
   bucket->steps.next = 0;
   bucket->steps.count = ad_reducer_has_leaves(reducer) ? ad_leaves_steps(reducer, bucket) : bucket->key.step_count;
   bucket->steps.round = reducer->leaves.rounds - 1;

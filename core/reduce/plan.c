@@ -9,7 +9,9 @@ static ad_reduction_plan describe_reduction(const ad_reducer *reducer, size_t in
   const ad_bucket *bucket = &reducer->buckets[index];
   ad_path_step step = bucket->key.steps[number];
   ad_axes axes = step.axes & ad_mesh_large(bucket->key.mesh);
-  size_t numel = ad_array_numel(number ? &bucket->sum : &bucket->sent);
+  const ad_array *before = number ? &bucket->sum : &bucket->sent;
+  if (bucket->key.rescatters && number) before = number == 1 ? &bucket->scattered : &bucket->rescattered;
+  size_t numel = ad_array_numel(before);
   return (ad_reduction_plan){.bucket = (int)index,
                              .move = step.move,
                              .axes = axes,
@@ -86,7 +88,7 @@ size_t ad_reducer_sum_bytes(const ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     const ad_bucket *bucket = &reducer->buckets[i];
     // `sum` is counted if it has its own memory. On backend dry, memory is counted as if it were allocated.
-    if (bucket->key.early || !ad_bucket_is_one_array(bucket)) bytes += ad_bucket_sum_bytes(bucket);
+    if (ad_bucket_sums_apart(bucket) || !ad_bucket_is_one_array(bucket)) bytes += ad_bucket_sum_bytes(bucket);
     if (bucket->keeps_partial && !ad_bucket_is_one_array(bucket)) bytes += ad_array_bytes(&bucket->partial);
     if (bucket->relayed.shape.ndim) bytes += ad_array_bytes(&bucket->relayed);
     if (bucket->earlier.data || bucket->counters.has_earlier) bytes += ad_array_bytes(&bucket->earlier);

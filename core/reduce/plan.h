@@ -4,6 +4,15 @@
 #include "addend/store.h"
 #include "base/internal.h"
 
+/* Returns the layout in which a parameter is updated: that of its masters, optimizer states and summed gradient. */
+static inline const ad_layout *ad_param_update(const ad_param_spec *spec) {
+  return spec->update.mesh ? &spec->update : &spec->storage;
+}
+/* Finds the path of reductions of a gradient (law 4): first to the shards of the stored values, which takes *early
+ * steps, then to the layout of updates. AD_TYPE if there is none. */
+AD_INTERNAL ad_status ad_gradient_path(const ad_layout *gradient, const ad_layout *storage, const ad_layout *update,
+                                       ad_path_step steps[AD_AXIS_COUNT], int *count, int *early) AD_CHECKED;
+
 /* One reduction, for plans. The argument `index` of ad_reducer_plan counts reductions in launch order. */
 typedef struct ad_reduction_plan {
   int bucket;

@@ -17,6 +17,7 @@
 #include "layout/type.h"
 #include "reduce/precision_policy.h"
 #include "reduce/dump.h"
+#include "reduce/plan.h"
 #include "reduce/store.h"
 
 /* ---- creating a reducer ---- */
@@ -101,6 +102,7 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
   param->shape = spec->shape;
   param->layout = spec->layout;
   param->storage = spec->storage;
+  param->update = *ad_param_update(spec);
   param->gradient = ad_layout_dual(&spec->layout);
   param->policy = spec->policy;
   param->lasting = spec->lasting;
@@ -203,7 +205,7 @@ static void begin_step(ad_reducer *reducer) {
   }
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     ad_counters_begin_step(&reducer->buckets[i]);
-    reducer->buckets[i].stack.count = reducer->buckets[i].early_sums.count = 0;
+    for (int steps = 0; steps <= 2; steps++) ad_bucket_sums_after(&reducer->buckets[i], steps)->count = 0;
   }
 }
 

@@ -11,7 +11,8 @@
 typedef struct ad_reduced_param {
   char *name;
   ad_shape shape;
-  ad_layout layout, storage, gradient;  // gradient: the dual of layout
+  // storage: of the value; update: of the summed gradient; gradient: the dual of layout
+  ad_layout layout, storage, update, gradient;
   ad_precision_policy policy;
   int lasting;
   int frozen;            // 1: the parameter has no gradient, and is in no bucket
@@ -27,19 +28,20 @@ typedef struct ad_reduced_param {
   // a gradient arrived on any rank
   int64_t present;
   ad_dtype produced;  // the dtype in which this step's gradients arrived; 0: none has arrived
-  ad_array result;    // the parameter's part of the bucket's sum, in the storage layout
+  ad_array result;    // the parameter's part of the bucket's sum, in the layout of updates
 } ad_reduced_param;
 
 /* The properties that all gradients of a bucket share; written by key.c. Their path is the list of collectives (steps)
- * that lead from the gradients' layout to the parameters' storage layout. Only the first step can be a
- * reduce_scatter. */
+ * that lead from the gradients' layout to that of the parameters' updates. Only the first step, or the first two, can be
+ * a reduce_scatter: the first to the shards of the stored values, the second from these to the parts that are updated. */
 typedef struct ad_bucket_key {
   const ad_mesh *mesh;
   ad_path_step steps[AD_AXIS_COUNT];
   int step_count;
-  int scatters;  // 1: the first step is a reduce_scatter
-  // 1: the first step runs with AD_SYNC_SHARD, too: it is a reduce_scatter or, with leaves, another bucket's first step
-  // is a reduce_scatter (leaves.c)
+  int scatters;    // 1: the first step is a reduce_scatter
+  int rescatters;  // 1: the second step is a reduce_scatter
+  // 1: the first step runs with AD_SYNC_SHARD, too: it is a reduce_scatter to the shards of the stored values or, with
+  // leaves, another bucket's first step is one (leaves.c)
   int early;
   int lasting;  // 1: the bucket's parameters are `lasting`, so that it has its own memory
   ad_precision_policy policy;
@@ -100,12 +102,15 @@ typedef struct ad_bucket_turn {
 typedef struct ad_bucket {
   ad_bucket_key key;
   ad_bucket_members members;
-  // layouts of the packed gradients: `full` as they arrive, `stored` as the parameters are stored
-  ad_layout full, stored;
+  // layouts of the packed gradients: `full` as they arrive, `updated` as the parameters are updated
+  ad_layout full, updated;
   // accumulate dtype: sums of microbatches that were not sent; memory is allocated when needed, or is that of `sent`
   ad_array partial;
   ad_array sent;  // communication dtype, scaled: the input of the first collective
   ad_array sum;  // accumulate dtype: the output of collectives; uses the memory of `sent` if the two are one full array
+  // If the path scatters twice (key.rescatters): `sum` after the first step, which `sum` is again when the bucket is
+  // launched; and `sum` after the second step, which has its own memory.
+  ad_array scattered, rescattered;
   ad_array earlier;   // reduced sums of earlier microbatches of this step; memory is allocated when needed
   ad_array relayed;   // communication dtype: the input of later collectives, if it is neither `sent` nor `sum`
   int past_caches;    // 1: gradients and their sums are written by stores that bypass the caches
@@ -116,10 +121,13 @@ typedef struct ad_bucket {
   // In a reducer with leaves: this rank's sums of leaves. Their memory begins where that of `sent` begins, or is the bucket's slot.
   // In a microbatch `sent` and `partial` point to the stack's level into which the leaf's gradients are written.
   ad_node_stack stack;
-  // If the path's first step is early, in a reducer with leaves: the results of this step on this rank (only its shards
-  // of the sums, if the step is a reduce_scatter). Their memory begins where that of `sum` begins. In a step of the
-  // path `sum` points to the level that the collective writes, or that the next collective reads.
+  // If the path's first step is early or a reduce_scatter, in a reducer with leaves: the results of this step on this
+  // rank (only its shards of the sums, if the step is a reduce_scatter). Their memory begins where that of `sum` begins.
+  // In a step of the path `sum` points to the level that the collective writes, or that the next collective reads.
   ad_node_stack early_sums;
+  // If the path scatters twice, in a reducer with leaves: the results of the second step; their memory begins where that
+  // of `rescattered` begins.
+  ad_node_stack late_sums;
 } ad_bucket;
 
 /* Slots: pieces of memory that the buckets of one key use one after another. A window is all slots of one key. */
@@ -218,21 +226,35 @@ ad_status ad_bucket_keep_earlier(ad_reducer *reducer, ad_bucket *bucket) AD_CHEC
 static inline size_t ad_bucket_bytes(const ad_bucket *bucket) {
   return bucket->stack.levels ? ad_stack_bytes(&bucket->stack) : ad_array_bytes(&bucket->sent);
 }
-/* Returns the size in bytes of the memory of `sum`. Only for a bucket whose `sum` does not use the memory of `sent`. */
+/* Returns 1 if the results of the path's first step have their own memory, apart from that of `sent`, even if dtype and
+ * size would allow one array. */
+static inline int ad_bucket_sums_apart(const ad_bucket *bucket) { return bucket->key.early || bucket->key.scatters; }
+/* Returns the size in bytes of the memory of `sum`, and of `rescattered`. Only for a bucket whose `sum` does not use the
+ * memory of `sent`. */
 static inline size_t ad_bucket_sum_bytes(const ad_bucket *bucket) {
-  return bucket->early_sums.levels ? ad_stack_bytes(&bucket->early_sums) : ad_array_bytes(&bucket->sum);
+  const ad_array *sum = bucket->key.rescatters ? &bucket->scattered : &bucket->sum;
+  size_t bytes = bucket->early_sums.levels ? ad_stack_bytes(&bucket->early_sums) : ad_array_bytes(sum);
+  if (!bucket->key.rescatters) return bytes;
+  return bytes +
+         (bucket->late_sums.levels ? ad_stack_bytes(&bucket->late_sums) : ad_array_bytes(&bucket->rescattered));
 }
-/* Returns the stack that has the sums of earlier rounds of the step, in a reducer with leaves. */
+/* Returns the stack that has the results of the first `steps` steps of the path, in a reducer with leaves; with 0 steps,
+ * this rank's sums of its own leaves. */
+static inline ad_node_stack *ad_bucket_sums_after(ad_bucket *bucket, int steps) {
+  if (bucket->key.rescatters && steps > 1) return &bucket->late_sums;
+  return ad_bucket_sums_apart(bucket) && steps ? &bucket->early_sums : &bucket->stack;
+}
+/* Returns the stack that has the results of earlier segments of the step (deal.h), in a reducer with leaves. */
 static inline ad_node_stack *ad_bucket_sums(ad_bucket *bucket) {
-  return bucket->key.early ? &bucket->early_sums : &bucket->stack;
+  return ad_bucket_sums_after(bucket, bucket->key.rescatters ? 2 : 1);
 }
 /* Returns 1 if the sent gradients and their sum have the same dtype, so that they can be one array; else 0. */
 static inline int ad_bucket_is_one_array(const ad_bucket *bucket) {
   return bucket->key.comm_dtype == bucket->key.policy.accumulate;
 }
 
-/* key.c: finds the bucket key of a parameter. AD_INVALID, with the parameter's name, if no reductions lead to its
- * storage. */
+/* key.c: finds the bucket key of a parameter. AD_INVALID, with the parameter's name, if no reductions lead to the layout
+ * of its updates. */
 ad_status ad_bucket_key_find(const ad_reducer *reducer, const ad_reduced_param *param, ad_bucket_key *key) AD_CHECKED;
 int ad_bucket_keys_are_identical(const ad_bucket_key *a, const ad_bucket_key *b);
 /* Returns the number of ranks whose addends are in each rank's sum after step number `step` of the path. */
@@ -281,6 +303,9 @@ void ad_bucket_take_absent(ad_reducer *reducer, ad_bucket *bucket);
 int ad_scale_for(ad_dtype dtype, int64_t addends);
 
 /* path.c: runs the steps of a bucket's path. */
+/* Returns the rows of a member's full gradient (bucket->members) that this rank has after the first `steps` steps of the
+ * path. */
+ad_span ad_bucket_rows_after(const ad_reducer *reducer, const ad_bucket *bucket, size_t member, int steps);
 void ad_bucket_begin_path(const ad_reducer *reducer, ad_bucket *bucket);
 int ad_bucket_is_through(const ad_bucket *bucket); /* returns 1 if all steps of the path were posted */
 /* Posts the next step of the bucket's path. */
@@ -369,7 +394,7 @@ void ad_leaves_ranges(const ad_reducer *reducer, const ad_bucket *bucket, ad_lea
  * lowest of the sums that the next step reads. */
 void ad_leaves_settle(ad_reducer *reducer, ad_bucket *bucket);
 /* AD_TYPE unless the bucket has the sums of all leaves up to the round in which it was launched. */
-ad_status ad_leaves_check(const ad_reducer *reducer, const ad_bucket *bucket) AD_CHECKED;
+ad_status ad_leaves_check(const ad_reducer *reducer, ad_bucket *bucket) AD_CHECKED;
 
 /* presence_sets.c: checks that all ranks have the same parameters, and gradients of the same parameters. */
 ad_status ad_presence_sets_build(ad_reducer *reducer) AD_CHECKED;

@@ -71,7 +71,8 @@ ad_status ad_slots_build(ad_reducer *reducer) {
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     reducer->buckets[i].turn.window = -1;
     reducer->buckets[i].turn.slot = AD_NO_SLOT;
-    int shares = reducer->options.reuses && reducer->buckets[i].key.scatters && !reducer->buckets[i].key.lasting;
+    const ad_bucket_key *key = &reducer->buckets[i].key;
+    int shares = reducer->options.reuses && key->scatters && key->early && !key->lasting;
     if (shares) AD_TRY(join_window(reducer, i));
   }
   for (int w = 0; w < (int)reducer->window_count; w++)

@@ -72,12 +72,18 @@ static ad_status take_param(ad_store *store, const ad_param_spec *spec, ad_store
   ad_dtype compute = compute_dtype(store, spec);
   AD_TRY(ad_copy_string(spec->name, &param->name));
   param->frozen = spec->frozen;
-  param->has_master = !param->frozen && !ad_dtype_is_wide(policy.param);
+  param->spreads = ad_param_spreads(spec);
+  param->has_master = param->spreads || (!param->frozen && !ad_dtype_is_wide(policy.param));
   param->is_gathered = policy.param != compute || !ad_layout_equal(&spec->layout, &spec->storage);
   param->compute = ad_array_describe(store->comm, compute, &spec->shape, &spec->layout);
   AD_TRY(find_own_part(store, spec, param));
-  AD_TRY(ad_array_create(store->comm, policy.param, &spec->shape, &spec->storage, &param->value));
   ad_dtype master = ad_dtype_wide(policy.param);
+  if (param->spreads) {
+    param->value = ad_array_describe(store->comm, policy.param, &spec->shape, &spec->storage);
+    param->master = ad_array_describe(store->comm, master, &spec->shape, &spec->update);
+    return ad_spread_check(spec, ad_comm_rank(store->comm));
+  }
+  AD_TRY(ad_array_create(store->comm, policy.param, &spec->shape, &spec->storage, &param->value));
   if (param->has_master) AD_TRY(ad_array_create(store->comm, master, &spec->shape, &spec->storage, &param->master));
   return AD_OK;
 }
@@ -200,6 +206,7 @@ static ad_status build_store(ad_store *store, const ad_param_spec *params, size_
   AD_TRY(list_units(store));
   AD_TRY(place_copies(store, params));
   store->past_caches = is_past_caches(store);
+  AD_TRY(ad_spreads_create(store));
   AD_TRY(ad_window_create(store));
   for (size_t i = 0; i < count; i++) {
     ad_stored *param = &store->params[i];
@@ -238,9 +245,10 @@ ad_status ad_store_create(ad_comm *comm, const ad_param_spec *params, size_t cou
 void ad_store_destroy(ad_store *store) {
   if (!store) return;
   ad_window_destroy(store);
+  ad_spreads_destroy(store);
   for (size_t i = 0; i < store->param_count; i++) {
-    ad_array_destroy(store->comm, &store->params[i].value);
-    ad_array_destroy(store->comm, &store->params[i].master);
+    if (!store->params[i].spreads) ad_array_destroy(store->comm, &store->params[i].value);
+    if (!store->params[i].spreads) ad_array_destroy(store->comm, &store->params[i].master);
     ad_release(store->params[i].name);
   }
   for (size_t i = 0; i < store->kind_count; i++) {
@@ -285,11 +293,13 @@ ad_status ad_store_refresh(ad_store *store, ad_written written) {
   int from_master = written != AD_VALUES_WRITTEN;
   for (size_t i = 0; i < store->param_count; i++) {
     ad_stored *param = &store->params[i];
-    if (!param->has_master || !param->value.data) continue;
+    if (!param->has_master || param->spreads || !param->value.data) continue;
     const ad_array *from = from_master ? &param->master : &param->value;
     const ad_array *to = from_master ? &param->value : &param->master;
     ad_cast(to->data, to->dtype, from->data, from->dtype, ad_array_numel(to));
   }
+  if (!from_master) ad_spreads_take(store);
+  if (from_master) AD_TRY(ad_spreads_gather(store));
   return store->options.releases ? AD_OK : ad_window_refill(store, written == AD_MASTERS_UPDATED);
 }
 
@@ -337,8 +347,9 @@ ad_status ad_store_end_pass(ad_store *store) {
 /* ---- the bytes that a store takes ---- */
 
 size_t ad_store_bytes(const ad_store *store) {
-  size_t bytes = 0;
+  size_t bytes = ad_spreads_bytes(store);
   for (size_t i = 0; i < store->param_count; i++) {
+    if (store->params[i].spreads) continue;
     bytes += ad_array_bytes(&store->params[i].value);
     if (store->params[i].has_master) bytes += ad_array_bytes(&store->params[i].master);
   }

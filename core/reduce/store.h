@@ -8,7 +8,8 @@
 typedef struct ad_stored {
   char *name;
   ad_array value, master, compute;
-  int has_master;   // 1: the parameter has an f32 master of its own; 0: its value is the master
+  int has_master;   // 1: the parameter has a master of its own; 0: its value is the master
+  int spreads;      // 1: this rank's master is only a part of its value, so that values are gathered (spread.c)
   int frozen;       // 1: no optimizer updates the parameter, so it has no master of its own
   int is_gathered;  // 1: `compute` is a gathered copy; 0: `compute` is the value itself
   size_t unit, kind;
@@ -29,6 +30,19 @@ typedef struct ad_copy_kind {
   size_t *own;       // [unit]: number of elements of this rank's parts of the unit's copies
   size_t most, most_own;
 } ad_copy_kind;
+
+/* Values of a unit that are gathered together after an update, over `axes`: on these axes they are stored whole, and
+ * sharded when they are updated. The arrays are packed; each parameter's value and master lie in them. */
+typedef struct ad_spread {
+  size_t unit;
+  ad_axes axes;
+  size_t *params, count;  // indices of the parameters
+  const char **names;     // borrowed from the parameters
+  ad_segment *segments;   // rows of this rank's part of each value
+  ad_array values, masters;
+  ad_array parts;  // the masters in the values' dtype: `masters` itself, or cast for the gather
+} ad_spread;
+#define AD_WHAT_UPDATED "updated values" /* `what` of the transitions that gather them */
 
 /* Memory for the full copies of one unit, of all kinds. */
 typedef struct ad_copy_slot {
@@ -64,6 +78,10 @@ struct ad_store {
   // gathers: number of gathers that this rank has posted; completed: number of the first gathers that all ranks are
   // known to have posted
   uint64_t gathers, completed;
+  ad_spread *spreads;
+  size_t spread_count;
+  void *cast;  // memory for the parts of one spread that are cast before they are gathered
+  size_t cast_bytes;
   ad_segment *segments;  // memory for the segments of one unit's parameters
   const char **names;    // memory for the names of one unit's parameters
   int backward, in_pass, poisons;
@@ -82,6 +100,16 @@ ad_status ad_window_gather_ahead(ad_store *store, int64_t from)
     AD_CHECKED; /* posts gathers of the units after `from`, in the order of the pass */
 ad_status ad_window_empty(ad_store *store) AD_CHECKED;
 int ad_window_has(const ad_store *store, size_t unit); /* returns 1 if the unit was acquired and is not replaced yet */
+
+/* spread.c. */
+int ad_param_spreads(const ad_param_spec *spec); /* returns 1 if the parameter is updated in other parts than stored */
+/* AD_INVALID unless values that are updated and stored so can be gathered after the update. */
+ad_status ad_spread_check(const ad_param_spec *spec, int64_t rank) AD_CHECKED;
+ad_status ad_spreads_create(ad_store *store) AD_CHECKED; /* gives such values and their masters memory */
+void ad_spreads_destroy(ad_store *store);
+size_t ad_spreads_bytes(const ad_store *store);
+ad_status ad_spreads_gather(ad_store *store) AD_CHECKED; /* makes values of masters; collective */
+void ad_spreads_take(ad_store *store);                   /* makes masters of values */
 
 /* unit_order.c. ad_units_acquire acquires a unit for a use, after the units before it; ad_units_bring does so before a
  * gradient of the unit is submitted in backward, and releases it. Without ad_store_follow nothing is ordered. */

@@ -1,6 +1,7 @@
 #include "reduce/watch.h"
 
 #include "array/array.h"
+#include "array/packed.h"
 #include "reduce/reducer.h"
 
 enum { NODE, REDUCED };
@@ -10,18 +11,25 @@ static void call(ad_injection mutation, void *passing) {
   if (mutation.function) mutation.function(mutation.context, passing);
 }
 
-/* Returns this rank's part of a parameter's gradient in the value on top of a stack. The stack of leaves has full
- * gradients, as they were submitted. The stack of early sums has gradients that are packed like the reducer's results,
- * which lie on the stack's lowest level. */
-static ad_array top_of(const ad_node_passing *of, const ad_reduced_param *param) {
+/* Returns the packed array that describes the values of a stack. The stack of leaves has full gradients, as they were
+ * submitted; the other stacks have what steps of the path made of them. */
+static const ad_array *values_of(const ad_bucket *bucket, const ad_node_stack *stack) {
+  if (stack == &bucket->stack) return &bucket->partial;
+  if (stack == &bucket->late_sums) return &bucket->rescattered;
+  return bucket->key.rescatters ? &bucket->scattered : &bucket->sum;
+}
+
+/* Returns this rank's part of the gradient of the bucket's member number `member` in the value on top of a stack. */
+static ad_array top_of(const ad_node_passing *of, size_t member) {
   const ad_bucket *bucket = of->bucket;
   const ad_node_stack *stack = of->stack;
+  const ad_reduced_param *param = &of->reducer->params[bucket->members.index[member]];
+  size_t start, numel;
   ad_layout layout = param->gradient;
   for (int k = 0; k < of->steps; k++) ad_layout_set(&layout, bucket->key.steps[k].axes, bucket->key.steps[k].to);
   ad_array values = ad_array_describe(of->reducer->comm, stack->dtype, &param->shape, &layout);
-  ad_array level = {.data = ad_stack_level(stack, stack->count - 1), .dtype = stack->dtype};
-  size_t offset = (size_t)((const char *)param->result.data - stack->memory);
-  values.data = stack == &bucket->early_sums ? (char *)level.data + offset : ad_param_in(param, &level);
+  ad_packed_stretch(values_of(bucket, stack), ad_comm_rank(of->reducer->comm), member, &start, &numel);
+  values.data = (char *)ad_stack_level(stack, stack->count - 1) + start * ad_dtype_size(stack->dtype);
   return values;
 }
 
@@ -32,7 +40,7 @@ static void visit_top(const ad_sum_watch *watch, const ad_node_passing *of, ad_a
     size_t index = bucket->members.index[i];
     ad_watched_sum sum = {
         .param = index, .node = of->stack->node[of->stack->count - 1], .over = over, .beyond = beyond};
-    sum.values = top_of(of, &of->reducer->params[index]);
+    sum.values = top_of(of, i);
     watch->visit(watch->context, &sum);
   }
 }

@@ -25,6 +25,7 @@
 #include "program/program.h"
 #include "recipe/groups.h"
 #include "recipe/recipe.h"
+#include "reduce/plan.h"
 #include "step/run.h"
 
 static int rounds(const ad_check_job *job) { return !ad_check_is_wide(job->recipe, job->options); }
@@ -357,7 +358,7 @@ static void judge_rounded(ad_checker *checker, size_t i, const double *dist, con
 static void diagnose_shards(const ad_param_spec *spec, const double *dist, const ad_array *ref, ad_check_param *param) {
   double largest = ad_largest(ref->data, ref->dtype, ad_array_numel(ref));
   if (!param->replicas_equal || ad_param_share(param) <= 1 || ref->dtype != AD_F64) return;
-  ad_axes axes = ad_shards_summed(&spec->storage, &spec->shape, dist, ref->data, largest);
+  ad_axes axes = ad_shards_summed(ad_param_update(spec), &spec->shape, dist, ref->data, largest);
   if (!axes) axes = ad_shards_summed(&spec->layout, &spec->shape, dist, ref->data, largest);
   if (axes) ad_diagnose_shards(axes, &param->causes);
 }

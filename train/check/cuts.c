@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "layout/type.h"
+#include "reduce/plan.h"
 
 /* Adds `at` to an ascending list, unless the list has it. */
 static void insert(int64_t at, int64_t *list, size_t *count) {
@@ -21,7 +22,7 @@ static size_t cuts_along(const ad_param_spec *spec, int dimension, int64_t *list
   size_t count = 0;
   for (int64_t rank = first; rank < first + ad_mesh_size(mesh); rank++) {
     ad_span span;
-    int spans = ad_layout_spans(&spec->storage, dimension, spec->shape.dim[dimension], rank, &span, 1);
+    int spans = ad_layout_spans(ad_param_update(spec), dimension, spec->shape.dim[dimension], rank, &span, 1);
     if (spans && span.first) insert(span.first, list, &count);
   }
   return count;

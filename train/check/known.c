@@ -67,11 +67,11 @@ static ad_needs facts_of_path(const ad_param_spec *spec) {
   const ad_mesh *mesh = spec->layout.mesh;
   ad_layout gradient = ad_layout_dual(&spec->layout);
   ad_path_step steps[AD_AXIS_COUNT];
-  int count;
+  int count, early;
   ad_needs facts = ad_check_reduced_axes(&spec->layout) ? AD_NEED_SUMMED : 0;
   if (ad_type_is_sharded(spec->layout.type[AD_EP]) && ad_mesh_axis_size(mesh, AD_EP) > 1)
     facts |= AD_NEED_SPREAD_EXPERTS;
-  if (ad_layout_path(&gradient, &spec->storage, steps, &count) || !count) return facts;
+  if (ad_gradient_path(&gradient, &spec->storage, ad_param_update(spec), steps, &count, &early) || !count) return facts;
   facts |= AD_NEED_REDUCED;
   for (int i = 0; i < count; i++)
     if (ad_mesh_ranks_over(mesh, steps[i].axes) == 1) facts |= AD_NEED_OVER_ONE;
@@ -125,7 +125,7 @@ static ad_needs facts_of_matrices(const ad_param_spec *spec, int is_blockwise) {
   ad_axes large = is_blockwise ? 0 : ad_mesh_large(spec->storage.mesh);
   ad_needs facts = AD_NEED_MATRICES | (spec->matrices.form == AD_MATRIX_FUSED ? AD_NEED_FUSED : 0);
   for (int dimension = spec->shape.ndim - 2; dimension < spec->shape.ndim; dimension++) {
-    ad_axes sharded = ad_layout_axes_of(&spec->storage, AD_S(dimension)) & large;
+    ad_axes sharded = ad_layout_axes_of(ad_param_update(spec), AD_S(dimension)) & large;
     if (sharded) facts |= AD_NEED_SHARDED_MATRICES;
     if (sharded & (AD_AXES(AD_TP) | AD_AXES(AD_ETP))) facts |= AD_NEED_TP_MATRICES;
   }

@@ -8,6 +8,7 @@
 #include "kernels/kernels.h"
 #include "program/program.h"
 #include "recipe/recipe.h"
+#include "reduce/plan.h"
 #include "step/run.h"
 #include "layout/type.h"
 #include "mesh/mesh.h"
@@ -128,11 +129,11 @@ static void report_common(const parts *p, const part *of, ad_causes *causes) {
 
 /* Adds the causes for a parameter that is counted more than once. */
 static void report_more(const parts *p, const part *of, const char *name, ad_causes *causes) {
-  const ad_layout *storage = &of->at.spec->storage;
-  ad_axes replicated = ad_layout_same_axes(storage) & ad_mesh_large(storage->mesh);
+  const ad_layout *update = ad_param_update(of->at.spec);
+  ad_axes replicated = ad_layout_same_axes(update) & ad_mesh_large(update->mesh);
   char text[120];
   snprintf(text, sizeof text, "replicas of `%.80s` along ", name);
-  int added = add_sets(storage->mesh, replicated, of->times, (ad_cause){AD_CAUSE_DOUBLED, .factor = of->times}, text,
+  int added = add_sets(update->mesh, replicated, of->times, (ad_cause){AD_CAUSE_DOUBLED, .factor = of->times}, text,
                        " were each counted", causes);
   size_t given = ad_program_gives_param(ad_run_program(p->checker->run), of->at.spec->name);
   if (given && is_times(of->times, 1 + (double)given))
@@ -149,8 +150,8 @@ static void report_more(const parts *p, const part *of, const char *name, ad_cau
 
 /* Adds the causes for a parameter that is counted in part. */
 static void report_less(const part *of, const char *name, ad_causes *causes) {
-  const ad_layout *storage = &of->at.spec->storage;
-  ad_axes large = ad_mesh_large(storage->mesh), replicated = ad_layout_same_axes(storage) & large,
+  const ad_layout *update = ad_param_update(of->at.spec);
+  ad_axes large = ad_mesh_large(update->mesh), replicated = ad_layout_same_axes(update) & large,
           shards = large & ~replicated;
   if (shards)
     ad_causes_add(causes, AD_CAUSE_PARTIAL, shards, of->times,

@@ -9,6 +9,7 @@
 #include "check/result.h"
 #include "mesh/mesh.h"
 #include "recipe/leaves.h"
+#include "reduce/plan.h"
 
 /* Returns the largest error of rounding a value below the dtype's normal range: half of the dtype's smallest number.
  * Half of f64's smallest number cannot be represented, so for f64 it is the smallest number itself. */
@@ -27,7 +28,8 @@ typedef struct ad_passage {
 static void find_steps(const ad_param_spec *spec, ad_passage *out) {
   ad_layout gradient = ad_layout_dual(&spec->layout);
   ad_path_step steps[AD_AXIS_COUNT];
-  if (ad_layout_path(&gradient, &spec->storage, steps, &out->steps)) out->steps = 0;
+  int early;
+  if (ad_gradient_path(&gradient, &spec->storage, ad_param_update(spec), steps, &out->steps, &early)) out->steps = 0;
   for (int i = 0; i < out->steps; i++) out->members[i] = (double)ad_mesh_ranks_over(spec->layout.mesh, steps[i].axes);
 }
 

@@ -128,20 +128,15 @@ static ad_status list_updates(ad_run *run, ad_collectives *to) {
   return AD_OK;
 }
 
-/* Returns the axes over which a parameter is gathered: those that shard its storage layout but not its compute
- * layout. */
-static ad_axes gathered_axes(const ad_param_spec *spec) {
-  ad_axes sharded = ad_layout_sharded_axes(&spec->storage) & ~ad_layout_sharded_axes(&spec->layout);
-  return sharded & ad_mesh_large(spec->layout.mesh);
-}
-
-/* Adds the gather of one parameter. Its bytes are those of the gathered parameter with which this rank computes. */
-static ad_status add_gather(ad_run *run, size_t param, const char *when, int64_t times, ad_collectives *to) {
+/* Adds the gather of one parameter between two layouts, over the axes that shard the first and not the second. Its bytes
+ * are those of the gathered parameter on this rank. */
+static ad_status add_gather(ad_run *run, size_t param, const ad_layout *from, const ad_layout *gathered,
+                            const char *when, int64_t times, ad_collectives *to) {
   ad_run_param at = ad_run_param_at(run, param);
   const ad_param_spec *spec = at.spec;
-  ad_axes axes = at.held ? gathered_axes(spec) : 0;
-  if (!axes) return AD_OK;
-  ad_shape local = ad_layout_local_shape(&spec->layout, &spec->shape, ad_comm_rank(ad_run_comm(run)));
+  ad_axes axes = ad_layout_sharded_axes(from) & ~ad_layout_sharded_axes(gathered) & ad_mesh_large(from->mesh);
+  if (!at.held || !axes) return AD_OK;
+  ad_shape local = ad_layout_local_shape(gathered, &spec->shape, ad_comm_rank(ad_run_comm(run)));
   ad_planned planned = {.plan = {.bucket = spec->unit,
                                  .move = AD_MOVE_ALL_GATHER,
                                  .axes = axes,
@@ -161,15 +156,30 @@ static int64_t count_passes(const ad_run *run) {
   return count;
 }
 
+/* Adds the gather of the stored parameter to its compute layout. */
+static ad_status add_use(ad_run *run, size_t param, const char *when, int64_t times, ad_collectives *to) {
+  const ad_param_spec *spec = ad_run_param_at(run, param).spec;
+  return add_gather(run, param, &spec->storage, &spec->layout, when, times, to);
+}
+
+/* Lists the gathers of values of which ranks updated parts (shard.outer_zero). */
+static ad_status list_updated(ad_run *run, ad_collectives *to) {
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    const ad_param_spec *spec = ad_run_param_at(run, i).spec;
+    AD_TRY(add_gather(run, i, ad_param_update(spec), &spec->storage, "step", 1, to));
+  }
+  return AD_OK;
+}
+
 /* Lists the gathers: before each use with ZeRO 3 (after_update = 0), else once after the update (after_update = 1). */
 static ad_status list_gathers(ad_run *run, ad_collectives *to, int after_update) {
   size_t count = ad_run_param_count(run);
   int64_t times = count_passes(run);
   int releases = ad_run_recipe(run)->shard.zero == 3;
   if (releases == after_update) return AD_OK;
-  for (size_t i = 0; i < count && after_update; i++) AD_TRY(add_gather(run, i, "step", 1, to));
-  for (size_t i = 0; i < count && releases; i++) AD_TRY(add_gather(run, i, "forward", times, to));
-  for (size_t i = count; i-- > 0 && releases;) AD_TRY(add_gather(run, i, "backward", times, to));
+  for (size_t i = 0; i < count && after_update; i++) AD_TRY(add_use(run, i, "step", 1, to));
+  for (size_t i = 0; i < count && releases; i++) AD_TRY(add_use(run, i, "forward", times, to));
+  for (size_t i = count; i-- > 0 && releases;) AD_TRY(add_use(run, i, "backward", times, to));
   return AD_OK;
 }
 
@@ -188,6 +198,7 @@ static ad_status list_collectives(ad_run *run, ad_collectives *to) {
   AD_TRY(list_gathers(run, to, 0));
   AD_TRY(list_reductions(run, to));
   AD_TRY(list_updates(run, to));
+  AD_TRY(list_updated(run, to));
   AD_TRY(list_gathers(run, to, 1));
   return index_params(ad_run_param_count(run), to);
 }
@@ -276,6 +287,9 @@ static json_t *param_document(ad_run *run, size_t index, ad_collectives *collect
                 "storage", ad_layout_shown(&spec->storage, storage, sizeof storage), "gradient_layout",
                 ad_layout_shown(&gradient, dual, sizeof dual), "precision", shared_policy(&spec->policy, collectives),
                 "path", path_document(spec, index, collectives));
+  const ad_layout *update = ad_param_update(spec);
+  if (!ad_layout_equal(update, &spec->storage))
+    json_object_set_new(document, "update", json_string(ad_layout_shown(update, storage, sizeof storage)));
   add_group(run, index, name, document);
   return document;
 }

@@ -11,6 +11,7 @@
 #include "plan/updates.h"
 #include "program/program.h"
 #include "recipe/leaves.h"
+#include "reduce/plan.h"
 #include "step/run.h"
 
 enum { LISTED_MAX = 4096 }; /* in a world of at most this many ranks each rank is listed */
@@ -47,6 +48,7 @@ static ad_status add_params(ad_run *run, int is_written, ad_held_list *to) {
     ad_run_param at = ad_run_param_at(run, i);
     if (!at.held) continue;
     AD_TRY(add_held(to, (ad_held){at.spec->shape, at.spec->storage, is_written, 0}));
+    AD_TRY(add_held(to, (ad_held){at.spec->shape, *ad_param_update(at.spec), is_written, 0}));
     AD_TRY(add_held(to, (ad_held){at.spec->shape, at.spec->layout, 0, has_copies(&at)}));
   }
   return AD_OK;

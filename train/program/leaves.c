@@ -58,6 +58,7 @@ static ad_status widen_param(ad_program *program, ad_param_spec *param) {
   AD_TRY(ad_leaves_full_view(program, param->layout.mesh, &full));
   param->layout.mesh = full;
   if (param->storage.mesh) param->storage.mesh = full;
+  if (param->update.mesh) param->update.mesh = full;
   if (param->sharded & AD_AXES(AD_EFSDP)) param->sharded = (param->sharded & ~AD_AXES(AD_EFSDP)) | AD_AXES(AD_DP_SHARD);
   return AD_OK;
 }

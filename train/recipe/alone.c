@@ -72,7 +72,7 @@ static ad_status shrink_recipe(const ad_recipe *recipe, ad_axes keep, ad_recipe 
   out->meshes = NULL;
   out->options = NULL;
   out->placement = recipe->placement ? colocated : NULL;
-  out->shard.zero = 0;
+  out->shard.zero = out->shard.outer_zero = 0;
   if (out->train.leaves) ad_recipe_set_rounds(out, 1); /* one position computes all leaves */
   memset(&out->schedule, 0, sizeof out->schedule);
   AD_TRY(shrink_meshes(recipe, keep, out));

@@ -442,6 +442,13 @@ static ad_status check_on(ad_reading *r, ad_mesh **meshes) {
   return check_program(r, made);
 }
 
+static void check_outer(ad_reading *r) {
+  if (!ARE_READ(r, "shard.zero", "shard.outer_zero") || r->recipe->shard.zero || !r->recipe->shard.outer_zero) return;
+  WRONG(r, "shard.outer_zero",
+        "is 1, but shard.zero is 0, so that no parameter is sharded over dp_shard, inside of which dp_replicate would "
+        "shard; set shard.zero to 1, 2 or 3, or outer_zero to 0");
+}
+
 static ad_status check_meshes(ad_reading *r) {
   ad_mesh **meshes;
   AD_TRY(ad_new(r->recipe->mesh_count, &meshes));
@@ -462,6 +469,7 @@ ad_status ad_reading_check(ad_reading *r) {
   check_warmup(r);
   check_compute(r);
   check_policies(r);
+  check_outer(r);
   AD_TRY(check_optimizer(r));
   check_blocks(r);
   return check_meshes(r);

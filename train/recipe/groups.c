@@ -7,6 +7,7 @@
 #include "mesh/mesh.h"
 #include "optim/stacks.h"
 #include "program/program.h"
+#include "reduce/plan.h"
 
 #define AT(field) offsetof(ad_recipe_group, field)
 #define EXAMPLE "{match: \"*.norm.*\", decay: 0}"
@@ -219,7 +220,7 @@ static void check_replicas(ad_reading *r, const ad_param_spec *spec, const char 
   const ad_optimizer_options options = options_of(r->recipe, group);
   const ad_optimizer_record *record = ad_optimizer_record_of(options.kind);
   if (spec->frozen || !record->whole || ad_optimizer_is_blockwise(record, &options)) return;
-  int64_t replicas = ad_mesh_ranks_over(spec->storage.mesh, ad_replica_axes(&spec->storage));
+  int64_t replicas = ad_mesh_ranks_over(spec->storage.mesh, ad_replica_axes(ad_param_update(spec)));
   if (!record->whole->way || record->whole->way(&options) != AD_WAY_DEALT_TO_REPLICAS ||
       replicas <= AD_DEALT_REPLICAS_MAX)
     return;

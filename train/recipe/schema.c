@@ -77,6 +77,9 @@ static const ad_key common[] = {
 
     {"shard.zero", AD_KEY_INTEGER, .offset = AT(shard.zero), .least = 0, .most = 3, .fallback = "0",
      .help = "what is sharded over dp_shard: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too"},
+    {"shard.outer_zero", AD_KEY_INTEGER, .offset = AT(shard.outer_zero), .least = 0, .most = 1, .fallback = "0",
+     .help = "what is sharded over dp_replicate, inside the shards of dp_shard, with shard.zero 1 to 3: 0 nothing, "
+             "1 optimizer state and the reduced gradient (HFSDP)"},
     {"shard.bucket_mib", AD_KEY_NUMBER, .offset = AT(shard.bucket_mib), .least = 0, .most = 65536, .open_least = 1,
      .fallback = "25", .help = "gradients that are reduced together, in MiB"},
     {"shard.window", AD_KEY_INTEGER, .offset = AT(shard.window), .least = 0, .most = 4096, .fallback = "0",

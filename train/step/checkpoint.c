@@ -29,16 +29,23 @@ static void add_value(run_state *s, const char *prefix, const char *name, ad_arr
   s->values[at] = (ad_checkpoint_value){s->names[at], array};
 }
 
+/* Returns 1 if a parameter's master has the dtype of its value, so that it needs no place in a checkpoint beside the
+ * value. It is then the value itself, or the part of the value that this rank updates. */
+static int is_value(ad_run *run, size_t index) {
+  const ad_array *value = ad_run_part(run, index, AD_PART_VALUE), *master = ad_run_part(run, index, AD_PART_MASTER);
+  return master && master->dtype == value->dtype;
+}
+
 /* Lists a parameter's arrays for the checkpoint: value, master and optimizer states, as far as it has them, but no
- * states that begin anew. If the master is the value itself, the array is listed once. */
+ * states that begin anew. A master of the value's dtype is listed as the value: ad_run_refresh makes values of masters. */
 static void list_param(ad_run *run, size_t index, run_state *s) {
   ad_run_param at = ad_run_param_at(run, index);
   char name[AD_PROGRAM_NAME_SIZE];
   ad_program_param_name(run->program, at.module, at.param, name, sizeof name);
   int count = s->loads && ad_run_has_fresh_states(run, index) ? AD_PART_STATE : AD_PART_KEPT;
   for (int part = 0; part < count; part++) {
-    ad_array *array = ad_run_part(run, index, (ad_param_part)part);
-    int again = part && array == ad_run_part(run, index, AD_PART_VALUE);
+    int again = part == AD_PART_MASTER && is_value(run, index), is_master = !part && is_value(run, index);
+    ad_array *array = ad_run_part(run, index, is_master ? AD_PART_MASTER : (ad_param_part)part);
     if (array && !again)
       add_value(s, ad_param_part_name(ad_run_optimizer_kind(run, index), (ad_param_part)part), name, array);
   }
@@ -76,7 +83,7 @@ static void name_masters(const run_state *s, const ad_earlier_states *earlier) {
   char name[AD_PROGRAM_NAME_SIZE];
   for (size_t i = 0; i < ad_run_param_count(s->run); i++) {
     const ad_array *master = ad_run_has_fresh_states(s->run, i) ? ad_run_part(s->run, i, AD_PART_MASTER) : NULL;
-    if (!master || master == ad_run_part(s->run, i, AD_PART_VALUE)) continue;
+    if (!master || is_value(s->run, i)) continue;
     ad_run_param at = ad_run_param_at(s->run, i);
     ad_param_part from = ad_earlier_is_frozen(s->run, earlier, i) ? AD_PART_VALUE : AD_PART_MASTER;
     size_t k = 0;

@@ -52,8 +52,8 @@ typedef struct ad_param_spec {
   const char *name; /* unique in its module; whatever is made from the spec copies the name */
   ad_shape shape;
   ad_layout layout; /* layout in which computation uses the parameter */
-  /* layout in which the optimizer updates the parameter: the compute layout, or sharded on axes on which that is R or
-   * I; no axis is P */
+  /* layout in which the parameter's value is stored: the compute layout, or sharded on axes on which that is R or I; no
+   * axis is P */
   ad_layout storage;
   /* axes over which ZeRO may shard the storage along dimension 0, in addition to the axes that shard the compute
    * layout */
@@ -74,6 +74,12 @@ typedef struct ad_param_spec {
   double mean, deviation;
   ad_param_matrices matrices;
   int frozen; /* 1: the parameter does not learn; it has no gradient, no reduction, no optimizer state and no update */
+  /* Layout in which the optimizer updates the parameter: that of its master weights, its optimizer states and its
+   * summed gradient. `mesh` NULL: `storage`. Otherwise `storage`, with S0 on more axes on which that is R or I, inside
+   * the axes that shard the rows already: for storage "dp_shard=S0 dp_replicate=R" it may be "dp_shard=S0
+   * dp_replicate=S0", so that each replica updates a part of its shards (HFSDP). After each update the values are
+   * gathered over these axes. */
+  ad_layout update;
 } ad_param_spec;
 
 /* A state: values that no gradient updates (a router's balancing bias, adversarial sources). The layer that declared a

@@ -29,8 +29,9 @@ AD_API AD_CHECKED ad_status ad_store_create(ad_comm *comm, const ad_param_spec *
 AD_API void ad_store_destroy(ad_store *store);
 /* A parameter's value in the storage layout and the precision policy's param dtype, as it is saved in a checkpoint. */
 AD_API ad_array *ad_store_value(ad_store *store, size_t param);
-/* A parameter's master weights in the storage layout, which the optimizer updates; their dtype is f32 or f64. If the
- * value has one of these dtypes, or the parameter is frozen, the master is the same array as the value. */
+/* A parameter's master weights, which the optimizer updates, in the layout of updates (`update` in ad_param_spec); their
+ * dtype is f32 or f64. If the value has one of these dtypes and the layout of updates, or the parameter is frozen, the
+ * master is the same array as the value. */
 AD_API ad_array *ad_store_master(ad_store *store, size_t param);
 /* A parameter's full copy in compute layout and dtype. The array always exists; without `releases` its data is always
  * valid, with `releases` only while the parameter is acquired. */
@@ -38,7 +39,7 @@ AD_API const ad_array *ad_store_compute(const ad_store *store, size_t param);
 /* AD_MASTERS_UPDATED: an optimizer wrote the masters, and no frozen parameter changed. */
 typedef enum ad_written { AD_VALUES_WRITTEN, AD_MASTERS_WRITTEN, AD_MASTERS_UPDATED } ad_written;
 /* Call this after values or masters were written (initialised, loaded, updated): it derives values from masters, or
- * masters from values, and updates the full copies (with `releases`, at the next acquire). After AD_MASTERS_UPDATED,
+ * masters from values, gathers the values of which ranks updated parts, and updates the full copies (with `releases`, at the next acquire). After AD_MASTERS_UPDATED,
  * units of frozen parameters alone are not gathered again. A value is its master, rounded once; a master derived from
  * its value equals the value. Initial values are drawn into the masters, so the masters of bf16 parameters begin with
  * unrounded values. Collective. */

@@ -66,8 +66,8 @@ typedef struct ad_recipe {
     size_t override_count;
   } precision;
   struct {
-    /* ZeRO stage, 0 to 3 */
-    int64_t zero;
+    /* ZeRO stage over dp_shard, 0 to 3; and over dp_replicate, 0 or 1 */
+    int64_t zero, outer_zero;
     double bucket_mib;
     /* number of bucket slots, as in ad_reducer_options; 0: so many that no bucket waits for another bucket's slot */
     int64_t window;

@@ -1,0 +1,165 @@
+/* Values of which each rank updates only a part of the shard that it stores (`update` in ad_param_spec): after an update
+ * the ranks that store the same shard gather it. The values of a unit lie one after another in memory, and their masters
+ * too, so that one collective gathers a whole unit into its values. */
+#include "array/array.h"
+#include "array/packed.h"
+#include "array/transit.h"
+#include "base/dtypes.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "kernels/kernels.h"
+#include "layout/nest.h"
+#include "layout/type.h"
+#include "mesh/mesh.h"
+#include "reduce/plan.h"
+#include "reduce/store.h"
+
+int ad_param_spreads(const ad_param_spec *spec) {
+  return !spec->frozen && !ad_layout_equal(&spec->storage, ad_param_update(spec));
+}
+
+static ad_status refuse_update(const ad_param_spec *spec) {
+  char storage[160], update[160];
+  return ad_fail(AD_INVALID,
+                 "parameter `%s` cannot be updated as \"%s\" and stored as \"%s\"; `update` must equal `storage`, with "
+                 "S0 on more axes where the storage is R or I, inside all other axes that shard the rows",
+                 spec->name, ad_layout_print(&spec->update, update, sizeof update),
+                 ad_layout_print(&spec->storage, storage, sizeof storage));
+}
+
+ad_status ad_spread_check(const ad_param_spec *spec, int64_t rank) {
+  if (!ad_mesh_equal(spec->storage.mesh, spec->update.mesh)) return refuse_update(spec);
+  ad_axes more = ad_layout_sharded_axes(&spec->update) & ~ad_layout_sharded_axes(&spec->storage);
+  ad_layout expected = spec->storage;
+  for (int depth = 0; depth < AD_AXIS_COUNT; depth++) {  // outermost first: a later axis becomes the innermost
+    ad_axis axis = ad_layout_sharded_at(&spec->update, 0, depth);
+    if (axis == AD_AXIS_COUNT || !(more & AD_AXES(axis))) continue;
+    if (spec->storage.type[axis] != AD_R && spec->storage.type[axis] != AD_I) return refuse_update(spec);
+    ad_layout_set(&expected, AD_AXES(axis), AD_S(0));
+  }
+  ad_shape stored = ad_layout_local_shape(&spec->storage, &spec->shape, rank);
+  int is_once = spec->shape.ndim &&
+                ad_layout_is_sharded_once(&spec->update, spec->shape.dim[0], more, rank, stored.dim[0]);
+  return is_once && ad_layout_equal(&expected, &spec->update) ? AD_OK : refuse_update(spec);
+}
+
+/* ---- which values are gathered together ---- */
+
+static int is_of(const ad_spread *spread, const ad_stored *param, ad_axes axes) {
+  return spread->unit == param->unit && spread->axes == axes && spread->values.dtype == param->value.dtype &&
+         ad_mesh_equal(spread->values.layout.mesh, param->value.layout.mesh);
+}
+
+/* Adds the parameter to the values of its unit that are gathered over the same axes. */
+static ad_status join_spread(ad_store *store, size_t index) {
+  const ad_stored *param = &store->params[index];
+  ad_axes axes = ad_layout_sharded_axes(&param->master.layout) & ~ad_layout_sharded_axes(&param->value.layout);
+  size_t at = 0;
+  while (at < store->spread_count && !is_of(&store->spreads[at], param, axes)) at++;
+  if (at == store->spread_count) {
+    AD_TRY(ad_grow(&store->spreads, at, at + 1));
+    store->spreads[store->spread_count++] = (ad_spread){.unit = param->unit, .axes = axes, .values = param->value};
+  }
+  ad_spread *spread = &store->spreads[at];
+  AD_TRY(ad_grow(&spread->params, spread->count, spread->count + 1));
+  AD_TRY(ad_grow(&spread->names, spread->count, spread->count + 1));
+  AD_TRY(ad_grow(&spread->segments, spread->count, spread->count + 1));
+  spread->params[spread->count] = index;
+  spread->names[spread->count] = param->name;
+  spread->segments[spread->count++] = ad_segment_of(&param->value.local);
+  return AD_OK;
+}
+
+static ad_status give_memory(const ad_store *store, ad_array *array) {
+  if (ad_comm_is_dry(store->comm)) return AD_OK;
+  return ad_comm_alloc(store->comm, ad_array_bytes(array), &array->data);
+}
+
+/* Describes the packed values and the parts of them that this rank updates, and gives them memory. */
+static ad_status make_spread(ad_store *store, ad_spread *spread) {
+  ad_layout layout = ad_layout_all(spread->values.layout.mesh, AD_V);
+  ad_dtype dtype = spread->values.dtype;
+  ad_layout_set(&layout, spread->axes, AD_S(0));
+  spread->parts = ad_array_describe_packed(store->comm, dtype, spread->segments, spread->count, &layout);
+  AD_TRY(ad_array_after(store->comm, &spread->parts, AD_MOVE_ALL_GATHER, spread->axes, AD_R, &spread->values));
+  spread->masters = spread->parts;
+  spread->masters.dtype = ad_dtype_wide(dtype);
+  AD_TRY(give_memory(store, &spread->values));
+  AD_TRY(give_memory(store, &spread->masters));
+  char *value = spread->values.data, *master = spread->masters.data;
+  for (size_t i = 0; value && i < spread->count; i++) {
+    ad_stored *param = &store->params[spread->params[i]];
+    param->value.data = value;
+    param->master.data = master;
+    value += ad_array_bytes(&param->value);
+    master += ad_array_bytes(&param->master);
+  }
+  int casts = dtype != spread->masters.dtype;
+  if (casts && ad_array_bytes(&spread->parts) > store->cast_bytes) store->cast_bytes = ad_array_bytes(&spread->parts);
+  return AD_OK;
+}
+
+ad_status ad_spreads_create(ad_store *store) {
+  for (size_t unit = 0; unit < store->unit_count; unit++)
+    for (size_t i = store->unit_starts[unit]; i < store->unit_starts[unit + 1]; i++)
+      if (store->params[store->by_unit[i]].spreads) AD_TRY(join_spread(store, store->by_unit[i]));
+  for (size_t i = 0; i < store->spread_count; i++) AD_TRY(make_spread(store, &store->spreads[i]));
+  if (!store->cast_bytes || ad_comm_is_dry(store->comm)) return AD_OK;
+  return ad_comm_alloc(store->comm, store->cast_bytes, &store->cast);
+}
+
+void ad_spreads_destroy(ad_store *store) {
+  for (size_t i = 0; i < store->spread_count; i++) {
+    ad_spread *spread = &store->spreads[i];
+    ad_comm_free(store->comm, spread->values.data);
+    ad_comm_free(store->comm, spread->masters.data);
+    ad_release(spread->params);
+    ad_release(spread->names);
+    ad_release(spread->segments);
+  }
+  ad_comm_free(store->comm, store->cast);
+  ad_release(store->spreads);
+}
+
+size_t ad_spreads_bytes(const ad_store *store) {
+  size_t bytes = store->cast_bytes;
+  for (size_t i = 0; i < store->spread_count; i++)
+    bytes += ad_array_bytes(&store->spreads[i].values) + ad_array_bytes(&store->spreads[i].masters);
+  return bytes;
+}
+
+/* ---- values from masters, and masters from values ---- */
+
+ad_status ad_spreads_gather(ad_store *store) {
+  for (size_t i = 0; i < store->spread_count; i++) {
+    ad_spread *spread = &store->spreads[i];
+    ad_transit transit = {.move = AD_MOVE_ALL_GATHER,
+                          .axes = spread->axes,
+                          .to = AD_R,
+                          .past_caches = store->past_caches,
+                          .site = AD_HERE,
+                          .what = AD_WHAT_UPDATED,
+                          .names = spread->names};
+    spread->parts.data = spread->parts.dtype == spread->masters.dtype ? spread->masters.data : store->cast;
+    if (spread->parts.data && spread->parts.data != spread->masters.data)
+      ad_cast(spread->parts.data, spread->parts.dtype, spread->masters.data, spread->masters.dtype,
+              ad_array_numel(&spread->parts));
+    AD_TRY(ad_transit_run(store->comm, &transit, &spread->parts, &spread->values));
+  }
+  return AD_OK;
+}
+
+void ad_spreads_take(ad_store *store) {
+  int64_t rank = ad_comm_rank(store->comm);
+  for (size_t i = 0; i < store->spread_count; i++) {
+    const ad_spread *spread = &store->spreads[i];
+    ad_group group = ad_mesh_group(spread->values.layout.mesh, spread->axes, rank);
+    for (size_t k = 0; spread->values.data && k < spread->count; k++) {
+      const ad_stored *param = &store->params[spread->params[k]];
+      ad_span rows = ad_cut(spread->segments[k].rows, ad_group_index(&group, rank), ad_group_size(&group));
+      const char *from = param->value.data;
+      from += (size_t)rows.first * spread->segments[k].row * ad_dtype_size(param->value.dtype);
+      ad_cast(param->master.data, param->master.dtype, from, param->value.dtype, ad_array_numel(&param->master));
+    }
+  }
+}
