@@ -26,6 +26,7 @@ static ad_status read_row(const ad_dump *dump, const json_t *row, ad_declared *o
   out->sums = json_is_true(json_object_get(row, "sums"));
   out->placed = json_is_true(json_object_get(row, "placed"));
   out->by_types = !strcmp(out->by, "types=");
+  out->by_hook = !strcmp(out->by, "hook");
   out->over = *axes ? 0 : UINT32_MAX;
   /* no box follows from a declared type, so that any dimension is taken */
   if (*types) return ad_dump_types_parse(&dump->mesh, types, ANY_DIMENSION, out->types, &out->axes);

@@ -20,6 +20,7 @@ typedef struct ad_declared {
   int sums;     /* 1: the source is a wrapper that sums over the axes of type R itself, so that R is a fact there */
   int placed;   /* 1: the types are those of a placement, which a library chooses where the job says nothing */
   int by_types; /* 1: the source is the writer's own `types=`, which is believed */
+  int by_hook;  /* 1: a hook of the job was seen to sum over these axes, or to take the mean, which is no sum */
 } ad_declared;
 
 /* Reads the rows that a file has for the parameter, whose types must be known, and sets the fields that follow from

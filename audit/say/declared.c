@@ -118,7 +118,8 @@ static judgement judge_same_work(const ad_declared *row, const ad_facts *facts, 
 }
 
 /* Judges type R on an axis: each rank is declared to have another part of the gradient. */
-static judgement judge_summed(const ad_dump_param *param, const ad_facts *facts, uint32_t axis) {
+static judgement judge_summed(const ad_dump_param *param, const ad_declared *row, const ad_facts *facts,
+                              uint32_t axis) {
   static const judgement
       partial = {-1, "partial",
                  "; the gradient is still Partial there when the step ends: DTensor's optimizer reduces it when it is "
@@ -127,6 +128,9 @@ static judgement judge_summed(const ad_dump_param *param, const ad_facts *facts,
           {0, "same",
            "; all ranks there have the same addends, and the gradient is that of one rank: that is I, a mean, or the "
            "ranks got one batch"},
+      mean =
+          {-1, "same",
+           "; all ranks there have the same addends, and the gradient is that of one rank: the hook takes their mean"},
       shards = {-1, "values",
                 "; the ranks have other values and other addends there, and nobody sums these: these are shards (S), "
                 "or replicas that have drifted apart for want of the sum"},
@@ -136,7 +140,8 @@ static judgement judge_summed(const ad_dump_param *param, const ad_facts *facts,
   if (!(facts->known & axis)) return apart ? HOLDS : OPEN;
   if (facts->all & axis) return facts->identical & axis || facts->likeness.alike & axis ? SAME_IS_SUMMED : HOLDS;
   if (apart) return facts->values & axis ? shards : unsummed;
-  return facts->held && facts->likeness.alike & axis ? same : OPEN;
+  if (!facts->held || !(facts->likeness.alike & axis)) return OPEN;
+  return row->by_hook ? mean : same;
 }
 
 /* Judges type S(d) on an axis: each rank is declared to have another part of the parameter. */
@@ -168,7 +173,7 @@ static judgement judge_axis(const ad_dump *dump, const ad_dump_param *param, con
   if (ad_type_is_sharded(type)) return type == param->types[axis] ? judge_sharded(facts, bit) : OPEN;
   if (!is_open(row)) return judge_fact(facts, type, axis);
   if (ad_type_is_sharded(param->types[axis])) return OPEN;
-  return type == AD_R ? judge_summed(param, facts, bit) : judge_same_work(row, facts, bit);
+  return type == AD_R ? judge_summed(param, row, facts, bit) : judge_same_work(row, facts, bit);
 }
 
 /* Prints what the row says of the axis, and what is to be said of that. Returns buffer. */

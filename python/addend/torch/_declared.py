@@ -133,13 +133,15 @@ def find(
     gradients: Mapping[str, _meshes.Placed] | None = None,
     given: Mapping[str, str] | None = None,
     reduce: torch.dtype | None = None,
+    hooks: Mapping[str, Sequence[Declared]] | None = None,
 ) -> Declarations:
     """What all sources declare. `gradients`: placements of gradients, by name, as far as they are known; `given`: the
     caller's types=, `reduce`: the caller's reduce=. These two, and a wrapper that declares nothing else, are named
-    where another source speaks, too."""
+    where another source speaks, too. `hooks`: what by_hooks() gives."""
     found = Declarations()
     for entry in watched:
-        for said in (*_by_placements(entry, mesh, gradients or {}), *before_types(entry, mesh)):
+        by_hooks = (hooks or {}).get(entry.name, ())
+        for said in (*_by_placements(entry, mesh, gradients or {}), *by_hooks, *before_types(entry, mesh)):
             found.add(entry.name, said)
             entry.unjudged = entry.unjudged or said.unjudged
         rows = found.of(entry.name)
@@ -155,6 +157,15 @@ def find(
         if reduce is not None:
             found.add(entry.name, Declared({}, "reduce=", dtype=reduce))
     return found
+
+
+def by_hooks(summed: Mapping[str, Mapping[str, str]]) -> dict[str, list[Declared]]:
+    """What hooks declare by summing a parameter's gradient: over which axes ("dp tp"), and where. It is known after the
+    step alone, and chooses no type: a hook may sum what is the same on all ranks."""
+    return {
+        name: [Declared(dict.fromkeys(axes.split(), "R"), "hook", where) for axes, where in found.items()]
+        for name, found in summed.items()
+    }
 
 
 def _rows(declared: Sequence[Declared], types: Mapping[str, str]) -> list[dict[str, object]]:

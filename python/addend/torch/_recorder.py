@@ -107,6 +107,17 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, (list, tuple)) else []
 
 
+def _is_sum(arguments: Sequence[Any]) -> bool:
+    """Whether a reduction with these arguments adds, or takes the mean."""
+    for given in arguments:
+        operation = getattr(given, "reduceOp", given)
+        if isinstance(operation, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
+            return bool(operation == dist.ReduceOp.SUM or operation == dist.ReduceOp.AVG)  # in this order alone
+        if isinstance(operation, str):
+            return operation.lower() in ("sum", "avg")
+    return True
+
+
 def _bytes(tensor: torch.Tensor) -> int:
     return int((tensor._values() if tensor.is_sparse else tensor).nbytes)
 
@@ -185,7 +196,7 @@ def _method(original: Callable[..., Any], operation: str, at: int) -> Callable[.
         given = [*args, *kwargs.values()]
         group = given.pop(0)
         is_nothing = isinstance(given[at], (list, tuple)) and not given[at]  # as where another rank scatters
-        recorder.note(operation, group, given[0 if is_nothing else at])
+        recorder.note(operation, group, given[0 if is_nothing else at], given)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return _noted(original, note, args, kwargs)
@@ -209,7 +220,7 @@ class _Operator:
 
     def _note(self, recorder: Recorder, args: Any, kwargs: Any) -> None:
         group = kwargs.get("group_name", args[-1])
-        recorder.note(self._operation, group, args[0] if args else kwargs["input"])
+        recorder.note(self._operation, group, args[0] if args else kwargs["input"], args)
         if self._has_autograd:
             recorder.unseen.add(_AUTOGRAD)
 
@@ -229,6 +240,9 @@ class Recorder:
         self._counts: collections.Counter[_Key] = collections.Counter()
         self._unassigned: list[tuple[_Key, list[_Remembered]]] = []
         self._finals: dict[str, set[_Extent]] = {}  # memory of sums that gradient= gives
+        self._in_hooks: set[_Key] = set()  # calls by which hooks of one parameter may sum its gradient
+        # After settle, of each parameter over which axes its hooks summed as many elements as its gradient has: where
+        self.hooked: dict[str, dict[str, str]] = {}
         self._names: dict[int, list[str]] = {}  # by id() of a parameter's tensors
         for entry in watched:
             for tensor in {id(entry.owned), id(entry.used)}:
@@ -289,7 +303,7 @@ class Recorder:
         except Exception as error:
             self.unseen.add(f"a call could not be read ({type(error).__name__}: {error})")
 
-    def note(self, operation: str, group: Any, given: Any) -> None:
+    def note(self, operation: str, group: Any, given: Any, arguments: Sequence[Any]) -> None:
         """Notes a call of this rank with the input `given`, a tensor or lists of them."""
         tensors = _tensors(given)
         first = tensors[0]
@@ -299,6 +313,7 @@ class Recorder:
         number = self._ended()
         file, line, function, params = self._place(in_backward, first)
         params = params or _running.window
+        in_hook = bool(params) and params == _running.window
         size = sum(map(_bytes, tensors))
         key = _Key(operation, group, first.dtype, size, number, in_backward, file, line, function, params)
         if not key.params and operation in _REDUCTIONS and (in_backward or number):
@@ -308,6 +323,8 @@ class Recorder:
         else:
             with self._lock:
                 self._counts[key] += 1
+                if in_hook and operation == "all_reduce" and _is_sum(arguments):
+                    self._in_hooks.add(key)
 
     def _place(self, in_backward: bool, given: torch.Tensor) -> tuple[str, int, str, tuple[str, ...]]:
         """The file, line and function that made the call, outside of PyTorch, and the parameters whose gradients one
@@ -389,11 +406,20 @@ class Recorder:
             if between is not None:
                 what = (key.operation, *between, _dtype(key.dtype), key.bytes, self._phase(key), _line(key), key.params)
                 found.setdefault(what, []).extend([key.number] * count)
+                if key in self._in_hooks and between[0]:
+                    self._note_hooked(key, between[0])
         for what, numbers in self._of_reducers(mesh):
             found.setdefault(what, []).extend(numbers)
         rows = [_row(what, numbers) for what, numbers in found.items()]
         rows.sort(key=lambda row: ("forward", "backward", "after").index(row.phase))
         return Calls(tuple(rows), tuple(sorted(self.unseen)), rank, str(mesh))
+
+    def _note_hooked(self, key: _Key, axes: str) -> None:
+        """Notes a sum that a hook made; one of another number of elements than the gradient's is a statistic."""
+        for entry in self._watched:
+            counts = [_meshes.local_of(tensor).numel() for tensor in (entry.used, entry.owned)]
+            if (entry.name,) == key.params and key.bytes // key.dtype.itemsize in counts:
+                self.hooked.setdefault(entry.name, {}).setdefault(axes, _line(key))
 
     def _between(self, group: Any, mesh: _meshes.Mesh) -> tuple[str, tuple[int, ...]] | None:
         try:

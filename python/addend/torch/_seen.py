@@ -33,6 +33,8 @@ class Seen(NamedTuple):
     infinite: list[str]  # parameters with an inf or a NaN in an addend
     infinite_sums: list[str]  # parameters with an inf or a NaN in the sum
     infinite_norm: bool  # the global norm is inf or NaN
+    # parameters whose gradient their hooks changed and summed: over which axes, and where
+    hooked: Mapping[str, Mapping[str, str]] = {}
     written: Mapping[str, bool] = {}  # parameters of addend=: whether a backward changed the buffer before their hook
 
 

@@ -400,6 +400,8 @@ class Step:
     def _seen(self, sums: _sums.Sums) -> Seen:
         used = set(sums).union(*self._addends.taken.values())
         firsts = [names[0] for names in self._ties if names[0] in sums] if self._tied is None else []
+        changed = self._changed()
+        hooked = self._recorder.hooked if self._recorder is not None else {}
         infinite = {name for pieces in self._addends.taken.values() for name in _sample.not_finite(pieces)}
         return Seen(
             kinds={name: self._kinds[name] for name in self._addends.placements},
@@ -410,12 +412,13 @@ class Step:
             zero={name for name in used if _expected.is_meant(name, self._meant_unused) and self._is_zero(name, sums)},
             silent={name for name in used if self._is_silent(name, sums)},
             sums=len(sums),
-            readings=_readings.of(self._changed(), self._further_factors(), self._addends.beside),
+            readings=_readings.of(changed, self._further_factors(), self._addends.beside),
             custom={entry.name: entry.custom for entry in self._watched if entry.custom},
             tied={name: (sums[name][0].box, _names.checksum(sums[name][0].values)) for name in firsts},
             infinite=[entry.name for entry in self._watched if entry.name in infinite],
             infinite_sums=_sample.not_finite({name: piece for name, (piece, _) in sums.items()}),
             infinite_norm=self._global_norm is not None and not math.isfinite(self._global_norm),
+            hooked={name: axes for name, axes in hooked.items() if name in changed},
             written=self._addends.buffers.settle() if self._addends.buffers else {},
         )
 
@@ -438,6 +441,7 @@ class Step:
         for seen in reported:
             self._kinds.update((name, kind) for name, kind in seen.kinds.items() if name in self._kinds)
         self._find_factors()
+        self._declare_hooks([seen.hooked for seen in reported])
         self._numbers = sorted({number for seen in reported for number in seen.numbers})
         used = {name for seen in reported for name in seen.used - seen.zero}
         self._used = sorted(used, key=str.encode)
@@ -454,6 +458,18 @@ class Step:
         self._custom = {name: hook for seen in reported for name, hook in seen.custom.items()}
         _buffers.doubt_late(self._watched, [seen.written for seen in reported])
         _doubts.ties(self._watched, self._ties, [seen.tied for seen in reported])
+
+    def _declare_hooks(self, everyones: Sequence[Mapping[str, Mapping[str, str]]]) -> None:
+        """Adds to the declarations what hooks summed on any rank: a rank that did not use a parameter calls none."""
+        hooked: dict[str, dict[str, str]] = {}
+        for of_rank in everyones:
+            for name, axes in of_rank.items():
+                hooked[name] = {**axes, **hooked.get(name, {})}
+        if hooked:
+            placements = self._addends.placements
+            self._declared = _declared.find(
+                self._watched, self._mesh, placements, self._types, self._reduce, _declared.by_hooks(hooked)
+            )
 
     def _average_twice(self) -> dict[str, float]:
         """The expected factors of used parameters of which a mean over ranks, taken by a hook, would be a second one:
