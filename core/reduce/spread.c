@@ -130,6 +130,18 @@ size_t ad_spreads_bytes(const ad_store *store) {
 
 /* ---- values from masters, and masters from values ---- */
 
+/* Checks that the gather led to the layout in which values are stored. */
+static ad_status check_gathered(const ad_spread *spread, const ad_array *gathered) {
+  char have[160], want[160];
+  if (ad_layout_equal(&gathered->layout, &spread->values.layout)) return AD_OK;
+  return ad_fail(AD_TYPE,
+                 "the values of `%s`%s have the layout \"%s\" after the update, but are stored as \"%s\", so their "
+                 "gather was left out or went over the wrong axes",
+                 spread->names[0], spread->count > 1 ? " and others of its unit" : "",
+                 ad_layout_print(&gathered->layout, have, sizeof have),
+                 ad_layout_print(&spread->values.layout, want, sizeof want));
+}
+
 ad_status ad_spreads_gather(ad_store *store) {
   for (size_t i = 0; i < store->spread_count; i++) {
     ad_spread *spread = &store->spreads[i];
@@ -144,7 +156,9 @@ ad_status ad_spreads_gather(ad_store *store) {
     if (spread->parts.data && spread->parts.data != spread->masters.data)
       ad_cast(spread->parts.data, spread->parts.dtype, spread->masters.data, spread->masters.dtype,
               ad_array_numel(&spread->parts));
-    AD_TRY(ad_transit_run(store->comm, &transit, &spread->parts, &spread->values));
+    ad_array gathered = spread->values;
+    AD_TRY(ad_transit_run(store->comm, &transit, &spread->parts, &gathered));
+    AD_TRY(check_gathered(spread, &gathered));
   }
   return AD_OK;
 }

@@ -371,14 +371,22 @@ static ad_status sum_members(const members *who, const ad_transit_passing *pass,
   return status;
 }
 
+/* Returns the elements that a member of the right group has of a segment which the group shards by rows. `array` has the
+ * rows of all members, of which there may be fewer than in the full segment, if other axes shard it, too. */
+static stretch rows_of_member(const members *who, const ad_array *array, int segment, int64_t member) {
+  size_t row = array->segments[segment].row;
+  stretch all = stretch_of(array, ad_group_rank(&who->group, who->own), segment);
+  ad_span rows = ad_cut(row ? (int64_t)(all.numel / row) : 0, member, ad_group_size(&who->group));
+  return (stretch){(size_t)rows.first * row, (size_t)rows.count * row};
+}
+
 /* Copies this rank's part of a sum to `out`: of a segment, the rows that this rank stores; otherwise, its part of the
  * array. */
 static void take_own_part(const members *who, ad_comm *comm, const ad_transit_passing *pass, int segment,
                           const double *sum, double *out) {
   if (segment >= 0) {
-    ad_segment rows = pass->in->segments[segment];
-    ad_span own = ad_cut(rows.rows, who->own, ad_group_size(&who->group));
-    memcpy(out, sum + (size_t)own.first * rows.row, (size_t)own.count * rows.row * sizeof *out);
+    stretch own = rows_of_member(who, pass->in, segment, who->own);
+    memcpy(out, sum + own.start, own.numel * sizeof *out);
     return;
   }
   ad_part from, to;
@@ -389,8 +397,8 @@ static void take_own_part(const members *who, ad_comm *comm, const ad_transit_pa
 
 /* For a gather: copies each member's part to the position of the part that it replaces. A position that no member's
  * part replaces stays zero. */
-static void place_parts(const members *who, ad_comm *comm, const ad_transit_passing *pass, const submitted *all,
-                        double *out) {
+static void place_parts(const members *who, ad_comm *comm, const ad_transit_passing *pass, int segment,
+                        const submitted *all, double *out) {
   ad_part full, theirs, region;
   ad_part_of(&pass->out->layout, &pass->out->shape, ad_comm_rank(comm), &full);
   for (int64_t i = 0; i < who->count; i++) {
@@ -398,6 +406,11 @@ static void place_parts(const members *who, ad_comm *comm, const ad_transit_pass
     int64_t as = who->mutation->operator_ == AD_OPERATOR_OTHER_GROUP ? ad_group_rank(&who->group, i) : rank;
     size_t there;
     const double *values = values_of(all, rank, 0, &there);
+    if (segment >= 0) {
+      stretch to = rows_of_member(who, pass->out, segment, ad_group_index(&who->group, as));
+      if (to.numel == there) memcpy(out + to.start, values, there * sizeof *out);
+      continue;
+    }
     ad_part_of(&pass->in->layout, &pass->in->shape, as, &theirs);
     ad_part_intersect(&full, &theirs, &region);
     if (ad_part_numel(&theirs) == there) ad_part_copy(out, &full, values, &theirs, &region, sizeof *out);
@@ -423,7 +436,7 @@ static ad_status compute(const ad_mutation *mutation, const ad_transit_passing *
       read_values(pass->in, in, out);
       return AD_OK;
     default:
-      place_parts(&who, pass->comm, pass, all, out);
+      place_parts(&who, pass->comm, pass, segment, all, out);
       return AD_OK;
   }
 }
