@@ -38,7 +38,8 @@ static void clear_earlier(void *context, void *passing) {
   }
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     if (ad_bucket_settle(reducer, i)) return;
-    scene->fired |= reducer->buckets[i].counters.has_sum || reducer->buckets[i].stack.count;
+    const ad_bucket_counters *has = &reducer->buckets[i].counters;
+    scene->fired |= has->has_sum || has->has_earlier || reducer->buckets[i].stack.count;
     reducer->buckets[i].stack.count = reducer->buckets[i].stack.apart = 0;
     reducer->buckets[i].early_sums.count = reducer->buckets[i].early_sums.apart = 0;
     reducer->buckets[i].late_sums.count = 0;

@@ -493,8 +493,9 @@ void ad_leaves_ranges(const ad_reducer *reducer, const ad_bucket *bucket, ad_lea
   *out = (ad_leaf_ranges){.starts = starts};
   if (!(step.axes & AD_AXES_DP)) return;
   for (int k = 0; k < bucket->steps.next; k++) before |= bucket->key.steps[k].axes;
-  unit_range units = bucket->steps.next && ad_bucket_sums_apart(bucket) ? units_from(reducer, segment_begin(reducer, round), round)
-                                                             : units_sent(reducer, bucket, round);
+  unit_range units = bucket->steps.next && ad_bucket_sums_apart(bucket)
+                         ? units_from(reducer, segment_begin(reducer, round), round)
+                         : units_sent(reducer, bucket, round);
   for (int64_t i = 0; i < ad_group_size(&group); i++) {
     ad_node held = leaves_over(reducer, bucket->key.mesh, ad_group_rank(&group, i), before, units);
     starts[i] = held.first;

@@ -140,13 +140,13 @@ static void describe_param(const ad_reduced_param *param, ad_text *text) {
   int differ = !ad_layout_equal(&param->storage, &param->update);
   const ad_precision_policy *policy = &param->policy;
   ad_layout_print(&param->update, update, sizeof update);
-  ad_text_add(text, "`%s` %s%s layout \"%s\" storage \"%s\"%s%s%s param %s grad %s%s reduce %s accumulate %s", param->name,
-              param->frozen ? "frozen " : "", ad_shape_print(&param->shape, shape, sizeof shape),
+  ad_text_add(text, "`%s` %s%s layout \"%s\" storage \"%s\"%s%s%s param %s grad %s%s reduce %s accumulate %s",
+              param->name, param->frozen ? "frozen " : "", ad_shape_print(&param->shape, shape, sizeof shape),
               ad_layout_print(&param->layout, layout, sizeof layout),
               ad_layout_print(&param->storage, storage, sizeof storage), differ ? " update \"" : "",
-              differ ? update : "", differ ? "\"" : "", ad_dtype_name(policy->param),
-              policy->raw ? "raw " : "", policy->grad ? ad_dtype_name(policy->grad) : "of any dtype",
-              ad_dtype_name(policy->reduce), ad_dtype_name(policy->accumulate));
+              differ ? update : "", differ ? "\"" : "", ad_dtype_name(policy->param), policy->raw ? "raw " : "",
+              policy->grad ? ad_dtype_name(policy->grad) : "of any dtype", ad_dtype_name(policy->reduce),
+              ad_dtype_name(policy->accumulate));
 }
 
 /* Describes the rounds of a reducer with leaves. A hash represents their `sync` values, because there may be many

@@ -235,8 +235,7 @@ static inline size_t ad_bucket_sum_bytes(const ad_bucket *bucket) {
   const ad_array *sum = bucket->key.rescatters ? &bucket->scattered : &bucket->sum;
   size_t bytes = bucket->early_sums.levels ? ad_stack_bytes(&bucket->early_sums) : ad_array_bytes(sum);
   if (!bucket->key.rescatters) return bytes;
-  return bytes +
-         (bucket->late_sums.levels ? ad_stack_bytes(&bucket->late_sums) : ad_array_bytes(&bucket->rescattered));
+  return bytes + (bucket->late_sums.levels ? ad_stack_bytes(&bucket->late_sums) : ad_array_bytes(&bucket->rescattered));
 }
 /* Returns the stack that has the results of the first `steps` steps of the path, in a reducer with leaves; with 0 steps,
  * this rank's sums of its own leaves. */

@@ -38,8 +38,8 @@ ad_status ad_spread_check(const ad_param_spec *spec, int64_t rank) {
     ad_layout_set(&expected, AD_AXES(axis), AD_S(0));
   }
   ad_shape stored = ad_layout_local_shape(&spec->storage, &spec->shape, rank);
-  int is_once = spec->shape.ndim &&
-                ad_layout_is_sharded_once(&spec->update, spec->shape.dim[0], more, rank, stored.dim[0]);
+  int is_once =
+      spec->shape.ndim && ad_layout_is_sharded_once(&spec->update, spec->shape.dim[0], more, rank, stored.dim[0]);
   return is_once && ad_layout_equal(&expected, &spec->update) ? AD_OK : refuse_update(spec);
 }
 

@@ -50,9 +50,9 @@ static size_t append_all(const bug_list *lists, size_t list_count, ad_mutant *li
 }
 
 size_t ad_known_list(ad_mutant *list) {
-  static const bug_list lists[] = {ad_reduce_known_bugs, ad_bridge_known_bugs,  ad_optim_known_bugs,
-                                   ad_tensor_known_bugs, ad_program_known_bugs, ad_train_known_bugs,
-                                   ad_pool_known_bugs,   ad_pipeline_known_bugs};
+  static const bug_list lists[] = {ad_reduce_known_bugs, ad_reduce_spread_bugs, ad_bridge_known_bugs,
+                                   ad_optim_known_bugs,  ad_tensor_known_bugs,  ad_program_known_bugs,
+                                   ad_train_known_bugs,  ad_pool_known_bugs,    ad_pipeline_known_bugs};
   return append_all(lists, sizeof lists / sizeof *lists, list);
 }
 
@@ -69,6 +69,7 @@ static ad_needs facts_of_path(const ad_param_spec *spec) {
   ad_path_step steps[AD_AXIS_COUNT];
   int count, early;
   ad_needs facts = ad_check_reduced_axes(&spec->layout) ? AD_NEED_SUMMED : 0;
+  if (!ad_layout_equal(&spec->storage, ad_param_update(spec))) facts |= AD_NEED_PARTLY_UPDATED;
   if (ad_type_is_sharded(spec->layout.type[AD_EP]) && ad_mesh_axis_size(mesh, AD_EP) > 1)
     facts |= AD_NEED_SPREAD_EXPERTS;
   if (ad_gradient_path(&gradient, &spec->storage, ad_param_update(spec), steps, &count, &early) || !count) return facts;
@@ -79,8 +80,8 @@ static ad_needs facts_of_path(const ad_param_spec *spec) {
   if (members > 1) facts |= AD_NEED_FIRST_OVER_MANY;
   if (steps[0].move != AD_MOVE_REDUCE_SCATTER) return facts;
   if (spec->shape.dim[0] > members && spec->shape.dim[0] % members) facts |= AD_NEED_UNEVEN;
-  if (count > 1) facts |= AD_NEED_SCATTERED_FIRST;
-  if (count > 1 && ad_mesh_ranks_over(mesh, steps[1].axes) > 1) facts |= AD_NEED_OVER_REPLICAS;
+  if (count > early && early) facts |= AD_NEED_SCATTERED_FIRST;
+  if (count > early && early && ad_mesh_ranks_over(mesh, steps[1].axes) > 1) facts |= AD_NEED_OVER_REPLICAS;
   return facts;
 }
 

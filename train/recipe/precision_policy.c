@@ -115,8 +115,7 @@ static ad_layout update_layout(const ad_recipe *recipe, const ad_param_spec *spe
   ad_type type = update.type[AD_DP_REPLICATE];
   int is_sharded = recipe->shard.zero && !spec->frozen && spec->shape.ndim;
   int has_replicas = ad_mesh_axis_size(update.mesh, AD_DP_REPLICATE) > 1 && (type == AD_R || type == AD_I);
-  if (recipe->shard.outer_zero && is_sharded && has_replicas)
-    ad_layout_set(&update, AD_AXES(AD_DP_REPLICATE), AD_S(0));
+  if (recipe->shard.outer_zero && is_sharded && has_replicas) ad_layout_set(&update, AD_AXES(AD_DP_REPLICATE), AD_S(0));
   return update;
 }
 
