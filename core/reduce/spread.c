@@ -1,6 +1,6 @@
 /* Values of which each rank updates only a part of the shard that it stores (`update` in ad_param_spec): after an update
- * the ranks that store the same shard gather it. The values of a unit lie one after another in memory, and their masters
- * too, so that one collective gathers a whole unit into its values. */
+ * the ranks that store the same shard gather it. The values of a unit lie one after another in memory, so that one
+ * collective gathers a whole unit into its values. A master of the value's dtype lies in the value. */
 #include "array/array.h"
 #include "array/packed.h"
 #include "array/transit.h"
@@ -75,6 +75,30 @@ static ad_status give_memory(const ad_store *store, ad_array *array) {
   return ad_comm_alloc(store->comm, ad_array_bytes(array), &array->data);
 }
 
+/* Returns where the part that this rank updates begins in the value of the spread's parameter number `index`. */
+static char *own_part(const ad_store *store, const ad_spread *spread, size_t index) {
+  int64_t rank = ad_comm_rank(store->comm);
+  ad_group group = ad_mesh_group(spread->values.layout.mesh, spread->axes, rank);
+  ad_segment segment = spread->segments[index];
+  ad_span rows = ad_cut(segment.rows, ad_group_index(&group, rank), ad_group_size(&group));
+  return (char *)store->params[spread->params[index]].value.data +
+         (size_t)rows.first * segment.row * ad_dtype_size(spread->values.dtype);
+}
+
+static int has_masters(const ad_spread *spread) { return spread->masters.dtype != spread->values.dtype; }
+
+/* Points the parameters' values and masters to their memory. */
+static void place_params(ad_store *store, const ad_spread *spread) {
+  char *value = spread->values.data, *master = spread->masters.data;
+  for (size_t i = 0; value && i < spread->count; i++) {
+    ad_stored *param = &store->params[spread->params[i]];
+    param->value.data = value;
+    param->master.data = has_masters(spread) ? master : own_part(store, spread, i);
+    value += ad_array_bytes(&param->value);
+    if (has_masters(spread)) master += ad_array_bytes(&param->master);
+  }
+}
+
 /* Describes the packed values and the parts of them that this rank updates, and gives them memory. */
 static ad_status make_spread(ad_store *store, ad_spread *spread) {
   ad_layout layout = ad_layout_all(spread->values.layout.mesh, AD_V);
@@ -85,17 +109,9 @@ static ad_status make_spread(ad_store *store, ad_spread *spread) {
   spread->masters = spread->parts;
   spread->masters.dtype = ad_dtype_wide(dtype);
   AD_TRY(give_memory(store, &spread->values));
-  AD_TRY(give_memory(store, &spread->masters));
-  char *value = spread->values.data, *master = spread->masters.data;
-  for (size_t i = 0; value && i < spread->count; i++) {
-    ad_stored *param = &store->params[spread->params[i]];
-    param->value.data = value;
-    param->master.data = master;
-    value += ad_array_bytes(&param->value);
-    master += ad_array_bytes(&param->master);
-  }
-  int casts = dtype != spread->masters.dtype;
-  if (casts && ad_array_bytes(&spread->parts) > store->cast_bytes) store->cast_bytes = ad_array_bytes(&spread->parts);
+  if (has_masters(spread)) AD_TRY(give_memory(store, &spread->masters));
+  place_params(store, spread);
+  if (ad_array_bytes(&spread->parts) > store->sent_bytes) store->sent_bytes = ad_array_bytes(&spread->parts);
   return AD_OK;
 }
 
@@ -104,8 +120,8 @@ ad_status ad_spreads_create(ad_store *store) {
     for (size_t i = store->unit_starts[unit]; i < store->unit_starts[unit + 1]; i++)
       if (store->params[store->by_unit[i]].spreads) AD_TRY(join_spread(store, store->by_unit[i]));
   for (size_t i = 0; i < store->spread_count; i++) AD_TRY(make_spread(store, &store->spreads[i]));
-  if (!store->cast_bytes || ad_comm_is_dry(store->comm)) return AD_OK;
-  return ad_comm_alloc(store->comm, store->cast_bytes, &store->cast);
+  if (!store->sent_bytes || ad_comm_is_dry(store->comm)) return AD_OK;
+  return ad_comm_alloc(store->comm, store->sent_bytes, &store->sent);
 }
 
 void ad_spreads_destroy(ad_store *store) {
@@ -117,14 +133,16 @@ void ad_spreads_destroy(ad_store *store) {
     ad_release(spread->names);
     ad_release(spread->segments);
   }
-  ad_comm_free(store->comm, store->cast);
+  ad_comm_free(store->comm, store->sent);
   ad_release(store->spreads);
 }
 
 size_t ad_spreads_bytes(const ad_store *store) {
-  size_t bytes = store->cast_bytes;
-  for (size_t i = 0; i < store->spread_count; i++)
-    bytes += ad_array_bytes(&store->spreads[i].values) + ad_array_bytes(&store->spreads[i].masters);
+  size_t bytes = store->sent_bytes;
+  for (size_t i = 0; i < store->spread_count; i++) {
+    const ad_spread *spread = &store->spreads[i];
+    bytes += ad_array_bytes(&spread->values) + (has_masters(spread) ? ad_array_bytes(&spread->masters) : 0);
+  }
   return bytes;
 }
 
@@ -142,6 +160,16 @@ static ad_status check_gathered(const ad_spread *spread, const ad_array *gathere
                  ad_layout_print(&spread->values.layout, want, sizeof want));
 }
 
+/* Copies the masters, one after another, to the memory that is sent, in the values' dtype. */
+static void fill_parts(const ad_store *store, ad_spread *spread) {
+  char *part = spread->parts.data = store->sent;
+  for (size_t i = 0; part && i < spread->count; i++) {
+    const ad_array *master = &store->params[spread->params[i]].master;
+    ad_cast(part, spread->parts.dtype, master->data, master->dtype, ad_array_numel(master));
+    part += ad_array_numel(master) * ad_dtype_size(spread->parts.dtype);
+  }
+}
+
 ad_status ad_spreads_gather(ad_store *store) {
   for (size_t i = 0; i < store->spread_count; i++) {
     ad_spread *spread = &store->spreads[i];
@@ -152,10 +180,7 @@ ad_status ad_spreads_gather(ad_store *store) {
                           .site = AD_HERE,
                           .what = AD_WHAT_UPDATED,
                           .names = spread->names};
-    spread->parts.data = spread->parts.dtype == spread->masters.dtype ? spread->masters.data : store->cast;
-    if (spread->parts.data && spread->parts.data != spread->masters.data)
-      ad_cast(spread->parts.data, spread->parts.dtype, spread->masters.data, spread->masters.dtype,
-              ad_array_numel(&spread->parts));
+    fill_parts(store, spread);
     ad_array gathered = spread->values;
     AD_TRY(ad_transit_run(store->comm, &transit, &spread->parts, &gathered));
     AD_TRY(check_gathered(spread, &gathered));
@@ -164,16 +189,11 @@ ad_status ad_spreads_gather(ad_store *store) {
 }
 
 void ad_spreads_take(ad_store *store) {
-  int64_t rank = ad_comm_rank(store->comm);
   for (size_t i = 0; i < store->spread_count; i++) {
     const ad_spread *spread = &store->spreads[i];
-    ad_group group = ad_mesh_group(spread->values.layout.mesh, spread->axes, rank);
-    for (size_t k = 0; spread->values.data && k < spread->count; k++) {
-      const ad_stored *param = &store->params[spread->params[k]];
-      ad_span rows = ad_cut(spread->segments[k].rows, ad_group_index(&group, rank), ad_group_size(&group));
-      const char *from = param->value.data;
-      from += (size_t)rows.first * spread->segments[k].row * ad_dtype_size(param->value.dtype);
-      ad_cast(param->master.data, param->master.dtype, from, param->value.dtype, ad_array_numel(&param->master));
+    for (size_t k = 0; spread->masters.data && k < spread->count; k++) {
+      const ad_array *master = &store->params[spread->params[k]].master;
+      ad_cast(master->data, master->dtype, own_part(store, spread, k), spread->values.dtype, ad_array_numel(master));
     }
   }
 }

@@ -39,8 +39,9 @@ typedef struct ad_spread {
   size_t *params, count;  // indices of the parameters
   const char **names;     // borrowed from the parameters
   ad_segment *segments;   // rows of this rank's part of each value
-  ad_array values, masters;
-  ad_array parts;  // the masters in the values' dtype: `masters` itself, or cast for the gather
+  ad_array values;
+  ad_array masters;  // without memory if its dtype is the values': masters then lie in the values
+  ad_array parts;    // the masters in the values' dtype, one after another, as they are sent
 } ad_spread;
 #define AD_WHAT_UPDATED "updated values" /* `what` of the transitions that gather them */
 
@@ -80,8 +81,8 @@ struct ad_store {
   uint64_t gathers, completed;
   ad_spread *spreads;
   size_t spread_count;
-  void *cast;  // memory for the parts of one spread that are cast before they are gathered
-  size_t cast_bytes;
+  void *sent;  // memory for the parts of one spread, which are sent when its values are gathered
+  size_t sent_bytes;
   ad_segment *segments;  // memory for the segments of one unit's parameters
   const char **names;    // memory for the names of one unit's parameters
   int backward, in_pass, poisons;
