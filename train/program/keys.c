@@ -46,7 +46,8 @@ size_t ad_key_value_size(const ad_key *key) {
                                  [AD_KEY_SYNC] = sizeof(ad_sync),
                                  [AD_KEY_OVERRIDES] = 0,
                                  [AD_KEY_GROUPS] = 0,
-                                 [AD_KEY_COUNT] = sizeof(int)};
+                                 [AD_KEY_COUNT] = sizeof(int),
+                                 [AD_KEY_SHARD_GROUPS] = 0};
   return sizes[key->kind];
 }
 

@@ -16,6 +16,7 @@
 #include "recipe/reading.h"
 #include "recipe/recipe.h"
 #include "recipe/schedule.h"
+#include "recipe/shard_groups.h"
 #include "recipe/weights.h"
 #include "mesh/mesh.h"
 
@@ -98,17 +99,18 @@ static void check_sync(ad_reading *r) {
         "weights after their microbatch has ended; use 'shard' or 'none' there, or schedule.kind 1f1b or interleaved");
 }
 
-/* Returns the default sync of microbatches before the last. With ZeRO 2 and 3, gradients are sharded, so each
- * microbatch reduces them to a shard. Otherwise nothing is sent before the last microbatch. */
-static ad_sync usual_sync(const ad_recipe *recipe) { return recipe->shard.zero >= 2 ? AD_SYNC_SHARD : AD_SYNC_NONE; }
-
-static ad_status complete_sync(ad_recipe *recipe) {
-  if (recipe->train.sync_count) return AD_OK;
+static ad_status complete_sync(ad_reading *r) {
+  ad_recipe *recipe = r->recipe;
   size_t count = (size_t)recipe->train.microbatches;
-  AD_TRY(ad_new(count, &recipe->train.sync));
-  for (size_t i = 0; i < count; i++) recipe->train.sync[i] = i + 1 < count ? usual_sync(recipe) : AD_SYNC_ALL;
-  recipe->train.sync_count = count;
-  return AD_OK;
+  int is_left_out = !recipe->train.sync_count;
+  if (is_left_out) {
+    // The leaves of a rank are the same for all parameters, and so is how far a leaf's gradients are reduced.
+    int64_t zero = recipe->train.leaves ? ad_recipe_highest_zero(recipe) : recipe->shard.zero;
+    AD_TRY(ad_new(count, &recipe->train.sync));
+    for (size_t i = 0; i < count; i++) recipe->train.sync[i] = i + 1 < count ? ad_usual_sync(zero) : AD_SYNC_ALL;
+    recipe->train.sync_count = count;
+  }
+  return r->errors.status ? AD_OK : ad_shard_groups_complete_sync(r, !is_left_out);
 }
 
 static void check_warmup(ad_reading *r) {
@@ -318,11 +320,14 @@ static void check_leaf_sums(ad_reading *r, const ad_program *program) {
   }
 }
 
-/* Notes whether ZeRO shards any parameter over dp_shard. The reducer's deal of leaves depends on it, too (ad_leaf_deal). */
+/* Notes whether ZeRO shards the gradient of any parameter over dp_shard. The reducer's deal of leaves depends on it, too
+ * (ad_leaf_deal). */
 static void find_scattered(ad_recipe *recipe, const ad_program *program) {
   for (size_t i = 0; i < ad_program_module(program, 0)->param_count; i++) {
     const ad_param_spec *spec = &ad_program_module(program, 0)->params[i];
-    recipe->train.scatters |= !spec->frozen && spec->shape.ndim && spec->sharded & AD_AXES(AD_DP_SHARD);
+    char name[AD_PROGRAM_NAME_SIZE];
+    int is_sharded = ad_recipe_shard_of(recipe, ad_program_param_name(program, 0, i, name, sizeof name)).zero > 0;
+    recipe->train.scatters |= is_sharded && !spec->frozen && spec->shape.ndim && spec->sharded & AD_AXES(AD_DP_SHARD);
   }
 }
 
@@ -330,6 +335,7 @@ static void check_params(ad_reading *r, const ad_program *program) {
   ad_patterns_check(r, program, ad_recipe_overrides(r->recipe), "precision.overrides", NULL);
   ad_recipe_warn_of_overrides(r->recipe, program);
   ad_groups_check(r, program);
+  ad_shard_groups_check(r, program);
   check_evaluated(r, program);
   check_leaf_sums(r, program);
   find_scattered(r->recipe, program);
@@ -423,12 +429,13 @@ static ad_status make_meshes(ad_reading *r, ad_mesh **meshes) {
 static ad_status check_parts(ad_reading *r, const ad_mesh *mesh) {
   ad_recipe *recipe = r->recipe;
   ad_complaints to = complaints_of(r);
-  int has_leaves = recipe->program && recipe->train.leaves &&
-                   ARE_READ(r, "mesh", "shard.zero", "schedule", "train.leaves", "train.microbatches", "train.sync");
+  int has_leaves =
+      recipe->program && recipe->train.leaves &&
+      ARE_READ(r, "mesh", "shard.zero", "shard.groups", "schedule", "train.leaves", "train.microbatches", "train.sync");
   if (has_leaves && !is_given(r, "train.microbatches") && !is_given(r, "train.sync"))
     recipe->train.microbatches = ad_recipe_usual_microbatches(recipe, mesh);
   if (has_leaves) ad_recipe_check_leaves(recipe, mesh, &to);
-  return complete_sync(recipe);
+  return complete_sync(r);
 }
 
 static ad_status check_on(ad_reading *r, ad_mesh **meshes) {
@@ -443,7 +450,8 @@ static ad_status check_on(ad_reading *r, ad_mesh **meshes) {
 }
 
 static void check_outer(ad_reading *r) {
-  if (!ARE_READ(r, "shard.zero", "shard.outer_zero") || r->recipe->shard.zero || !r->recipe->shard.outer_zero) return;
+  if (!ARE_READ(r, "shard.zero", "shard.outer_zero", "shard.groups")) return;
+  if (ad_recipe_highest_zero(r->recipe) || !r->recipe->shard.outer_zero) return;
   WRONG(r, "shard.outer_zero",
         "is 1, but shard.zero is 0, so that no parameter is sharded over dp_shard, inside of which dp_replicate would "
         "shard; set shard.zero to 1, 2 or 3, or outer_zero to 0");
@@ -466,6 +474,7 @@ ad_status ad_reading_check(ad_reading *r) {
   check_weights(r);
   check_placement(r);
   check_sync(r);
+  if (ARE_READ(r, "shard.groups", "train.microbatches")) ad_shard_groups_check_sync(r);
   check_warmup(r);
   check_compute(r);
   check_policies(r);

@@ -3,110 +3,58 @@
 
 #include <string.h>
 #include "base/memory.h"
-#include "base/nearest.h"
 #include "mesh/mesh.h"
 #include "optim/stacks.h"
 #include "program/program.h"
 #include "reduce/plan.h"
 
 #define AT(field) offsetof(ad_recipe_group, field)
-#define EXAMPLE "{match: \"*.norm.*\", decay: 0}"
-#define KEYS "match, kind, lr, decay and frozen"
 
-enum { MATCH, KIND, LR, DECAY, FROZEN, PATH_SIZE = 96 };
+enum { MATCH, KIND, LR, DECAY, FROZEN, KEYS };
 
-const ad_key ad_group_keys[AD_GROUP_KEYS] = {
-    [MATCH] = {"match", AD_KEY_TEXT, .offset = AT(pattern),
-               .help = "a pattern of parameter names, such as \"*.norm.*\""},
-    [KIND] = {"kind", AD_KEY_BOOLEAN, .offset = AT(kind), .words = ad_optimizer_names,
-              .help = "what updates parameters"},
-    [LR] = {"lr", AD_KEY_NUMBER, .offset = AT(lr), .least = 0, .most = 1e6},
-    [DECAY] = {"decay", AD_KEY_NUMBER, .offset = AT(decay), .least = 0, .most = 1e3},
-    [FROZEN] = {"frozen", AD_KEY_BOOLEAN, .offset = AT(frozen)}};
-
-/* The flag of each key in ad_recipe_group.gives; 0: every group gives it. */
-static const int flags[AD_GROUP_KEYS] = {
+static const ad_key keys[KEYS] = {[MATCH] = {"match", AD_KEY_TEXT, .offset = AT(pattern),
+                                             .help = "a pattern of parameter names, such as \"*.norm.*\""},
+                                  [KIND] = {"kind", AD_KEY_BOOLEAN, .offset = AT(kind), .words = ad_optimizer_names,
+                                            .help = "what updates parameters"},
+                                  [LR] = {"lr", AD_KEY_NUMBER, .offset = AT(lr), .least = 0, .most = 1e6},
+                                  [DECAY] = {"decay", AD_KEY_NUMBER, .offset = AT(decay), .least = 0, .most = 1e3},
+                                  [FROZEN] = {"frozen", AD_KEY_BOOLEAN, .offset = AT(frozen)}};
+static const int flags[KEYS] = {
     [KIND] = AD_GIVES_KIND, [LR] = AD_GIVES_LR, [DECAY] = AD_GIVES_DECAY, [FROZEN] = AD_GIVES_FROZEN};
 
-int ad_group_gives(const ad_recipe_group *group, size_t key) { return !flags[key] || group->gives & flags[key]; }
+const ad_entry_kind ad_group_entries = {.path = "groups",
+                                        .keys = keys,
+                                        .flags = flags,
+                                        .key_count = KEYS,
+                                        .size = sizeof(ad_recipe_group),
+                                        .most = AD_GROUPS_MAX - 1,
+                                        .example = "{match: \"*.norm.*\", decay: 0}",
+                                        .names = "match, kind, lr, decay and frozen"};
+
+static const char *path_of(size_t index, const char *name, char buffer[AD_ENTRY_PATH_SIZE]) {
+  return ad_entry_path(&ad_group_entries, index, name, buffer);
+}
 
 /* ---- reading ---- */
-
-/* Writes "groups[1].decay", or "groups[1]" if `name` is NULL. */
-static const char *path_of(size_t index, const char *name, char buffer[PATH_SIZE]) {
-  ad_text text = ad_text_on(buffer, PATH_SIZE);
-  ad_text_add(&text, "groups[%zu]%s%.60s", index, name ? "." : "", name ? name : "");
-  return buffer;
-}
-
-static void report_unknown(ad_reading *r, const ad_node *node, const char *path) {
-  const char *nearest = NULL;
-  int best = ad_name_distance_max(node->key) + 1;
-  for (size_t k = 0; k < AD_GROUP_KEYS; k++) {
-    int distance = ad_name_distance(ad_group_keys[k].path, node->key);
-    if (distance >= best) continue;
-    best = distance;
-    nearest = ad_group_keys[k].path;
-  }
-  if (nearest)
-    ad_recipe_errors_add(&r->errors, node->place, path,
-                         "is an unknown key; did you mean %s? The keys of a group are " KEYS, nearest);
-  else
-    ad_recipe_errors_add(&r->errors, node->place, path, "is an unknown key; the keys of a group are " KEYS);
-}
-
-static int read_key(ad_reading *r, const ad_node *node, size_t index, ad_recipe_group *out) {
-  char path[PATH_SIZE];
-  path_of(index, node->key, path);
-  size_t k = 0;
-  while (k < AD_GROUP_KEYS && strcmp(ad_group_keys[k].path, node->key) != 0) k++;
-  if (k == AD_GROUP_KEYS) {
-    report_unknown(r, node, path);
-    return 0;
-  }
-  out->gives |= flags[k];
-  return ad_reading_value(r, &ad_group_keys[k], node, path, (char *)out + ad_group_keys[k].offset);
-}
 
 /* Checks a group whose keys were all read. */
 static int is_complete(ad_reading *r, const ad_node *map, size_t index, const ad_recipe_group *group) {
   const int others = AD_GIVES_KIND | AD_GIVES_LR | AD_GIVES_DECAY;
-  char path[PATH_SIZE];
-  if (!group->pattern)
-    ad_recipe_errors_add(&r->errors, map->place, path_of(index, "match", path), "is missing; add this key (%s)",
-                         ad_group_keys[MATCH].help);
-  else if (group->frozen && group->gives & others)
-    ad_recipe_errors_add(&r->errors, ad_node_find(map, "frozen")->place, path_of(index, "frozen", path),
-                         "is true, so kind, lr and decay have no effect here; leave them out");
-  else
-    return 1;
+  char path[AD_ENTRY_PATH_SIZE];
+  if (!group->frozen || !(group->gives & others)) return 1;
+  ad_recipe_errors_add(&r->errors, ad_node_find(map, "frozen")->place, path_of(index, "frozen", path),
+                       "is true, so kind, lr and decay have no effect here; leave them out");
   return 0;
 }
 
-static int read_group(ad_reading *r, const ad_node *map, size_t index, ad_recipe_group *out) {
-  char path[PATH_SIZE];
-  if (map->kind != AD_NODE_MAP) {
-    ad_reading_must_be(r, map, path_of(index, NULL, path), "a mapping such as " EXAMPLE);
-    return 0;
-  }
-  int good = 1;
-  for (const ad_node *node = map->children; node; node = node->next) good &= read_key(r, node, index, out);
-  return good && is_complete(r, map, index, out);
-}
-
 ad_status ad_groups_read(ad_reading *r, const ad_node *node, int *good) {
-  size_t count = node->kind == AD_NODE_LIST ? ad_node_child_count(node) : 0, i = 0;
-  *good = ad_node_is_empty(node) || (node->kind == AD_NODE_LIST && count < AD_GROUPS_MAX);
-  if (!*good && count)
-    ad_recipe_errors_add(&r->errors, node->place, "groups", "has %zu entries, but must have at most %d", count,
-                         AD_GROUPS_MAX - 1);
-  else if (!*good)
-    ad_reading_must_be(r, node, "groups", "a list of mappings, such as [" EXAMPLE "]");
-  if (!*good || !count) return AD_OK;
-  AD_TRY(ad_new(count, &r->recipe->groups));
-  r->recipe->group_count = count;
-  for (const ad_node *child = node->children; child; child = child->next, i++)
-    *good &= read_group(r, child, i, &r->recipe->groups[i]);
+  size_t i = 0;
+  void *list = NULL;
+  ad_status status = ad_entries_read(r, &ad_group_entries, node, &list, &r->recipe->group_count, good);
+  r->recipe->groups = list;
+  AD_TRY(status);
+  for (const ad_node *child = list ? node->children : NULL; child; child = child->next, i++)
+    *good &= is_complete(r, child, i, &r->recipe->groups[i]);
   return AD_OK;
 }
 
@@ -180,7 +128,7 @@ static void add_entry(ad_text *text, const char *name) {
 /* Refuses parameters that the group's optimizer, which works on whole matrices, cannot update. Another optimizer is never
  * taken without a word. */
 static void check_matrices(ad_reading *r, const ad_program *program, size_t group) {
-  char path[PATH_SIZE], what[512] = "", entries[512] = "";
+  char path[AD_ENTRY_PATH_SIZE], what[512] = "", entries[512] = "";
   ad_text words = ad_text_on(what, sizeof what), example = ad_text_on(entries, sizeof entries);
   ad_optimizer_kind kind = ad_recipe_group_kind(r->recipe, group);
   if (!ad_optimizer_record_of(kind)->whole) return;
@@ -242,31 +190,6 @@ static void check_ways(ad_reading *r, const ad_program *program) {
 
 /* ---- checking groups ---- */
 
-/* Returns 1 if a group excepts parameters from a later one: it has a parameter that a later pattern matches too. A group
- * without parameters also counts, since its pattern is reported. */
-static int excepts(const ad_recipe *recipe, const ad_program *program, size_t group) {
-  const ad_patterns later = {recipe->groups + group, sizeof *recipe->groups, recipe->group_count - group};
-  char name[AD_PROGRAM_NAME_SIZE];
-  size_t own = 0;
-  for (size_t m = 0; m < ad_program_module_count(program); m++)
-    for (size_t i = 0; i < ad_program_module(program, m)->param_count; i++) {
-      ad_program_param_name(program, m, i, name, sizeof name);
-      if (ad_recipe_group_of(recipe, name) != group) continue;
-      if (ad_pattern_first(later, name) < later.count) return 1;
-      own++;
-    }
-  return !own;
-}
-
-/* Refuses a group that only has a pattern, unless it keeps parameters out of a later group. */
-static void check_gives(ad_reading *r, const ad_program *program, size_t group) {
-  char path[PATH_SIZE];
-  if (r->recipe->groups[group - 1].gives || excepts(r->recipe, program, group)) return;
-  ad_recipe_errors_add(&r->errors, ad_reading_element_place(r, "groups", group - 1), path_of(group - 1, NULL, path),
-                       "gives nothing, and no later group has a pattern from which it would except parameters; set "
-                       "kind, lr, decay or frozen");
-}
-
 static size_t count_trained(const ad_program *program) {
   size_t trained = 0;
   for (size_t m = 0; m < ad_program_module_count(program); m++)
@@ -280,7 +203,7 @@ void ad_groups_check(ad_reading *r, const ad_program *program) {
   check_ways(r, program);
   if (!r->recipe->group_count) return;
   ad_patterns_check(r, program, patterns_of(r->recipe), "groups", "match");
-  for (size_t g = 1; g <= r->recipe->group_count; g++) check_gives(r, program, g);
+  ad_entries_check_gives(r, program, &ad_group_entries, patterns_of(r->recipe), "kind, lr, decay or frozen");
   if (!count_trained(program))
     ad_recipe_errors_add(&r->errors, ad_reading_place(r, "groups"), "groups",
                          "all parameters are frozen, so nothing trains; leave `frozen` out of a group");

@@ -3,12 +3,9 @@
  * key is the first that matches. */
 #ifndef RECIPE_GROUPS_H
 #define RECIPE_GROUPS_H
-#include "recipe/patterns.h"
+#include "recipe/entries.h"
 
-/* The keys of a group, in the order in which they are printed. Their offsets are in ad_recipe_group. */
-enum { AD_GROUP_KEYS = 5 };
-extern const ad_key ad_group_keys[AD_GROUP_KEYS];
-int ad_group_gives(const ad_recipe_group *group, size_t key); /* returns 1 if the group gives this key */
+extern const ad_entry_kind ad_group_entries; /* entries are ad_recipe_group */
 
 /* Reads the list of groups into the recipe. Sets *good to 0 if it adds an error. */
 AD_CHECKED ad_status ad_groups_read(ad_reading *reading, const ad_node *node, int *good);

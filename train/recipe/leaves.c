@@ -10,6 +10,7 @@
 #include "mesh/mesh.h"
 #include "program/program.h"
 #include "recipe/schema.h"
+#include "recipe/sharding.h"
 #include "reduce/deal.h"
 
 /* ---- rounds, and which rank computes which leaf in a round ---- */
@@ -38,7 +39,7 @@ static int64_t positions_of(const ad_mesh *mesh) {
 
 int64_t ad_recipe_usual_microbatches(const ad_recipe *recipe, const ad_mesh *mesh) {
   int64_t positions = positions_of(mesh);
-  if (recipe->shard.zero < 2) return 1;
+  if (ad_recipe_highest_zero(recipe) < 2) return 1;
   return (recipe->train.leaves + positions - 1) / positions;
 }
 
@@ -53,7 +54,7 @@ static ad_status deal_out(const ad_recipe *recipe, const ad_mesh *mesh, ad_leaf_
                          .shards = ad_mesh_axis_size(mesh, AD_DP_SHARD),
                          .rounds = rounds,
                          .sync = *sync,
-                         .scatters = recipe->shard.zero > 0 && recipe->train.scatters};
+                         .scatters = ad_recipe_highest_zero(recipe) > 0 && recipe->train.scatters};
   return AD_OK;
 }
 
@@ -99,7 +100,7 @@ ad_status ad_recipe_list_leaves(const ad_recipe *recipe, int64_t rank, int64_t *
 }
 
 ad_status ad_recipe_list_passes(const ad_recipe *recipe, int64_t rank, int64_t **out) {
-  return list(recipe, rank, recipe->shard.zero == 3, out);
+  return list(recipe, rank, ad_recipe_highest_zero(recipe) == 3, out);
 }
 
 /* ---- recipes that cannot have leaves: each function returns 1 if it complained ---- */

@@ -101,19 +101,19 @@ void ad_recipe_warn_of_overrides(const ad_recipe *recipe, const ad_program *prog
            recipe->path, count, first, now_text, was_text);
 }
 
-ad_layout ad_recipe_storage(const ad_recipe *recipe, const ad_param_spec *spec) {
+ad_layout ad_recipe_storage(const ad_recipe_sharding *sharding, const ad_param_spec *spec) {
   ad_layout storage = spec->layout;
-  int is_sharded = recipe->shard.zero && (!spec->frozen || recipe->shard.zero == 3);
+  int is_sharded = sharding->zero && (!spec->frozen || sharding->zero == 3);
   if (is_sharded && spec->shape.ndim) ad_layout_set(&storage, spec->sharded, AD_S(0));
   return storage;
 }
 
 /* Returns the layout in which a parameter of this storage is updated: with shard.outer_zero, the replicas of what is
  * sharded each have a part of it. */
-static ad_layout update_layout(const ad_recipe *recipe, const ad_param_spec *spec) {
+static ad_layout update_layout(const ad_recipe *recipe, const ad_recipe_sharding *sharding, const ad_param_spec *spec) {
   ad_layout update = spec->storage;
   ad_type type = update.type[AD_DP_REPLICATE];
-  int is_sharded = recipe->shard.zero && !spec->frozen && spec->shape.ndim;
+  int is_sharded = sharding->zero && !spec->frozen && spec->shape.ndim;
   int has_replicas = ad_mesh_axis_size(update.mesh, AD_DP_REPLICATE) > 1 && (type == AD_R || type == AD_I);
   if (recipe->shard.outer_zero && is_sharded && has_replicas) ad_layout_set(&update, AD_AXES(AD_DP_REPLICATE), AD_S(0));
   return update;
@@ -243,8 +243,10 @@ static ad_status specify(const ad_recipe *recipe, ad_program *program, size_t mo
   ad_param_spec *spec = ad_program_param(program, module, param);
   ad_program_param_name(program, module, param, name, sizeof name);
   spec->frozen |= ad_recipe_freezes(recipe, name);
-  spec->storage = ad_recipe_storage(recipe, spec);
-  spec->update = ad_program_module(program, module)->is_mirror ? spec->storage : update_layout(recipe, spec);
+  ad_recipe_sharding sharding = ad_recipe_shard_of(recipe, name);
+  spec->storage = ad_recipe_storage(&sharding, spec);
+  spec->update =
+      ad_program_module(program, module)->is_mirror ? spec->storage : update_layout(recipe, &sharding, spec);
   spec->policy = (ad_precision_policy){.param = dtype, .grad = dtype, .reduce = dtype, .accumulate = dtype};
   return dtype ? AD_OK : ad_recipe_precision_policy(recipe, name, &spec->policy);
 }

@@ -9,6 +9,7 @@
 #include "program/keys.h"
 #include "base/locale.h"
 #include "recipe/groups.h"
+#include "recipe/shard_groups.h"
 #include "recipe/schema.h"
 
 #define LEFT_OUT "left out"
@@ -91,6 +92,10 @@ static int add_list(printer *p, const ad_key *key, const char *base) {
   return list;
 }
 
+static int add_plain(printer *p, const ad_key *key, const char *base) {
+  return key->list ? add_list(p, key, base) : add_value(p, key, base, base + key->offset);
+}
+
 /* Adds a map with the keys that the override gives. */
 static int add_override(printer *p, const ad_recipe_override *override) {
   const char *base = (const char *)&override->policy - offsetof(ad_recipe, precision.policy);
@@ -115,25 +120,23 @@ static int add_overrides(printer *p) {
   return map;
 }
 
-/* Adds a map with the keys that the group gives. */
-static int add_group(printer *p, const ad_recipe_group *group) {
-  const char *base = (const char *)group;
+/* Adds a map with the keys that the entry gives. */
+static int add_entry(printer *p, const ad_entry_kind *kind, const char *entry) {
   int map = add_map(p, YAML_FLOW_MAPPING_STYLE);
-  for (size_t k = 0; map && k < AD_GROUP_KEYS; k++) {
-    const ad_key *key = &ad_group_keys[k];
-    if (ad_group_gives(group, k) &&
-        !append_pair(p, map, add_scalar(p, key->path, 0), add_value(p, key, base, base + key->offset)))
+  for (size_t k = 0; map && k < kind->key_count; k++) {
+    const ad_key *key = &kind->keys[k];
+    if (ad_entry_gives(kind, entry, k) && !append_pair(p, map, add_scalar(p, key->path, 0), add_plain(p, key, entry)))
       return 0;
   }
   return map;
 }
 
-static int add_groups(printer *p) {
+static int add_entries(printer *p, const ad_entry_kind *kind, const void *entries, size_t count) {
   int list =
       yaml_document_add_sequence(&p->yaml, NULL, p->in_one_line ? YAML_FLOW_SEQUENCE_STYLE : YAML_BLOCK_SEQUENCE_STYLE);
-  for (size_t i = 0; list && i < p->recipe->group_count; i++) {
-    int group = add_group(p, &p->recipe->groups[i]);
-    if (!group || !yaml_document_append_sequence_item(&p->yaml, list, group)) return 0;
+  for (size_t i = 0; list && i < count; i++) {
+    int entry = add_entry(p, kind, (const char *)entries + i * kind->size);
+    if (!entry || !yaml_document_append_sequence_item(&p->yaml, list, entry)) return 0;
   }
   return list;
 }
@@ -145,8 +148,10 @@ static int is_left_out(const ad_key *key, const char *base) {
 
 static int add_key(printer *p, const ad_key *key, const char *base) {
   if (key->kind == AD_KEY_OVERRIDES) return add_overrides(p);
-  if (key->kind == AD_KEY_GROUPS) return add_groups(p);
-  return key->list ? add_list(p, key, base) : add_value(p, key, base, base + key->offset);
+  if (key->kind == AD_KEY_GROUPS) return add_entries(p, &ad_group_entries, p->recipe->groups, p->recipe->group_count);
+  if (key->kind == AD_KEY_SHARD_GROUPS)
+    return add_entries(p, &ad_shard_group_entries, p->recipe->shard.groups, p->recipe->shard.group_count);
+  return add_plain(p, key, base);
 }
 
 /* The sections that are open, each inside the one before. The keys of a section are consecutive in the schema. */

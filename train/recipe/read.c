@@ -11,6 +11,7 @@
 #include "program/keys.h"
 #include "program/program.h"
 #include "recipe/groups.h"
+#include "recipe/shard_groups.h"
 #include "recipe/reading.h"
 
 enum { PATH_SIZE = 256, WORDS_SIZE = 96 };
@@ -224,27 +225,27 @@ int ad_reading_value(ad_reading *r, const ad_key *key, const ad_node *node, cons
 
 /* Reads the elements of a list where the list stores them, so that after an error the list owns all texts that were
  * copied. */
-static int read_elements(ad_reading *r, const ad_key *key, const ad_node *first, char *elements, size_t count) {
+static int read_elements(ad_reading *r, const ad_key *key, const ad_node *first, const char *path, char *elements,
+                         size_t count) {
   int good = 1;
   size_t i = 0;
   for (const ad_node *node = first; i < count; node = node->next, i++)
-    good &= ad_reading_value(r, key, node, key->path, elements + i * ad_key_value_size(key));
+    good &= ad_reading_value(r, key, node, path, elements + i * ad_key_value_size(key));
   return good;
 }
 
-/* Reads a list. A single value counts as a list with one element. */
-static ad_status read_list(ad_reading *r, const ad_key *key, const ad_node *node, char *base, int *good) {
+ad_status ad_reading_list(ad_reading *r, const ad_key *key, const ad_node *node, const char *path, char *base,
+                          int *good) {
   size_t count = node->kind == AD_NODE_LIST ? ad_node_child_count(node) : 1;
   const ad_node *first = node->kind == AD_NODE_LIST ? node->children : node;
   if (node->kind == AD_NODE_MAP) {
-    ad_reading_must_be(r, node, key->path, "a list");
+    ad_reading_must_be(r, node, path, "a list");
     *good = 0;
     return AD_OK;
   }
   if (!count) {
     if (!key->fallback)
-      ad_recipe_errors_add(&r->errors, node->place, key->path, "is an empty list; write at least one value (%s)",
-                           key->help);
+      ad_recipe_errors_add(&r->errors, node->place, path, "is an empty list; write at least one value (%s)", key->help);
     *good = key->fallback != NULL;
     return AD_OK;
   }
@@ -252,7 +253,7 @@ static ad_status read_list(ad_reading *r, const ad_key *key, const ad_node *node
   AD_TRY(ad_new_bytes(count, ad_key_value_size(key), &elements));
   memcpy(base + key->offset, &elements, sizeof elements);
   *(size_t *)(base + key->second) = count;
-  *good = read_elements(r, key, first, elements, count);
+  *good = read_elements(r, key, first, path, elements, count);
   if (!*good) ad_key_release(key, base);
   return AD_OK;
 }
@@ -449,8 +450,9 @@ static ad_status read_key(ad_reading *r, const ad_schema_entry *entry, const ad_
   char *base = ad_schema_base(entry, r->recipe);
   if (key->kind == AD_KEY_OVERRIDES) return read_overrides(r, node, good);
   if (key->kind == AD_KEY_GROUPS) return ad_groups_read(r, node, good);
+  if (key->kind == AD_KEY_SHARD_GROUPS) return ad_shard_groups_read(r, node, good);
   if (ad_schema_list_length(key->path)) return read_column(r, key, node, base, good);
-  if (key->list) return read_list(r, key, node, base, good);
+  if (key->list) return ad_reading_list(r, key, node, key->path, base, good);
   if (key->kind == AD_KEY_GRADIENT)
     *good = read_gradient(r, key, node, key->path, key->word, base + key->offset, (int *)(base + key->second));
   else

@@ -41,6 +41,10 @@ void ad_reading_must_be(ad_reading *reading, const ad_node *node, const char *pa
 /* In read.c: reads one value of the key's kind into `out`, which is in a recipe or in a list. Returns 1; or adds an error
  * and returns 0. `path` is what the error calls the key. */
 int ad_reading_value(ad_reading *reading, const ad_key *key, const ad_node *node, const char *path, void *out);
+/* In read.c: reads a list of values into `base`, at the key's offsets. A single value counts as a list with one element.
+ * Sets *good to 0 if it adds an error. */
+AD_CHECKED ad_status ad_reading_list(ad_reading *reading, const ad_key *key, const ad_node *node, const char *path,
+                                     char *base, int *good);
 
 /* Returns 1 if the program is not known and some program may have this key, so that the key is not reported as
  * unknown. */

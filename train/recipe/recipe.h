@@ -15,6 +15,6 @@ AD_CHECKED ad_status ad_recipe_precision_policy(const ad_recipe *recipe, const c
 /* Returns the storage layout of a parameter. From ZeRO 1 on it is sharded along its first dimension, whatever the size
  * of this dimension, over the axes that its layer lists in `sharded`. A frozen parameter, which has no gradient and no
  * states that could be sharded with it, is so only with ZeRO 3. */
-ad_layout ad_recipe_storage(const ad_recipe *recipe, const ad_param_spec *spec);
+ad_layout ad_recipe_storage(const ad_recipe_sharding *sharding, const ad_param_spec *spec);
 
 #endif

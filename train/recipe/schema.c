@@ -87,6 +87,12 @@ static const ad_key common[] = {
              "0: as many as needed"},
     {"shard.prefetch", AD_KEY_INTEGER, .offset = AT(shard.prefetch), .least = 0, .most = 4096, .fallback = "1",
      .help = "layers whose parameters are gathered ahead"},
+    {"shard.groups", AD_KEY_SHARD_GROUPS, .offset = AT(shard.groups), .second = AT(shard.group_count), .fallback = "",
+     .help =
+         "parameters that are sharded in another way, as a list of {match: PATTERN, zero, sync, bucket_mib, window, "
+         "prefetch}: sync as train.sync, or one word for all microbatches before the last, the others as in shard; "
+         "a parameter is in the first group whose pattern matches its name, and has what that leaves out from shard "
+         "and train.sync"},
 
     {"schedule.kind", AD_KEY_TEXT, .offset = AT(schedule.kind), .fallback = "",
      .help =
@@ -333,12 +339,17 @@ static void release_texts(char **texts, size_t count) {
   for (size_t i = 0; i < count; i++) ad_release(texts[i]);
 }
 
-/* Releases the patterns of overrides and of groups. */
-static void release_patterns(const ad_key *key, void *list, size_t count) {
+/* Releases what the entries of overrides and of groups own. */
+static void release_entries(const ad_key *key, void *list, size_t count) {
   ad_recipe_override *overrides = key->kind == AD_KEY_OVERRIDES ? list : NULL;
   ad_recipe_group *groups = key->kind == AD_KEY_GROUPS ? list : NULL;
   for (size_t i = 0; overrides && i < count; i++) ad_release(overrides[i].pattern);
+  ad_recipe_shard_group *sharded = key->kind == AD_KEY_SHARD_GROUPS ? list : NULL;
   for (size_t i = 0; groups && i < count; i++) ad_release(groups[i].pattern);
+  for (size_t i = 0; sharded && i < count; i++) {
+    ad_release(sharded[i].pattern);
+    ad_release(sharded[i].sync);
+  }
 }
 
 void ad_key_release(const ad_key *key, char *base) {
@@ -350,7 +361,7 @@ void ad_key_release(const ad_key *key, char *base) {
   if (is_list) {
     size_t *count = (size_t *)(base + key->second);
     if (is_text) release_texts(value, *count);
-    release_patterns(key, value, *count);
+    release_entries(key, value, *count);
     *count = 0;
   }
   ad_release(value);

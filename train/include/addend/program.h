@@ -36,7 +36,10 @@ typedef enum ad_key_kind {
   /* ad_recipe_group *, owned, with its size_t count at `second`: a list of maps with a pattern of parameter names and
    * how parameters with such names are updated */
   AD_KEY_GROUPS,
-  AD_KEY_COUNT /* int: a whole number */
+  AD_KEY_COUNT, /* int: a whole number */
+  /* ad_recipe_shard_group *, owned, with its size_t count at `second`: a list of maps with a pattern of parameter names
+   * and how parameters with such names are sharded */
+  AD_KEY_SHARD_GROUPS
 } ad_key_kind;
 
 typedef struct ad_key {

@@ -30,7 +30,8 @@ static scene open_scene(const char *mesh, int zero, int microbatches, ad_precisi
                            .layout = ad_layout_all(s.mesh, AD_I),
                            .sharded = AD_AXES(AD_DP_SHARD)};
   ad_layout_set(&s.spec.layout, AD_AXES_DP, AD_R);
-  s.spec.storage = ad_recipe_storage(s.recipe, &s.spec);
+  ad_recipe_sharding sharding = ad_recipe_shard_of(s.recipe, s.spec.name);
+  s.spec.storage = ad_recipe_storage(&sharding, &s.spec);
   s.spec.policy = policy;
   return s;
 }

@@ -207,7 +207,7 @@ static void the_keys_of_a_program_are_among_those_of_every_recipe(void **state) 
       "mesh:\n  encoder: \"tp=4\"\n  model: \"dp=2 cp=2\"\nplacement: \"colocated\"\n"
       "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n  residual: auto\n"
       "  loss_scale: 10\n  overrides: {}\n"
-      "shard:\n  zero: 0\n  bucket_mib: 25\n  window: 0\n  prefetch: 1\n"
+      "shard:\n  zero: 0\n  bucket_mib: 25\n  window: 0\n  prefetch: 1\n  groups: []\n"
       "train:\n  global_batch: 6\n  microbatches: 1\n  leaves: 0\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
       "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
       "  weight_decay: 0\n  seed: 1\n  sync: [all]\n  balance: 1\n"

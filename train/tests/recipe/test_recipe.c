@@ -794,7 +794,7 @@ static void every_key_is_printed(void **state) {
       "mesh: \"dp_replicate=2 dp_shard=2\"\n"
       "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n  residual: auto\n"
       "  loss_scale: 10\n  overrides:\n    \"*norm*\": {param: f64}\n"
-      "shard:\n  zero: 0\n  bucket_mib: 25\n  window: 0\n  prefetch: 1\n"
+      "shard:\n  zero: 0\n  bucket_mib: 25\n  window: 0\n  prefetch: 1\n  groups: []\n"
       "schedule:\n  stages: 0\n  layers: []\n"
       "train:\n  global_batch: 6\n  microbatches: 1\n  leaves: 0\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
       "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
@@ -900,7 +900,8 @@ static void the_program_is_made_as_the_recipe_says(void **state) {
   assert_true(module->param_count > 2);
   for (size_t i = 0; i < module->param_count; i++) {
     const ad_param_spec *spec = &module->params[i];
-    ad_layout storage = ad_recipe_storage(r, spec);
+    ad_recipe_sharding sharding = ad_recipe_shard_of(r, spec->name);
+    ad_layout storage = ad_recipe_storage(&sharding, spec);
     assert_true(ad_layout_equal(&spec->storage, &storage));
     assert_int_equal(spec->storage.type[AD_DP_SHARD], AD_S(0));
     assert_int_equal(spec->policy.param, strstr(spec->name, "norm") ? AD_F64 : AD_F32);
