@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
@@ -65,6 +66,14 @@ def named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 def plain_names(model: nn.Module) -> dict[str, str]:
     """The plain name for each name that PyTorch gives. If two would be equal, both keep PyTorch's."""
     return _plain_names(model, named(model))
+
+
+def frozen_names(model: nn.Module, watched: Iterable[str]) -> list[str]:
+    """The plain names of frozen parameters, also with the stages of a pipeline that `watched` names begin with."""
+    plain = plain_names(model)
+    found = [plain[name] for name, param in named(model) if not param.requires_grad]
+    stages = {name.partition(".")[0] for name in watched if re.match(r"stage\d+\.", name)}
+    return [*found, *(f"{stage}.{name}" for stage in sorted(stages) for name in found)]
 
 
 def _plain_names(model: nn.Module, found: Sequence[tuple[str, nn.Parameter]]) -> dict[str, str]:

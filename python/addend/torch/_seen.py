@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from addend.torch import _expected, _gather, _readings
+from addend.torch import _expected, _gather, _patterns, _readings
 from addend.torch._names import Checked
 
 
@@ -35,6 +35,7 @@ class Seen(NamedTuple):
     infinite_norm: bool  # the global norm is inf or NaN
     # parameters whose gradient their hooks changed and summed: over which axes, and where
     hooked: Mapping[str, Mapping[str, str]] = {}
+    unmatched: _patterns.Unmatched = {}  # patterns of options that match no parameter here
     written: Mapping[str, bool] = {}  # parameters of addend=: whether a backward changed the buffer before their hook
 
 

@@ -31,6 +31,7 @@ from addend.torch import (
     _meshes,
     _names,
     _parameters,
+    _patterns,
     _pipeline,
     _readings,
     _recorder,
@@ -419,8 +420,16 @@ class Step:
             infinite_sums=_sample.not_finite({name: piece for name, (piece, _) in sums.items()}),
             infinite_norm=self._global_norm is not None and not math.isfinite(self._global_norm),
             hooked={name: axes for name, axes in hooked.items() if name in changed},
+            unmatched=self._find_unmatched(),
             written=self._addends.buffers.settle() if self._addends.buffers else {},
         )
+
+    def _find_unmatched(self) -> _patterns.Unmatched:
+        """The patterns of options that match no parameter of this rank, frozen ones included."""
+        expect = self._expect if isinstance(self._expect, Mapping) else ()
+        options = {"types": self._types or (), "expect": expect, "unused": self._meant_unused}
+        names = [name for entry in self._watched for name in (entry.name, *entry.tied)]
+        return _patterns.unmatched(options, names, lambda: _parameters.frozen_names(self._model, names))
 
     def _is_zero(self, name: str, sums: _sums.Sums) -> bool:
         """Whether every addend and the sum of the parameter on this rank are zero."""
@@ -441,6 +450,7 @@ class Step:
         for seen in reported:
             self._kinds.update((name, kind) for name, kind in seen.kinds.items() if name in self._kinds)
         self._find_factors()
+        self._nowhere = _patterns.nowhere([seen.unmatched for seen in reported])
         self._declare_hooks([seen.hooked for seen in reported])
         self._numbers = sorted({number for seen in reported for number in seen.numbers})
         used = {name for seen in reported for name in seen.used - seen.zero}

@@ -64,7 +64,8 @@ class watch(Step):
     Raises:
         GradientError: with `raises=True`, a gradient is wrong or cannot be judged.
         TypeError: an option came by position, or does not exist.
-        ValueError: on all ranks, an option does not fit the model, or gradients are there before the step.
+        ValueError: on all ranks, an option does not fit the model (types= or expect= names a parameter that no rank
+            has), or gradients are there before the step.
         RuntimeError: another watch or dump is active in this process.
 
     Example:
@@ -138,6 +139,7 @@ class watch(Step):
             more = f" and {len(later) - 1} more" if later[1:] else ""
             words = "an optimizer took its step inside the watch before its gradient changed: judged is what it took"
             notes.append(f"`{later[0]}`{more}: {words}")
+        notes += self._nowhere
         notes += _expected.contradicted_ties(self._watched, self._mesh, self._types)
         notes += _expected.smaller_groups(self._watched, self._mesh)
         return notes + _expected.unsaid(self._watched, self._mesh, self._types, self._expect, self._ties, report)

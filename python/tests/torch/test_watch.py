@@ -586,7 +586,48 @@ def run_silent(show):
     return watch.report.ok, bool(printed.getvalue())
 
 
+def run_patterns(options):
+    """Return the messages of a right step, or what was raised; one of two ranks has a parameter of its own."""
+    model = Net()
+    if dist.get_rank():
+        model.own = nn.Linear(2, 2)
+    model.up.bias.requires_grad = False
+    try:
+        with addend.torch.watch(model, **options) as watch:
+            loss(model, 0).backward()
+            for p in model.parameters():
+                if p.grad is not None:
+                    dist.all_reduce(p.grad)
+    except ValueError as error:
+        return str(error)
+    return [message for message in watch.report.messages if "=: " in message]
+
+
 class Options(unittest.TestCase):
+    def test_patterns_that_match_nothing_are_told(self):
+        for options in (
+            {"types": {"up.*": "dp=R", "*.bias": "dp=R", "own.*": "dp=R"}},
+            {"types": {"up.bias": "dp=R"}},  # a frozen parameter
+            {"expect": {"own.weight": 1}, "unused": ["own.*", "up.bias"]},  # one of another rank
+        ):
+            self.assertEqual(ranks.run(2, run_patterns, options), [[]] * 2, options)
+        for options, pattern, near in (
+            ({"types": {"*.wieght": "dp=R"}}, '"*.wieght"', "`up.weight`"),
+            ({"expect": {"donw.*": 2}}, '"donw.*"', "`down.weight`"),
+            ({"unused": ["heads"]}, '"heads"', ""),
+        ):
+            for found in ranks.run(2, run_patterns, options):
+                self.assertEqual(len(found), 1, found)
+                for fact in (f"{[*options][0]}=", pattern, near):
+                    self.assertIn(fact, found[0])
+
+    def test_names_that_no_rank_has_are_refused(self):
+        for options in ({"types": {"up.wieght": "dp=R"}}, {"expect": {"up.wieght": 2}}):
+            found = ranks.run(2, run_patterns, options)
+            self.assertEqual(len(set(found)), 1)
+            for fact in (f"{[*options][0]}:", "up.wieght", "`up.weight`"):
+                self.assertIn(fact, found[0])
+
     def test_nothing_is_printed_unless_asked(self):
         self.assertEqual(ranks.run(2, run_silent, {}), [(False, False)] * 2)
         self.assertEqual(ranks.run(2, run_silent, {"show": True}), [(False, True), (False, False)])
