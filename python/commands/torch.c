@@ -23,6 +23,7 @@ enum {
   KEY_REPRODUCE,
   KEY_MUTATE,
   KEY_TIMEOUT,
+  KEY_TYPECHECK,
   KEY_WRITE_KNOWN,
   KEY_WRITE_REFERENCE,
   KEY_LAST
@@ -41,6 +42,7 @@ static const struct argp_option check_options[] = {
     {"reference", KEY_REFERENCE, "FILE", 0, "Compare with what --write-reference wrote, without one process", 0},
     {"mutate", KEY_MUTATE, 0, 0, "Try mutants: mistakes in the collectives of the backward", 0},
     {"timeout", KEY_TIMEOUT, "SECONDS", 0, "Stop processes that have not ended by then, and show where they are", 0},
+    {"typecheck", KEY_TYPECHECK, 0, 0, "Run a step more under spmd_types' type checker, in the job's own dtypes", 0},
     {"write-reference", KEY_WRITE_REFERENCE, "FILE", 0, "Run one process alone, and write what it computes", 0},
     {0},
 };

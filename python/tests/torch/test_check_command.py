@@ -1,5 +1,6 @@
 """Test `addend torch-check`, the command, and the code of python/docs/torch-check.md as it stands there."""
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -58,6 +59,20 @@ class Command(unittest.TestCase):
         document = json.loads(done.stdout)
         self.assertEqual((done.returncode, document["ok"], document["survivors"]), (0, True, 0), done.stderr)
         self.assertTrue(document["mutants"])
+
+    def test_types(self):
+        """A job without types passes neither; the numbers' verdict stays. Without spmd_types it cannot be asked."""
+        done = self.run_command("jobs:cut", "--json", "--typecheck")
+        if importlib.util.find_spec("spmd_types") is None:
+            self.assertEqual(done.returncode, 3)
+            self.assertIn("spmd-types", done.stderr)
+            return
+        document = json.loads(done.stdout)
+        self.assertEqual((done.returncode, document["ok"], document["typecheck"]["ok"]), (0, True, None), done.stderr)
+        (self.folder / "spmd_types.py").write_text("raise ImportError('gone')", encoding="utf-8")
+        done = self.run_command("jobs:cut", "--typecheck", PYTHONPATH=f"{self.folder}:{os.environ['PYTHONPATH']}")
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("spmd-types", done.stderr)
 
     def test_the_test_of_the_page(self):
         spoken = (self.folder / "test_jobs.py").read_text(encoding="utf-8")

@@ -68,6 +68,31 @@ class Early(Tensor):
         return x
 
 
+class Doubled(Tensor):
+    """The numbers are wrong, and the types are right."""
+
+    def end(self, y):
+        return 2 * y
+
+
+class Fails(Tensor):
+    """The further step fails, for another reason than its types."""
+
+    def end(self, y):
+        if spmd.is_type_checking():
+            raise ValueError("no kernel for this dtype\nand more words")
+        return y
+
+
+class Narrow(Tensor):
+    """It runs in f64 alone, in which numbers are compared."""
+
+    def end(self, y):
+        if y.dtype != torch.float64:
+            raise TypeError(f"{y.dtype} is too narrow")
+        return y
+
+
 def sharded(kind=Tensor, types=TYPES):
     def parallelize(model, mesh):
         rank = mesh.get_local_rank("tp")
@@ -100,7 +125,7 @@ class Answers(unittest.TestCase):
         report = checked()
         self.assertEqual((report.ok, report.typecheck.ok, report.typecheck.text), (True, True, ""))
         says_facts(self, str(report), "spmd_types")
-        self.assertEqual(report.document["typecheck"], {"ok": True, "text": "", "where": ""})
+        self.assertEqual(report.document["typecheck"], {"ok": True, "text": "", "where": "", "checked": True})
 
     def test_it_is_not_asked_for(self):
         report = checked(sharded(types=WRONG), typecheck=False)
@@ -127,6 +152,33 @@ class Answers(unittest.TestCase):
             checked(sharded(types=WRONG), assert_matches_one_process)
         says_facts(self, str(caught.exception), "[I, R]")
         says_facts(self, str(caught.exception), f"{HERE}:")
+        first = str(caught.exception).splitlines()[0]
+        for fact in ("numbers match", "types: the step is refused"):
+            self.assertIn(fact, first)
+
+    def test_a_test_says_that_the_numbers_failed(self):
+        with self.assertRaises(AssertionError) as caught:
+            checked(sharded(Doubled), assert_matches_one_process)
+        first = str(caught.exception).splitlines()[0]
+        for fact in ("numbers do not match", "types: the step passes"):
+            self.assertIn(fact, first)
+        with self.assertRaises(AssertionError) as caught:
+            checked(sharded(Doubled), assert_matches_one_process, typecheck=False)
+        self.assertNotIn("by types", str(caught.exception))
+
+    def test_a_step_that_fails_for_another_reason(self):
+        """The verdict by numbers stays."""
+        for kind, text in ((Fails, "no kernel for this dtype"), (Narrow, "float")):
+            report = checked(sharded(kind))
+            self.assertEqual((report.ok, report.typecheck.ok, report.typecheck.checked), (True, None, False))
+            self.assertIn(text, report.typecheck.text.lower())
+            self.assertNotIn("\n", report.typecheck.text)
+            self.assertIn(report.typecheck.text, str(report))
+            self.assertTrue(str(report).startswith("matches"), report)
+            self.assertIs(report.document["typecheck"]["checked"], False)
+        with self.assertRaises(AssertionError) as caught:
+            checked(sharded(Fails), assert_matches_one_process)
+        self.assertIn("could not be checked", str(caught.exception).splitlines()[0])
 
     def test_what_has_no_type_is_no_mistake(self):
         report = checked(sharded(Untyped))

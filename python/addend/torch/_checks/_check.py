@@ -13,7 +13,7 @@ from typing import Any, Callable, Union
 from torch import nn
 
 import addend
-from addend.torch._checks import _axes, _job, _judge, _launched, _ranks, _reference, _typecheck
+from addend.torch._checks import _axes, _job, _judge, _launched, _ranks, _reference, _report, _typecheck
 from addend.torch._checks._report import CONSTANTS, OTHERS, MatchReport
 
 _LEAST, _TIMES = 10.0, 2.0  # seconds, and how often those of a first comparison, that a second one may take
@@ -267,7 +267,8 @@ def assert_matches_one_process(
 
     Raises:
         AssertionError: something differs or cannot be judged, a mutant (`mutate=True`) survived, or the step does not
-            pass the type checker (`typecheck=True`). The text is the report's table.
+            pass the type checker (`typecheck=True`). The text is the report's table; with `typecheck=True` its first
+            line says which of the two failed, numbers or types.
         AddendError: as `check`.
 
     Example:
@@ -276,5 +277,5 @@ def assert_matches_one_process(
     """
     report = check(make_model, parallelize, batches, loss, mesh, **arguments)
     by_types = report.typecheck is None or report.typecheck.ok
-    assert report.ok and not report.survivors and by_types, f"\n{report}"
+    assert report.ok and not report.survivors and by_types, f"{_report.failure(report)}\n{report}"
     return report

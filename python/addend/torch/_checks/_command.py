@@ -23,6 +23,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("function", metavar="MODULE:FUNCTION")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--mutate", action="store_true")
+    parser.add_argument("--typecheck", action="store_true")
     parser.add_argument("--timeout", type=float, metavar="SECONDS")
     file = parser.add_mutually_exclusive_group()
     file.add_argument("--reference", metavar="FILE")
@@ -59,6 +60,8 @@ def run(words: Sequence[str]) -> int:
         arguments = _load(reported.function)
         if reported.mutate:
             arguments["mutate"] = True
+        if reported.typecheck:
+            arguments["typecheck"] = True
         if reported.timeout is not None:
             arguments["timeout"] = reported.timeout
         if reported.write_reference:
@@ -70,7 +73,7 @@ def run(words: Sequence[str]) -> int:
     except (addend.InvalidError, TypeError) as error:
         print(f"addend torch-check: {error}", file=sys.stderr)
         return WRONG_CALL
-    except addend.AddendError as error:
+    except (addend.AddendError, ImportError) as error:  # ImportError: spmd_types is not installed
         print(f"addend torch-check: {error}", file=sys.stderr)
         return UNFINISHED
     if os.environ.get("RANK", "0") == "0":  # of torchrun's ranks, only rank 0 prints

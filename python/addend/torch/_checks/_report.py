@@ -60,9 +60,10 @@ class Mutant:
 class Typecheck:
     """What spmd_types' type checker says of the job's first step."""
 
-    ok: bool | None  # None: something has no type, so that types do not tell
+    ok: bool | None  # None: something has no type, so that types do not tell; or the step could not be checked
     text: str = ""  # why it is not True, in the checker's words
     where: str = ""  # file:line of the job's call
+    checked: bool = True  # False: the ranks' further step failed for another reason, which `text` has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,10 +194,24 @@ def _mutants(report: MatchReport) -> str:
 
 
 _TYPES = {True: "the step passes", False: "the step is refused", None: "cannot tell, for something has no type"}
+_UNCHECKED = "the types could not be checked, for the step under the type checker failed otherwise"
+_NUMBERS = {True: "match one process", False: "do not match one process", None: "do not tell"}
+
+
+def _by_types(found: Typecheck) -> str:
+    return _TYPES[found.ok] if found.checked else _UNCHECKED
+
+
+def failure(report: MatchReport) -> str:
+    """What a failing test says first of a report that types are part of: which of the two failed. "": they are not."""
+    if report.typecheck is None:
+        return ""
+    survivors = f", but {len(report.survivors)} mutants survived" if report.survivors else ""
+    return f"numbers {_NUMBERS[report.ok]}{survivors}; by types: {_by_types(report.typecheck)}"
 
 
 def _typecheck(found: Typecheck) -> str:
-    lines = [f"by types (spmd_types): {_TYPES[found.ok]}", f"{found.text}" * bool(found.text), found.where]
+    lines = [f"by types (spmd_types): {_by_types(found)}", f"{found.text}" * bool(found.text), found.where]
     return "\n  ".join(line for line in lines if line)
 
 

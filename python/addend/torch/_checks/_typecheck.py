@@ -33,11 +33,16 @@ def need() -> None:
 
 def find(task: _job.Task, axes: Axes, start: Start) -> Typecheck:
     """What the type checker says of the job's first step. Strict mode also refuses a step where something has no type;
-    permissive mode passes over that."""
-    untyped = _refusal(task, axes, start, "strict")
+    permissive mode passes over that. A step that fails otherwise is not checked, and raises nothing: what numbers say
+    stays."""
+    try:
+        untyped = _refusal(task, axes, start, "strict")
+        refused = _refusal(task, axes, start, "permissive") if untyped is not None else None
+    except Exception as error:
+        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        return Typecheck(None, first.strip(), checked=False)
     if untyped is None:
         return Typecheck(True)
-    refused = _refusal(task, axes, start, "permissive")
     return Typecheck(None, *untyped) if refused is None else Typecheck(False, *refused)
 
 
