@@ -60,6 +60,7 @@ static ad_verdict read_as(const ad_case *c, double *counts) {
   ad_verdict reading = {.ranks = c->out->ranks, .causes = json_array()};
   ad_case again = *c;
   judged.why.counts = counts;
+  judged.why.rounded = 0; /* other counts give the part as it is */
   again.out = &reading;
   again.list = again.first = &judged;
   again.count = 1;

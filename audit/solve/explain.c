@@ -12,6 +12,7 @@
 #include "solve/groups.h"
 #include "solve/hypotheses.h"
 #include "solve/known.h"
+#include "solve/narrower.h"
 
 uint32_t ad_untried_axes(const ad_parts *parts, const ad_judged *list) {
   uint32_t axes = 0;
@@ -56,6 +57,8 @@ static void snap(const ad_parts *parts, size_t n, const double *counts, const do
 /* A fit of many counts to few elements may by chance agree within a narrow dtype's rounding. So this many bits must
  * agree in the elements beyond those that determine the counts. */
 #define ENOUGH_BITS 40.0
+/* So many, beyond one free number, tell a count from a rounding to a narrower dtype: those of three elements in f32. */
+#define NUMBER_BITS 24.0
 
 /* Returns 1 if every count that the fit determines is a number that a bug typically produces, so that the counts are
  * plausible without the fit. */
@@ -71,37 +74,75 @@ static int are_simple(const ad_parts *parts, size_t n, const double *counts, con
 static ad_status try_counts(const ad_parts *parts, const ad_part *part, const double *counts, size_t spare,
                             ad_explanation *why) {
   ad_rounding rounding = ad_rounding_of(parts, part);
-  double expect = parts->param->expect;
-  AD_TRY(ad_part_test(parts, part, counts, expect, &rounding, &why->fitness));
+  ad_narrower narrower;
+  AD_TRY(ad_part_test(parts, part, counts, parts->param->expect, &rounding, &why->fitness));
   why->explains = why->fitness.holds;
+  if (why->explains) return AD_OK;
   int simple = are_simple(parts, ad_part_members(parts, part)->count, counts, why->errors);
-  for (ad_dtype narrower = ad_dtype_coarser(AD_F64); narrower && !why->explains;
-       narrower = ad_dtype_coarser(narrower)) {
-    ad_rounding wide = rounding;
-    ad_fitness fitness;
-    wide.reduce = wide.sum = ad_unit_roundoff(narrower);
-    double share = ad_rounding_share(&wide, ad_part_members(parts, part)->count);
-    if (wide.reduce <= rounding.reduce || share > 0.25) continue;
-    if (!simple && (double)spare * -log2(share) < ENOUGH_BITS) continue;
-    AD_TRY(ad_part_test(parts, part, counts, expect, &wide, &fitness));
-    why->explains = fitness.holds;
-    why->rounded = fitness.holds ? narrower : 0;
-  }
+  AD_TRY(ad_narrower_find(parts, part, counts, spare, simple ? 0 : ENOUGH_BITS, &narrower));
+  why->rounded = narrower.dtype;
+  why->explains = narrower.dtype != 0;
   return AD_OK;
 }
 
-/* Keeps the counts rounded by `snap` if they give the part, else the counts as fitted. */
-static ad_status settle(const ad_parts *parts, const ad_part *part, const double *counts, const double *errors,
-                        size_t spare, ad_explanation *why) {
+/* Makes the part the expected combination, rounded to a narrower dtype. Explanations that the part had become others,
+ * unless `alone` is 1. */
+static ad_status use_rounding(const double *expected, size_t n, const ad_narrower *narrower, int alone,
+                              ad_explanation *why) {
+  if (alone) {
+    why->other_count = why->more = 0;
+  } else {
+    if (!why->others) AD_TRY(ad_new(AD_OTHERS * n, &why->others));
+    why->more |= why->other_count == AD_OTHERS;
+    if (why->other_count == AD_OTHERS) why->other_count--;
+    memmove(why->others + n, why->others, why->other_count++ * n * sizeof *why->others);
+    memcpy(why->others, why->counts, n * sizeof *why->others);
+  }
+  memcpy(why->counts, expected, n * sizeof *expected);
+  why->fitness = narrower->fitness;
+  why->rounded = narrower->dtype;
+  why->explains = 1;
+  return AD_OK;
+}
+
+/* Prefers a rounding of the expected combination to counts that few elements gave by one free number. Bits of the sum show
+ * it; if they do not, both are kept. */
+static ad_status prefer_rounding(const ad_parts *parts, const double *expected, ad_judged *judged) {
+  const ad_part *part = judged->part;
+  ad_narrower narrower;
+  if (!judged->why.explains || judged->why.rounded) return AD_OK;
+  AD_TRY(ad_narrower_find(parts, part, expected, part->count, 0, &narrower));
+  if (!narrower.dtype || ad_narrower_bits(parts, part, &narrower, part->count - 1) >= NUMBER_BITS) return AD_OK;
+  return use_rounding(expected, ad_part_members(parts, part)->count, &narrower,
+                      ad_narrower_is_shown(parts, part, expected), &judged->why);
+}
+
+/* Returns 1 if the fitted counts may be the expected ones: each differs by at most 8 of its errors, or these are measured
+ * by so few elements that they may be much too small. */
+static int may_be_expected(size_t n, const double *expected, const double *counts, const double *errors, size_t spare) {
+  enum { MEASURED = 16 };
+  for (size_t c = 0; c < n && spare >= MEASURED; c++)
+    if (isfinite(errors[c]) && fabs(counts[c] - expected[c]) > 1e-4 + 8 * errors[c]) return 0;
+  return 1;
+}
+
+/* Keeps the counts rounded by `snap` if they give the part, else the counts as fitted; but if these may be the expected
+ * ones, and too few elements say otherwise, the part is the expected combination, rounded to a narrower dtype. */
+static ad_status settle(const ad_parts *parts, const ad_part *part, const double *expected, const double *counts,
+                        const double *errors, size_t spare, ad_explanation *why) {
   size_t n = ad_part_members(parts, part)->count;
+  ad_narrower narrower = {0};
   memcpy(why->errors, errors, n * sizeof *errors);
   snap(parts, n, counts, errors, why->counts);
   AD_TRY(try_counts(parts, part, why->counts, spare, why));
   if (why->explains && !why->rounded) return AD_OK;
   ad_explanation fitted = *why;
-  fitted.rounded = 0;
   ad_rounding rounding = ad_rounding_of(parts, part);
   AD_TRY(ad_part_test(parts, part, counts, parts->param->expect, &rounding, &fitted.fitness));
+  if (may_be_expected(n, expected, counts, errors, spare))
+    AD_TRY(ad_narrower_find(parts, part, expected, part->count, 0, &narrower));
+  int few = !fitted.fitness.holds || ad_narrower_bits(parts, part, &narrower, spare) < ENOUGH_BITS;
+  if (narrower.dtype && few) return use_rounding(expected, n, &narrower, 1, why);
   if (!fitted.fitness.holds && why->explains) return AD_OK;
   memcpy(why->counts, counts, n * sizeof *counts);
   why->fitness = fitted.fitness;
@@ -121,7 +162,7 @@ static ad_status explain_by_fit(const ad_parts *parts, const ad_products *produc
   *known = fit.rank + ad_products_zeros(products) == products->n;
   ad_status status = AD_OK;
   for (size_t i = 0; i < count && *known && !status; i++)
-    status = settle(parts, list[i]->part, fit.counts, fit.errors, products->rows - fit.rank, &list[i]->why);
+    status = settle(parts, list[i]->part, expected, fit.counts, fit.errors, products->rows - fit.rank, &list[i]->why);
   ad_fit_destroy(&fit);
   return status;
 }
@@ -133,6 +174,7 @@ static ad_status explain_with(const ad_parts *parts, const ad_products *products
   if (products->rows > filled && products->n <= AD_FIT_MAX)
     AD_TRY(explain_by_fit(parts, products, expected, &judged, 1, known));
   if (!*known) AD_TRY(ad_try_hypotheses(parts, products, expected, judged->part, &judged->why));
+  if (!*known) AD_TRY(prefer_rounding(parts, expected, judged));
   if (*known || judged->why.explains) return *known = 1, AD_OK;
   memcpy(judged->why.counts, expected, products->n * sizeof *expected);
   AD_TRY(try_counts(parts, judged->part, judged->why.counts, judged->part->count, &judged->why));
@@ -160,6 +202,7 @@ static ad_status explain(const ad_parts *parts, ad_known *known, const double *e
     return *done ? ad_known_add(known, parts, judged) : AD_OK;
   }
   AD_TRY(ad_try_sparse_fit(parts, expected, judged));
+  AD_TRY(prefer_rounding(parts, expected, judged));
   judged->why.unfitted = !judged->why.explains;
   if (judged->why.unfitted) memcpy(judged->why.counts, expected, n * sizeof *expected);
   return ad_known_add(known, parts, judged);

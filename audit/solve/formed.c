@@ -111,7 +111,7 @@ static double nearest(double x, ad_dtype dtype) {
   return rint(x / step) * step;
 }
 
-static int is_number_of(ad_dtype dtype, double x) {
+int ad_is_number_of(ad_dtype dtype, double x) {
   return fabs(x) <= ad_largest_number(dtype) && fmod(fabs(x), step_up(fabs(x), dtype)) == 0;
 }
 
@@ -230,7 +230,7 @@ static int all_have(const ad_parts *parts, ad_dtype dtype) {
     for (size_t begin = 0; begin < part->count; begin += stride_of(part)) {
       ad_part_read(parts, part, &part->terms[0], begin, block_end(part, begin), parts->rows);
       for (size_t i = 0; i < block_end(part, begin) - begin; i++) {
-        if (!is_number_of(dtype, parts->rows[i])) return 0;
+        if (!ad_is_number_of(dtype, parts->rows[i])) return 0;
         numbers += parts->rows[i] != 0;
       }
     }

@@ -1,7 +1,7 @@
 """Test what `addend diff` says of the dtype in which a job declares that sums are formed: against exact fractions, and
 which sums are wrong, which only contradict their declaration, and which are not tested. Called by diff_dtypes.sh with the
 program and an empty folder; with a number too, it counts so many dumps of each kind of sum that is rounded to bf16 and
-stored in f32, and prints what is said of them.
+stored in f32, and of each kind of small shards, and prints what is said of them.
 """
 import json
 import os
@@ -254,7 +254,7 @@ def what_was_rounded_is_said(times):
     """Of so many dumps of each kind: what is said, counted. `its result alone` is true of the first kind only."""
     said_of = {}
     for elements in (300, 2000) if times > 1 else (300,):
-        for (name, (how, why)), ranks, noise in __import__("itertools").product(SUMS.items(), (2, 4, 8), (1, 1 / 16)):
+        for (name, (how, why)), ranks, noise in __import__("itertools").product(SUMS.items(), (2, 4, 8), (1, 1 / 16, 1 / 4096)):
             answers = said_of.setdefault((name, ranks, elements, noise), {})
             for seed in range(times):
                 job = make(f"dp={ranks}", addends="F32", stored="F32", elements=elements, expect=0.25, seed=seed)
@@ -278,12 +278,54 @@ def what_was_rounded_is_said(times):
     return said_of
 
 
+def sharded(each, ranks=4, expect=0.25, seed=1):
+    """Return a job with f32 addends whose sum is in shards of so many elements on each rank."""
+    held = lambda place: [[place["dp"] * each], [each]]
+    return Job(f"dp={ranks}", [Param("w", [each * ranks], held=held)], expect=expect, seed=seed)
+
+
+def said_of_small_shards(times):
+    """Of dumps whose shards have 1 to 8 elements: what is said of sums that were rounded, and of sums with a factor."""
+    said_of = {}
+    for each, expect in __import__("itertools").product((1, 2, 3, 5, 8), (0.25, 1 / 3)):
+        for seed in range(times):
+            job = sharded(each, expect=expect, seed=seed)
+            odd = {key: 0.9987 for key in job.right(job.params[0], 0)}
+            for name, how in {
+                "result rounded to bf16": {"after": in_turn(job, in_f32, in_bf16)},
+                "added in bf16, scaled in f32": {"after": in_turn(job, in_bf16, in_f32)},
+                "0.9987 of it": {"counts": lambda p, rank, odd=odd: odd},
+            }.items():
+                found = param(judged(job, [], **how))
+                causes = [cause["kind"] for cause in found["possible_causes"] or [found["cause"]]]
+                said = found["kind"] if found["kind"] != "not_distinguishable" else " or ".join(sorted(set(causes)))
+                right = "factor" if name[0] == "0" else "rounding"
+                assert right in causes and (len(causes) == 1 or each < 3), (name, each, found)
+                assert name[0] != "r" or causes == ["rounding"], found
+                answers = said_of.setdefault((name, each, expect), {})
+                answers[said] = answers.get(said, 0) + 1
+    return said_of
+
+
+def short_numbers_show_no_rounding():
+    """A sum of whole numbers is one of bf16 without having been rounded: a rank that is missing is said, too."""
+    job = sharded(1, expect=1.0)
+    for (rank, m, name) in job.addends:
+        job.addends[rank, m, name] = [float((60, 1, 20, 10)[rank])] * 4
+    found = param(judged(job, [], counts=lambda p, rank: {(r, 0): 1.0 for r in (0, 2, 3)}))
+    assert {"rounding", "missing"} <= {cause["kind"] for cause in found["possible_causes"]}, found
+
+
 if counted:
+    for (name, each, expect), answers in said_of_small_shards(counted).items():
+        print(f"{name:30} {each} elements on each of 4 ranks, expect {expect:.2}", answers)
     for (name, ranks, elements, noise), answers in what_was_rounded_is_said(counted).items():
         print(f"{name:30} {ranks} ranks {elements:5} elements, addends differ by {noise:<10}", answers)
     sys.exit()
 assert all(set(answers) == {"its result alone" if "result" in name else "before it"}
            for (name, _, _, noise), answers in what_was_rounded_is_said(1).items() if noise == 1)
+assert len(said_of_small_shards(2)) == 30
+short_numbers_show_no_rounding()
 counts_are_exact()
 dtypes_are_judged()
 f32_addends_in_bf16_are_wrong_without_a_promise_too()
