@@ -17,7 +17,6 @@ typedef struct model {
   ad_param_spec params[PARAMS];
   ad_reducer *reducer;
   ad_dtype dtype;
-  int shards; /* 1: storage is sharded over dp_shard */
 } model;
 
 static const ad_shape param_shapes[PARAMS] = {{2, {5, 3}}, {1, {7}}, {2, {4, 2}}, {1, {0}}, {2, {3, 4}}};
@@ -41,8 +40,21 @@ static inline void describe_params(model *m, ad_dtype dtype) {
 }
 
 static inline void shard_storage(model *m) {
-  m->shards = 1;
   for (int i = 0; i < PARAMS; i++) ad_layout_set(&m->params[i].storage, AD_AXES(AD_DP_SHARD), AD_S(0));
+}
+
+/* Each replica updates a part of its shards (HFSDP). */
+static inline void shard_updates(model *m) {
+  for (int i = 0; i < PARAMS; i++) {
+    m->params[i].update = m->params[i].storage;
+    ad_layout_set(&m->params[i].update, AD_AXES(AD_DP_REPLICATE), AD_S(0));
+  }
+}
+
+/* The layout of the result. */
+static inline const ad_layout *result_layout(const model *m, int param) {
+  const ad_param_spec *spec = &m->params[param];
+  return spec->update.mesh ? &spec->update : &spec->storage;
 }
 
 /* The index, in the gradient that this rank submitted, of the first element of its shard of the result. */
@@ -50,9 +62,9 @@ static inline size_t result_start(const model *m, int param) {
   const ad_param_spec *spec = &m->params[param];
   int64_t rank = ad_comm_rank(m->comm);
   ad_shape local = ad_layout_local_shape(&spec->layout, &spec->shape, rank);
-  ad_group group = ad_mesh_group(m->mesh, AD_AXES(AD_DP_SHARD), rank);
-  ad_span rows = ad_cut(local.dim[0], ad_group_index(&group, rank), ad_group_size(&group));
-  return m->shards && local.dim[0] ? (size_t)(rows.first * (ad_shape_numel(&local) / local.dim[0])) : 0;
+  ad_span rows = {0};
+  ad_layout_spans(result_layout(m, param), 0, spec->shape.dim[0], rank, &rows, 1);
+  return local.dim[0] ? (size_t)(rows.first * (ad_shape_numel(&local) / local.dim[0])) : 0;
 }
 
 static inline void open_model(model *m, ad_comm *comm, const char *mesh, ad_dtype dtype) {
@@ -173,7 +185,7 @@ static inline double expected_sum(const model *m, const schedule *s, int param, 
 static inline int sums_are(const model *m, const schedule *s, double factor) {
   for (int param = 0; param < PARAMS; param++) {
     const ad_array *grad = ad_reducer_gradient(m->reducer, (size_t)param);
-    CHECK(ad_layout_equal(&grad->layout, &m->params[param].storage) && grad->dtype == m->dtype);
+    CHECK(ad_layout_equal(&grad->layout, result_layout(m, param)) && grad->dtype == m->dtype);
     for (size_t i = 0; i < ad_array_numel(grad); i++) {
       double want = factor * expected_sum(m, s, param, result_start(m, param) + i),
              error = number_at(grad->data, grad->dtype, i) - want;

@@ -27,7 +27,9 @@ typedef struct setting {
   const char *mesh;
   int64_t ranks, leaves;
   ad_precision_policy policy;
-  int shards;  // 1: storage is sharded over dp_shard; 2: only that of some parameters
+  // 1: storage is sharded over dp_shard; 2: only that of some parameters; 3 and 4: as 1 and 2, and each replica updates
+  // a part of its shards
+  int shards;
   size_t bucket_bytes;
   int64_t rounds;
   ad_sync early;  // sync of all rounds but the last
@@ -58,8 +60,12 @@ static void describe(world *w, ad_comm *comm, const setting *s) {
     if (p == BY_COLUMNS) ad_layout_set(&spec->layout, AD_AXES(s->view ? AD_ETP : AD_TP), AD_S(1));
     if (p == INVARIANT) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_I);
     spec->storage = spec->layout;
-    if (s->shards == 1 || (s->shards == 2 && p != COPIED && p != BY_COLUMNS))
-      ad_layout_set(&spec->storage, AD_AXES(AD_DP_SHARD), AD_S(0));
+    int is_sharded = s->shards % 2 || (s->shards && p != COPIED && p != BY_COLUMNS);
+    if (is_sharded) ad_layout_set(&spec->storage, AD_AXES(AD_DP_SHARD), AD_S(0));
+    if (is_sharded && s->shards > 2) {
+      spec->update = spec->storage;
+      ad_layout_set(&spec->update, AD_AXES(AD_DP_REPLICATE), AD_S(0));
+    }
     spec->policy = s->policy;
   }
   for (int64_t round = 0; round < s->rounds; round++) {
@@ -171,18 +177,16 @@ static void run_round(world *w, int64_t round, int step) {
 static size_t result_start(const world *w, int p) {
   int64_t rank = ad_comm_rank(w->comm);
   ad_shape local = ad_layout_local_shape(&w->specs[p].layout, &shapes[p], rank);
-  int64_t shard = ad_mesh_position(w->mesh, rank, AD_DP_SHARD), shards = ad_mesh_axis_size(w->mesh, AD_DP_SHARD);
-  ad_span rows = ad_cut(local.dim[0], shard, shards);
-  return ad_type_is_sharded(w->specs[p].storage.type[AD_DP_SHARD]) && local.dim[0]
-             ? (size_t)(rows.first * (ad_shape_numel(&local) / local.dim[0]))
-             : 0;
+  ad_span rows = {0};
+  ad_layout_spans(ad_param_update(&w->specs[p]), 0, shapes[p].dim[0], rank, &rows, 1);
+  return local.dim[0] ? (size_t)(rows.first * (ad_shape_numel(&local) / local.dim[0])) : 0;
 }
 
 static void check_sums(const world *w, int step) {
   for (int p = 0; p < PARAMS; p++) {
     const ad_array *sum = ad_reducer_gradient(w->reducer, (size_t)p);
     double found[NUMEL_MAX];
-    CHECK(ad_layout_equal(&sum->layout, &w->specs[p].storage) && sum->dtype == w->s->policy.accumulate);
+    CHECK(ad_layout_equal(&sum->layout, ad_param_update(&w->specs[p])) && sum->dtype == w->s->policy.accumulate);
     int is_absent = 1;
     for (int64_t leaf = 0; leaf < w->s->leaves; leaf++) is_absent &= !is_present(p, leaf);
     CHECK(ad_reducer_is_absent(w->reducer, (size_t)p) == is_absent);
@@ -355,8 +359,11 @@ static void on_each(const scattered *cases, size_t count) {
     assert_int_equal(ad_mesh_create(c->mesh, &mesh), AD_OK);
     setting s = {.mesh = c->mesh, .leaves = c->leaves, .rounds = c->rounds, .list = c->list, .shards = c->shards};
     s.ranks = ad_mesh_size(mesh);
+    int has_replicas = ad_mesh_axis_size(mesh, AD_DP_REPLICATE) > 1;
     ad_mesh_destroy(mesh);
     run_ranks(s.ranks, sum_scattered, &s);
+    s.shards += 2;
+    if (c->shards && has_replicas) run_ranks(s.ranks, sum_scattered, &s);
   }
 }
 #define ON_EACH(cases) on_each((cases), sizeof(cases) / sizeof *(cases))
@@ -811,6 +818,7 @@ static size_t allocated_bytes(const world *w) {
     const ad_bucket *bucket = &w->reducer->buckets[i];
     if (bucket->stack.memory && bucket->turn.window < 0) bytes += ad_stack_bytes(&bucket->stack);
     if (bucket->early_sums.memory) bytes += ad_stack_bytes(&bucket->early_sums);
+    if (bucket->late_sums.memory) bytes += ad_stack_bytes(&bucket->late_sums);
     CHECK(!bucket->earlier.data && !bucket->relayed.data);
   }
   return bytes;
@@ -820,7 +828,7 @@ static int bytes_on_rank(ad_comm *comm, void *context) {
   world w, dry;
   ad_comm *dry_comm;
   setting s = *(const setting *)context;
-  for (s.shards = 0; s.shards < 3; s.shards++) {
+  for (s.shards = 0; s.shards < 5; s.shards++) {
     open_world(&w, comm, &s);
     for (int step = 0; step < 2; step++) run_step(&w, step);
     CHECK_OK(ad_comm_open_dry(ad_comm_rank(comm), ad_comm_size(comm), &dry_comm));
@@ -830,6 +838,8 @@ static int bytes_on_rank(ad_comm *comm, void *context) {
     CHECK(ad_reducer_bytes(w.reducer) == allocated_bytes(&w));
     CHECK(ad_reducer_bucket(w.reducer, 0).bytes == ad_reducer_bucket(dry.reducer, 0).bytes);
     CHECK((ad_slots_bytes(w.reducer) > 0) == (s.reuses && s.shards));
+    int updates_parts = s.shards > 2 && ad_mesh_axis_size(w.mesh, AD_DP_REPLICATE) > 1;
+    CHECK(w.reducer->buckets[0].key.rescatters == (updates_parts && ad_mesh_axis_size(w.mesh, AD_DP_SHARD) > 1));
     close_world(&dry);
     ad_comm_close(dry_comm);
     close_world(&w);
@@ -853,6 +863,14 @@ static void memory_is_planned_exactly(void **state) {
   for (s.reuses = 0; s.reuses < 2; s.reuses++) run_ranks(3, bytes_on_rank, &s);
   s = (setting){.mesh = "dp_replicate=3", .leaves = 24, .rounds = 8, .policy = {.grad = AD_F32}, .list = "nananana"};
   run_ranks(3, bytes_on_rank, &s);
+  s = (setting){.mesh = "dp_replicate=2 dp_shard=2", .leaves = 16, .rounds = 4, .policy = {.grad = AD_F32}};
+  s.bucket_bytes = 1;
+  static const char *const four[] = {"sssa", "sasa", "nsna", "aaaa"};
+  for (int i = 0; i < 4; i++)
+    for (s.reuses = 0; s.reuses < (i == 2 ? 1 : 2); s.reuses++) {
+      s.list = four[i];
+      run_ranks(4, bytes_on_rank, &s);
+    }
   for (int levels = 1; levels < 6; levels++) { /* 16 leaves on 16 ranks need one level, on one rank 1 + log2(16) */
     static const char *const meshes[] = {"dp_shard=16", "dp_shard=8", "dp_shard=4", "dp_shard=2", "dp_shard=1"};
     world w;

@@ -23,6 +23,7 @@ typedef struct setting {
   int64_t ranks;
   ad_dtype param, compute;
   int releases, prefetch, apart;
+  int parts; /* 1: each replica updates a part of its shards */
 } setting;
 
 typedef struct world {
@@ -50,6 +51,8 @@ static void describe(world *w) {
     if (has_tp && i == 1) ad_layout_set(&spec->layout, AD_AXES(AD_TP), AD_I);
     spec->storage = spec->layout;
     if (i != 3) ad_layout_set(&spec->storage, AD_AXES(AD_DP_SHARD), AD_S(0));
+    spec->update = spec->storage;
+    if (i != 3 && w->s->parts) ad_layout_set(&spec->update, AD_AXES(AD_DP_REPLICATE), AD_S(0));
     spec->policy = (ad_precision_policy){.param = w->s->param};
     spec->unit = units[i];
   }
@@ -88,7 +91,7 @@ static double number_of(const world *w, int param, const ad_layout *layout, size
 static void write_values(world *w, int version, int masters) {
   for (int p = 0; p < PARAMS; p++) {
     ad_array *to = masters ? ad_store_master(w->store, (size_t)p) : ad_store_value(w->store, (size_t)p);
-    CHECK(ad_layout_equal(&to->layout, &w->specs[p].storage));
+    CHECK(ad_layout_equal(&to->layout, masters ? &w->specs[p].update : &w->specs[p].storage));
     for (size_t i = 0; i < ad_array_numel(to); i++) {
       double number = number_of(w, p, &to->layout, i, version);
       ad_cast((char *)to->data + i * ad_dtype_size(to->dtype), to->dtype, &number, AD_F64, 1);
@@ -145,6 +148,23 @@ static void run_passes(world *w, int version, int through_master) {
   CHECK_OK(ad_store_end_pass(w->store));
 }
 
+/* Checks that the masters are the values that were written, in their own dtype: those that came from values are rounded
+ * to the values' dtype. */
+static void check_masters(const world *w, int version, int through_master) {
+  for (int p = 0; p < PARAMS; p++) {
+    const ad_array *master = ad_store_master(w->store, (size_t)p);
+    for (size_t i = 0; i < ad_array_numel(master); i++) {
+      double found, want = number_of(w, p, &master->layout, i, version);
+      uint16_t value[4];
+      ad_dtype dtype = through_master ? master->dtype : w->s->param;
+      ad_cast(value, dtype, &want, AD_F64, 1);
+      ad_cast(&want, AD_F64, value, dtype, 1);
+      ad_cast(&found, AD_F64, (const char *)master->data + i * ad_dtype_size(master->dtype), master->dtype, 1);
+      CHECK(found == want);
+    }
+  }
+}
+
 static int gather(ad_comm *comm, void *context) {
   world w;
   open_world(&w, comm, context);
@@ -152,6 +172,7 @@ static int gather(ad_comm *comm, void *context) {
   CHECK_OK(ad_store_refresh(w.store, AD_VALUES_WRITTEN));
   for (int version = 0; version < 3; version++) {
     run_passes(&w, version, version > 0);
+    check_masters(&w, version, version > 0);
     write_values(&w, version + 1, 1);
     CHECK_OK(ad_store_refresh(w.store, AD_MASTERS_WRITTEN));
   }
@@ -160,18 +181,24 @@ static int gather(ad_comm *comm, void *context) {
 }
 
 static const setting settings[] = {
-    {"dp_replicate=2 dp_shard=2", 4, AD_F32, AD_F32, 0, 0, 0},
-    {"dp_replicate=2 dp_shard=2", 4, AD_BF16, AD_F32, 1, 1, 0},
-    {"dp_replicate=3 dp_shard=2", 6, AD_F64, AD_F64, 1, 2, 0},
-    {"dp_replicate=1 dp_shard=4", 4, AD_F16, AD_F32, 1, 0, 0},
-    {"dp_replicate=1 dp_shard=4", 4, AD_F32, AD_F64, 1, 3, 1},
-    {"dp_replicate=4 dp_shard=1", 4, AD_BF16, AD_F32, 0, 1, 0},
-    {"dp_replicate=4 dp_shard=1", 4, AD_F32, AD_F32, 1, 1, 0},
-    {"dp_shard=2 tp=2", 4, AD_BF16, AD_F32, 1, 1, 0},
-    {"dp_shard=2 tp=2", 4, AD_F32, AD_F32, 0, 0, 1},
-    {"dp_shard=3", 3, AD_BF16, AD_F32, 1, 1, 1},
-    {"dp_shard=5", 5, AD_F32, AD_F32, 1, 4, 0}, /* all units are gathered when a pass begins */
-    {"dp_shard=1", 1, AD_BF16, AD_F32, 1, 1, 0},
+    {"dp_replicate=2 dp_shard=2", 4, AD_F32, AD_F32, 0, 0, 0, 0},
+    {"dp_replicate=2 dp_shard=2", 4, AD_BF16, AD_F32, 1, 1, 0, 0},
+    {"dp_replicate=3 dp_shard=2", 6, AD_F64, AD_F64, 1, 2, 0, 0},
+    {"dp_replicate=1 dp_shard=4", 4, AD_F16, AD_F32, 1, 0, 0, 0},
+    {"dp_replicate=1 dp_shard=4", 4, AD_F32, AD_F64, 1, 3, 1, 0},
+    {"dp_replicate=4 dp_shard=1", 4, AD_BF16, AD_F32, 0, 1, 0, 0},
+    {"dp_replicate=4 dp_shard=1", 4, AD_F32, AD_F32, 1, 1, 0, 0},
+    {"dp_shard=2 tp=2", 4, AD_BF16, AD_F32, 1, 1, 0, 0},
+    {"dp_shard=2 tp=2", 4, AD_F32, AD_F32, 0, 0, 1, 0},
+    {"dp_shard=3", 3, AD_BF16, AD_F32, 1, 1, 1, 0},
+    {"dp_shard=5", 5, AD_F32, AD_F32, 1, 4, 0, 0}, /* all units are gathered when a pass begins */
+    {"dp_shard=1", 1, AD_BF16, AD_F32, 1, 1, 0, 0},
+    {"dp_replicate=2 dp_shard=2", 4, AD_F32, AD_F32, 0, 0, 0, 1},
+    {"dp_replicate=3 dp_shard=2", 6, AD_BF16, AD_F32, 1, 1, 0, 1},
+    {"dp_replicate=2 dp_shard=3", 6, AD_F64, AD_F64, 1, 0, 0, 1},
+    {"dp_shard=2 dp_replicate=3", 6, AD_F16, AD_F32, 0, 0, 1, 1},
+    {"dp_replicate=3", 3, AD_F32, AD_F32, 1, 1, 0, 1}, /* dp_shard has one rank */
+    {"dp_replicate=2 dp_shard=2 tp=2", 8, AD_BF16, AD_F32, 1, 1, 0, 1},
 };
 
 static void a_parameter_that_is_acquired_is_full(void **state) {
@@ -213,10 +240,67 @@ static int count_bytes(ad_comm *comm, void *context) {
 }
 
 static void a_rank_bears_its_share_of_the_node(void **state) {
-  setting s = {"dp_replicate=2 dp_shard=2", 4, AD_BF16, AD_F32, 1, 1, 0};
+  setting s = {"dp_replicate=2 dp_shard=2", 4, AD_BF16, AD_F32, 1, 1, 0, 0};
   run_ranks(4, count_bytes, &s);
   s.releases = 0;
   run_ranks(4, count_bytes, &s);
+}
+
+/* The bytes that a store has from its comm are those that a plan counts: values, masters of another dtype, and memory
+ * for the largest parts that are sent. */
+static int count_parts(ad_comm *comm, void *context) {
+  const setting *s = context;
+  world w, dry;
+  ad_comm *dry_comm;
+  size_t value = ad_dtype_size(s->param), bytes = 0, most = 0, sent[PARAMS] = {0};
+  open_world(&w, comm, s);
+  CHECK_OK(ad_comm_open_dry(ad_comm_rank(comm), ad_comm_size(comm), &dry_comm));
+  open_world(&dry, dry_comm, s);
+  for (int p = 0; p < PARAMS; p++) {
+    size_t own = ad_array_numel(ad_store_master(w.store, (size_t)p)), *of_unit = &sent[p == 6 ? 0 : units[p] / 3];
+    if (p != 3) *of_unit += own * value;
+    if (*of_unit > most) most = *of_unit;
+    bytes += ad_array_numel(ad_store_value(w.store, (size_t)p)) * value;
+    if (s->param == AD_BF16) bytes += own * sizeof(float);
+  }
+  CHECK(ad_store_bytes(w.store) == bytes + most && ad_store_bytes(dry.store) == bytes + most);
+  CHECK(ad_store_gathered_bytes(w.store) == ad_store_gathered_bytes(dry.store) || ad_comm_size(comm) > 1);
+  close_world(&dry);
+  ad_comm_close(dry_comm);
+  close_world(&w);
+  return 0;
+}
+
+static void memory_of_values_that_are_updated_in_parts_is_planned_exactly(void **state) {
+  setting s = {"dp_replicate=3 dp_shard=2", 6, AD_BF16, AD_F32, 1, 1, 0, 1};
+  run_ranks(6, count_parts, &s);
+  s.param = AD_F32; /* masters lie in the values */
+  run_ranks(6, count_parts, &s);
+}
+
+static int refuses_updates(ad_comm *comm, void *context) {
+  static const char *const updates[] = {
+      "dp_replicate=S0 dp_shard=S0", /* dp_replicate outside */
+      "dp_replicate=S1 dp_shard=S0", /* columns */
+      "dp_replicate=I dp_shard=S0",  /* not sharded, and not as stored */
+      "dp_replicate=S0 dp_shard=R",  /* not inside the shards that are stored */
+  };
+  const setting *s = context;
+  world w = {.comm = comm, .s = s};
+  CHECK_OK(ad_mesh_create(s->mesh, &w.mesh));
+  for (size_t i = 0; i < sizeof updates / sizeof *updates; i++) {
+    describe(&w);
+    CHECK_OK(ad_layout_parse(w.mesh, updates[i], &w.specs[0].update));
+    CHECK_STATUS(ad_store_create(comm, w.specs, PARAMS, NULL, &w.store), AD_INVALID);
+    CHECK_SAYS("a", updates[i], "dp_replicate=R dp_shard=S0", "S0");
+  }
+  ad_mesh_destroy(w.mesh);
+  return 0;
+}
+
+static void updates_that_no_gather_joins_are_refused(void **state) {
+  setting s = {"dp_replicate=2 dp_shard=2", 4, AD_F32, AD_F32, 0, 0, 0, 0};
+  run_ranks(4, refuses_updates, &s);
 }
 
 static int misuse(ad_comm *comm, void *context) {
@@ -239,7 +323,7 @@ static int misuse(ad_comm *comm, void *context) {
 }
 
 static void misuse_is_refused(void **state) {
-  setting s = {"dp_shard=2", 2, AD_F32, AD_F32, 1, 0, 0};
+  setting s = {"dp_shard=2", 2, AD_F32, AD_F32, 1, 0, 0, 0};
   run_ranks(2, misuse, &s);
 }
 
@@ -260,15 +344,21 @@ static int fail_each_allocation(ad_comm *comm, void *context) {
 }
 
 static void a_failed_allocation_leaves_nothing_behind(void **state) {
-  setting s = {"dp_shard=1", 1, AD_BF16, AD_F32, 1, 0, 0};
+  setting s = {"dp_shard=1", 1, AD_BF16, AD_F32, 1, 0, 0, 0};
+  run_ranks(1, fail_each_allocation, &s);
+  s.parts = 1;
   run_ranks(1, fail_each_allocation, &s);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_parameter_that_is_acquired_is_full),      cmocka_unit_test(nothing_of_a_released_copy_is_used),
-      cmocka_unit_test(a_rank_bears_its_share_of_the_node),        cmocka_unit_test(misuse_is_refused),
+      cmocka_unit_test(a_parameter_that_is_acquired_is_full),
+      cmocka_unit_test(nothing_of_a_released_copy_is_used),
+      cmocka_unit_test(a_rank_bears_its_share_of_the_node),
+      cmocka_unit_test(misuse_is_refused),
       cmocka_unit_test(a_failed_allocation_leaves_nothing_behind),
+      cmocka_unit_test(memory_of_values_that_are_updated_in_parts_is_planned_exactly),
+      cmocka_unit_test(updates_that_no_gather_joins_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
