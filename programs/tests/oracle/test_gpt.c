@@ -13,6 +13,7 @@ static const world over_data[] = {
     {1, {"mesh=dp=1"}},
     {3, {"mesh=dp_replicate=3", "shard.zero=0"}},
     {4, {"mesh=dp_replicate=2 dp_shard=2", "shard.zero=3"}},
+    {6, {"mesh=dp_replicate=2 dp_shard=3", "shard.zero=3", "shard.outer_zero=1"}},
     {0},
 };
 static const world over_two_parts[] = {

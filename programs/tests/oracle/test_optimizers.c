@@ -24,6 +24,8 @@ static const world dense[] = {
     {4, {"mesh=dp_replicate=2 dp_shard=2", "shard.zero=3", TO_REPLICAS}},
     {6, {"mesh=dp_replicate=3 dp_shard=2", "shard.zero=1"}},
     {6, {"mesh=dp_replicate=3 dp_shard=2", "shard.zero=1", TO_REPLICAS}},
+    {4, {"mesh=dp_replicate=2 dp_shard=2", "shard.zero=3", "shard.outer_zero=1", DEALT}},
+    {6, {"mesh=dp_replicate=3 dp_shard=2", "shard.zero=2", "shard.outer_zero=1", GATHERED}},
     {2, {"mesh=tp=2", GATHERED}},
     {2, {"mesh=tp=2", DEALT, SHARDS_SEQUENCE}},
     {4, {"mesh=dp_shard=2 tp=2", "shard.zero=3", DEALT}},
