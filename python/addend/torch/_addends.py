@@ -141,6 +141,8 @@ class Addends:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        if self.buffers:
+            self.buffers.clear()
         torch.autograd.backward = self._backward
 
     def _run_backward(self, *args: Any, **kwargs: Any) -> None:

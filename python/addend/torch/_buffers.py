@@ -107,6 +107,11 @@ class Buffers:
                 entry.unjudged = entry.unjudged or _UNSEEN
                 self._last[entry.name] = now
 
+    def clear(self) -> None:
+        """Ends the step: what the buffers held is not kept."""
+        self._last.clear()
+        self._called.clear()
+
     def settle(self) -> dict[str, bool]:
         """After the step, for each buffer whose parameter's hook was called and which is not zero now: whether a
         backward changed it before that call. If none did on any rank, it was written later."""

@@ -5,6 +5,7 @@ optimizer gets. Only this file reads private attributes of PyTorch's FSDP."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from addend.torch import _comm_hooks
+from addend.torch import _comm_hooks, _meshes
+from addend.torch._declared import Declared
 from addend.torch._loaded import is_flat_fsdp
 from addend.torch._sample import Box
 from addend.torch._wrapper import Said, Wrapper
@@ -111,12 +113,32 @@ def _hook(state: Any) -> _comm_hooks.Sums:
     return _comm_hooks.of_function(getattr(state, "_comm_hook", None))
 
 
+def _promised(handle: Any, hook: _comm_hooks.Sums) -> torch.dtype | None:
+    """The dtype in which mixed precision says that the sum is formed; None: none is asked for, or a communication hook
+    forms it."""
+    if hook.custom or hook.reduce is not None:
+        return None
+    is_asked = handle._low_prec_reduce_dtype_specified or handle._reduce_dtype != handle._orig_param_dtype
+    found: torch.dtype | None = handle._reduce_dtype if is_asked else None
+    return found
+
+
+def _declared(dtype: torch.dtype | None, is_given: bool, ranks: list[list[int]], mesh: _meshes.Mesh) -> list[Declared]:
+    axes = tuple(axis for group in ranks for axis in mesh.between(group))
+    if dtype is None or not axes:
+        return []
+    by = "FullyShardedDataParallel's reduce_dtype" if is_given else "FullyShardedDataParallel's param_dtype"
+    return [Declared({}, by, dtype=dtype, given=is_given, axes=axes)]
+
+
 def _params(prefix: str, _: nn.Module, state: Any) -> Iterator[Said]:
     """What FSDP says of the parameters in the buffer of one FullyShardedDataParallel."""
     handle, hook = state._handle, _hook(state)
     buffer = handle.flat_param
     reduce = handle._reduce_dtype if handle._reduce_dtype != handle._orig_param_dtype else None
     ranks, mesh = _ranks(state), getattr(state, "_device_mesh", None)
+    promised = _promised(handle, hook)
+    declared = functools.partial(_declared, promised, handle._low_prec_reduce_dtype_specified, ranks)
     for at, (name, start, count) in enumerate(zip(buffer._fqns, _starts(buffer), buffer._numels)):
         _need_plain(buffer, f"{prefix}{name}".replace(f"{_ATTRIBUTE}.", ""))
         owned = buffer if buffer._params is None else buffer._params[at]
@@ -130,6 +152,8 @@ def _params(prefix: str, _: nn.Module, state: Any) -> Iterator[Said]:
                 used=buffer,
                 owned=owned,
                 flat=InBuffer(buffer, at, start, count, mesh),
+                declared=declared,
+                promised=promised,
             )
 
 

@@ -4,6 +4,7 @@ import contextlib
 import tempfile
 import unittest
 import warnings
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -293,7 +294,59 @@ def run_dumped(folder, reference):
         save_file({name: g.reshape(-1) for name, g in whole_mean(all_batches(WORLD), one).items()}, reference)
 
 
+def run_promised(policy, rounded=False):
+    """Rows on dtypes, and the report. `rounded`: the job's sums are formed in bf16, whatever the policy says."""
+    model = wrap(Net(), True, mixed_precision=policy and MixedPrecision(**policy))
+    name = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
+    scatter = getattr(dist, name)
+
+    def narrow(output, given, **more):
+        own = output.to(torch.bfloat16)
+        scatter(own, given.to(torch.bfloat16), **more)
+        output.copy_(own)
+
+    with contextlib.ExitStack() as stack:
+        if rounded:
+            stack.enter_context(mock.patch.object(dist, name, narrow))
+        watch = stack.enter_context(addend.torch.watch(model))
+        mean_loss(model, draw(dist.get_rank())).backward()
+    rows = {(r.name, r.by, r.dtype, r.holds, r.counts) for r in watch.report.declarations if r.dtype}
+    return rows, watch.report.ok, {p.name for p in watch.report.params if p.kind == "rounding"}
+
+
+def run_hooked():
+    """A communication hook forms the sum: what mixed precision says of it is no promise."""
+    model = wrap(Net(), True, mixed_precision=MixedPrecision(reduce_dtype=torch.float32))
+    model.register_comm_hook(None, lambda _, gradient, output: dist.reduce_scatter_tensor(output, gradient))
+    with addend.torch.watch(model) as watch:
+        mean_loss(model, draw(dist.get_rank())).backward()
+    return [row for row in watch.report.declarations if row.dtype]
+
+
 class Fsdp1(unittest.TestCase):
+    def test_the_dtype_of_mixed_precision_is_a_promise(self):
+        asked, followed = (f"FullyShardedDataParallel's {name}_dtype" for name in ("reduce", "param"))
+        f32, bf16 = torch.float32, torch.bfloat16
+        for policy, by, dtype in (
+            ({"param_dtype": bf16, "reduce_dtype": f32}, asked, "f32"),
+            ({"reduce_dtype": f32}, asked, "f32"),
+            ({"reduce_dtype": bf16}, asked, "bf16"),
+            ({"param_dtype": bf16}, followed, "bf16"),
+        ):
+            rows, ok, _ = ranks.run(WORLD, run_promised, policy)[0]
+            self.assertEqual({row[:3] for row in rows}, {(name, by, dtype) for name in NET}, policy)
+            self.assertNotIn(False, {row[3] for row in rows})
+            self.assertTrue(ok)
+        for policy in (None, {"buffer_dtype": f32}):
+            self.assertEqual(ranks.run(WORLD, run_promised, policy)[0][:2], (set(), True))
+        self.assertEqual(ranks.run(WORLD, run_hooked)[0], [])
+
+    def test_a_sum_in_a_narrower_dtype_than_was_asked_for(self):
+        for policy in ({"reduce_dtype": torch.float32}, {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}):
+            _, ok, rounded = ranks.run(WORLD, run_promised, policy, True)[0]
+            self.assertFalse(ok)
+            self.assertTrue(rounded)
+
     def test_right_jobs_are_right(self):
         for originals in (False, True):
             for name, (reports, error) in ranks.run(WORLD, run_right, sorted(RIGHT), originals)[0].items():

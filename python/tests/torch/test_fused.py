@@ -141,6 +141,17 @@ def bridge(**options):
     )
 
 
+def kept():
+    """Return of how many buffers a watch keeps what they held, in its step and after it."""
+    model = Net()
+    watch = addend.torch.watch(model, **OPTIONS)
+    with watch:
+        model(batch(0)).square().mean().backward()
+        during = len(watch._addends.buffers._last)
+        sum_buffers(model)
+    return during, len(watch._addends.buffers._last)
+
+
 def zeros():
     return judged(Net(), scale=0.0)
 
@@ -303,6 +314,11 @@ class Taking(unittest.TestCase):
         buffer += 1
         buffers.end()
         self.assertIn("addend=", entry.unjudged)
+
+    def test_nothing_that_a_buffer_held_stays(self):
+        during, after = ranks.run(2, kept)[0]
+        self.assertGreater(during, 0)
+        self.assertEqual(after, 0)
 
     def test_a_full_buffer_is_an_error(self):
         entry = types.SimpleNamespace(name="w", used=torch.zeros(2))
