@@ -85,6 +85,31 @@ const char *ad_declared_print(const ad_dump *dump, const ad_dump_param *param, u
   return buffer;
 }
 
+/* Returns the last row that declares a type of the axis: the parameter's type, or if `other` is 1 another one; else
+ * NULL. */
+static const ad_declared *row_on(const ad_dump_param *param, int axis, int other) {
+  const ad_declared *found = NULL;
+  for (size_t i = 0; i < param->declared_count; i++) {
+    const ad_declared *row = &param->declared[i];
+    if (row->axes >> axis & 1 && !row->sums && (row->types[axis] != param->types[axis]) == other) found = row;
+  }
+  return found;
+}
+
+const char *ad_declared_print_against(const ad_dump *dump, const ad_dump_param *param, uint32_t axes, char *buffer,
+                                      size_t size) {
+  ad_text text = ad_text_on(buffer, size);
+  char is[8], against[8];
+  for (int axis = 0; axis < dump->mesh.count && !text.used; axis++) {
+    const ad_declared *row = axes >> axis & 1 ? row_on(param, axis, 0) : NULL;
+    const ad_declared *other = row ? row_on(param, axis, 1) : NULL;
+    if (other)
+      ad_text_add(&text, "; %.80s says %s on %s, and %.80s says %s", row->by, print_type(row->types[axis], is),
+                  dump->mesh.name[axis], other->by, print_type(other->types[axis], against));
+  }
+  return buffer;
+}
+
 /* ---- what the addends say of one declared type ---- */
 
 /* A judgement on a declaration; `holds` -1: the addends do not tell. `text` continues what the source says; "": there is

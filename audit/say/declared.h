@@ -35,6 +35,10 @@ void ad_declared_doubt_identical(const ad_parts *parts, const ad_facts *facts, a
  * declared; else prints `otherwise`. Returns buffer. */
 const char *ad_declared_print(const ad_dump *dump, const ad_dump_param *param, uint32_t axes, const char *otherwise,
                               char *buffer, size_t size);
+/* If sources declare different types of one of `axes`, prints which of them the sum is read by, such as "; types= says R on
+ * tp, and spmd_types says I"; else "". Returns buffer. */
+const char *ad_declared_print_against(const ad_dump *dump, const ad_dump_param *param, uint32_t axes, char *buffer,
+                                      size_t size);
 
 /* Returns a list with an entry for each axis, and each dtype, that a source declares of the parameter; NULL if nothing is
  * declared. */

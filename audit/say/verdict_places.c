@@ -2,6 +2,7 @@
  * it was formed over other axes. */
 #include <math.h>
 #include "base/text.h"
+#include "say/declared.h"
 #include "say/verdict_case.h"
 #include "solve/hypotheses.h"
 
@@ -98,17 +99,19 @@ static void print_wrong(const ad_case *c, ad_right right, char *out, size_t size
 /* Adds the cause that no sum was formed over these axes. */
 static void add_local(ad_case *c, uint32_t axes, ad_right right, double factor) {
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
-  char names[AD_VERDICT_TEXT / 4], times[64] = "", wrong[AD_VERDICT_TEXT / 4];
+  char names[AD_VERDICT_TEXT / 4], times[64] = "", wrong[AD_VERDICT_TEXT / 4], against[AD_VERDICT_TEXT / 4];
   const char *place = right == NONE ? "" : "microbatches";
   if (factor != 1) snprintf(times, sizeof times, ", %.6g times", factor);
   ad_case_axes(c, axes, names, sizeof names);
   print_wrong(c, right, wrong, sizeof wrong);
+  ad_declared_print_against(c->dump, c->parts->param, axes, against, sizeof against);
   if (axes == summed && right == NONE)
-    ad_case_add(c, AD_CAUSE_OWN_ONLY, axes, factor, place, "own addend only%s: not summed over %s", times, names);
+    ad_case_add(c, AD_CAUSE_OWN_ONLY, axes, factor, place, "own addend only%s: not summed over %s%s", times, names,
+                against);
   else
     ad_case_add(c, AD_CAUSE_PARTIAL, axes, factor, place,
-                "partial%s: not summed over %s: each rank's sum has only the addends of its own place there%s", wrong,
-                names, times);
+                "partial%s: not summed over %s: each rank's sum has only the addends of its own place there%s%s", wrong,
+                names, times, against);
 }
 
 /* Adds the cause of add_local for every set of axes for which all_local returns 1, sets of fewer axes first. */
@@ -144,14 +147,15 @@ static int is_group(const ad_case *c, uint32_t axes) {
 }
 
 void ad_case_add_groups(ad_case *c) {
-  char is[AD_VERDICT_TEXT / 4], wanted[AD_VERDICT_TEXT / 4];
+  char is[AD_VERDICT_TEXT / 4], wanted[AD_VERDICT_TEXT / 4], against[AD_VERDICT_TEXT / 4];
   uint32_t large = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
   ad_case_axes(c, large, wanted, sizeof wanted);
   for (uint32_t axes = 1; axes < 1u << c->dump->mesh.count; axes++)
     if (is_group(c, axes))
       ad_case_add(c, AD_CAUSE_WRONG_GROUP, axes, NAN, "",
-                  "wrong group: summed over %s, and its types want the sum over %s",
-                  ad_case_axes(c, axes, is, sizeof is), large ? wanted : "no axis");
+                  "wrong group: summed over %s, and its types want the sum over %s%s",
+                  ad_case_axes(c, axes, is, sizeof is), large ? wanted : "no axis",
+                  ad_declared_print_against(c->dump, c->parts->param, axes ^ large, against, sizeof against));
 }
 
 int ad_case_try_group(ad_case *c) {
@@ -255,10 +259,11 @@ static size_t ranks_in_each(const ad_case *c, size_t *all) {
 
 static void report_own_alone(ad_case *c, const char *only, double factor) {
   uint32_t summed = ad_large_axes(&c->dump->mesh, c->parts->param->summed);
-  char axes[AD_VERDICT_TEXT / 4];
+  char axes[AD_VERDICT_TEXT / 4], against[AD_VERDICT_TEXT / 4];
   ad_case_report(c, AD_CAUSE_OWN_ONLY, summed, factor);
-  snprintf(c->out->text, sizeof c->out->text, "own addend only%s: not summed over %s", only,
-           ad_case_axes(c, summed, axes, sizeof axes));
+  snprintf(c->out->text, sizeof c->out->text, "own addend only%s: not summed over %s%s", only,
+           ad_case_axes(c, summed, axes, sizeof axes),
+           ad_declared_print_against(c->dump, c->parts->param, summed, against, sizeof against));
 }
 
 /* Reports that sums were formed over groups that are too small. */

@@ -192,6 +192,20 @@ assert row(document, "dp", "fully_shard")["holds"] is True
 rows = [said("tp=R", counts=False), said("tp=I", "types=")]
 verdict(cell("I", "same", "own", rows=rows), "right", False, "same")
 verdict(cell("I", "apart", "own", rows=rows), "wrong", True, "unsummed", kinds=["own_only"])
+# Where sources say different types, a verdict on the sum says whose it was read by, and who says another.
+rows = [said("tp=I", counts=False), said("tp=R", "types=")]
+for has, counts in ("partial", along(make("R", "apart"), "own")), ("own_only", lambda p, rank: {(rank, 0): 1.0}):
+    job = make("R", "apart")
+    for against in rows, rows[1:]:
+        found = param(judged(job, counts=counts, metadata={"addend.declared": json.dumps({"w": against})}))
+        assert found["kind"] == has, found
+        assert ("types= says R on tp, and spmd_types says I" in found["text"]) == (against == rows), found
+        assert ("spmd_types" in found["text"]) == (against == rows), found
+job = make("I", "apart")  # types= says I, and the sum goes over tp
+over_tp = lambda p, rank: {(r, 0): 1.0 for r in range(4) if r // 2 == rank // 2} if p.name == "w" else None
+rows = [said("tp=R", counts=False), said("tp=I", "types=")]
+found = param(judged(job, counts=over_tp, metadata={"addend.declared": json.dumps({"w": rows})}))
+assert found["kind"] == "wrong_group" and "types= says I on tp, and spmd_types says R" in found["text"], found
 # A wrapper that sums over the axis is a fact: equal batches on data ranks are no wrong declaration.
 equal = Job("dp=2", [Param("w", [30])])
 equal.addends[1, 0, "w"] = equal.addends[0, 0, "w"]
