@@ -334,10 +334,6 @@ size_t ad_call_addend(const ad_call *call) {
   return ad_call_in_start(call, call->members);
 }
 
-size_t ad_call_result_size(const ad_call *call, uint32_t member) {
-  return ad_is_sliced(call->operation) ? call->count : ad_call_block(call, member);
-}
-
 static ad_status check_message(const ad_call *call, const ad_message *message, size_t i) {
   if (message->peer < 0 || message->peer >= call->members)
     return REFUSE(call, "`peer` of message %zu is %" PRId64 ", which is not an index in the group of %u rank%s", i,
@@ -413,30 +409,17 @@ static ad_status find_extent(const ad_call *call, extent *out) {
   return AD_OK;
 }
 
-// Returns the size, in elements, of this member's buffer of kind `buffer`. `pairs` is the total size of the blocks for
-// (or from) all members if the buffer has such blocks; `on_root` is 1 if only the root has such a buffer.
-static size_t buffer_size(const ad_call *call, ad_buffer buffer, int on_root, const extent *of, size_t pairs) {
-  if (on_root && call->index != call->root) return 0;
-  switch (buffer) {
-    case AD_BUFFER_VALUE:
-    case AD_BUFFER_BLOCK:
-      return of->block;
-    case AD_BUFFER_BLOCKS:
-      return of->whole;
-    case AD_BUFFER_PAIRS:
-      return pairs;
-    default:
-      return 0;
-  }
-}
-
 // Computes the sizes of this member's buffers in bytes.
 static ad_status measure_extent(ad_call *call) {
   const ad_comm_operation *operation = call->operation;
+  int is_root = call->index == call->root;
   extent of = {0};
   AD_TRY(find_extent(call, &of));
-  size_t in = buffer_size(call, operation->in, operation->in_on_root, &of, of.whole);
-  size_t out = buffer_size(call, operation->out, operation->out_on_root, &of, of.received);
+  size_t sizes[] = {[AD_BUFFER_NONE] = 0,          [AD_BUFFER_VALUE] = of.block, [AD_BUFFER_BLOCK] = of.block,
+                    [AD_BUFFER_BLOCKS] = of.whole, [AD_BUFFER_PAIRS] = of.whole, [AD_BUFFER_MESSAGES] = 0};
+  size_t in = operation->in_on_root && !is_root ? 0 : sizes[operation->in];
+  sizes[AD_BUFFER_PAIRS] = of.received;
+  size_t out = operation->out_on_root && !is_root ? 0 : sizes[operation->out];
   size_t addends = ad_call_addends(call, call->index), results = ad_call_results(call);
   if (__builtin_mul_overflow(in, call->element * addends, &call->in_bytes) || call->in_bytes > SIZE_MAX / 4)
     return too_large(call);
@@ -466,7 +449,8 @@ static ad_status check_buffers(const ad_call *call) {
   uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
   if (call->in_bytes && !in) return REFUSE(call, "`in` is NULL, but must point to %zu bytes", call->in_bytes);
   if (call->out_bytes && !out) return REFUSE(call, "`out` is NULL, but must point to %zu bytes", call->out_bytes);
-  if ((call->in_bytes && in % call->element) || (call->out_bytes && out % call->out_element))
+  // Sizes of dtypes are powers of 2, and divisions are slow.
+  if ((call->in_bytes && in & (call->element - 1)) || (call->out_bytes && out & (call->out_element - 1)))
     return REFUSE(call, "`in` or `out` is not aligned for its dtype (%s); align the buffer to the size of an element",
                   ad_dtype_name(call->dtype));
   int overlap = call->in_bytes && call->out_bytes && in < out + call->out_bytes && out < in + call->in_bytes;

@@ -115,7 +115,9 @@ static inline uint32_t ad_call_results(const ad_call *call) { return call->resul
 /* ad_call_addend returns the number of elements of each value that a member contributes to a reducing operation;
  * ad_call_result_size returns the number of elements of each result that the member gets. */
 size_t ad_call_addend(const ad_call *call);
-size_t ad_call_result_size(const ad_call *call, uint32_t member);
+static inline size_t ad_call_result_size(const ad_call *call, uint32_t member) {
+  return ad_is_sliced(call->operation) ? call->count : ad_call_block(call, member);
+}
 /* The data that one member gets from another member in an operation that copies: `count` elements, which begin with
  * element `in` of the sender's input and with element `out` of the receiver's output. */
 typedef struct ad_comm_piece {

@@ -11,7 +11,8 @@ enum { SHOWN_MEMBERS_MAX = 16 };
 ad_group ad_mesh_group(const ad_mesh *mesh, ad_axes axes, int64_t rank) {
   int64_t base = ad_mesh_number(mesh, rank);
   for (int axis = 0; axis < AD_AXIS_COUNT; axis++)
-    if (axes & AD_AXES(axis)) base -= ad_mesh_position(mesh, rank, (ad_axis)axis) * mesh->stride[axis];
+    if (axes & AD_AXES(axis) && mesh->axis_size[axis] > 1)
+      base -= ad_mesh_position(mesh, rank, (ad_axis)axis) * mesh->stride[axis];
   return (ad_group){mesh, axes & AD_AXES_ALL, ad_mesh_numbered(mesh, base)};
 }
 

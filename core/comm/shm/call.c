@@ -42,14 +42,14 @@ static int messages_in_file(const shm_world *world, const ad_call *call, int sen
   return 1;
 }
 
-static int input_in_file(const shm_world *world, const ad_call *call) {
+static inline int input_in_file(const shm_world *world, const ad_call *call) {
   if (ad_is_of_messages(call->operation)) return messages_in_file(world, call, 1);
   return !call->in_bytes || ad_shm_offset(world, call->in, call->in_bytes) != 0;
 }
 
 // Returns the offset of the output in the shared memory file, or 0 if the output is not in the file. An empty output
 // counts as in the file, since nothing has to be written outside the file.
-static uint64_t place_output(const shm_world *world, const ad_call *call) {
+static inline uint64_t place_output(const shm_world *world, const ad_call *call) {
   if (ad_is_of_messages(call->operation)) return messages_in_file(world, call, 0) ? world->control->regions_start : 0;
   return call->out_bytes ? ad_shm_offset(world, call->out, call->out_bytes) : world->control->regions_start;
 }

@@ -28,9 +28,14 @@ static size_t reduce_chunk(const ad_call *call, size_t part) {
 uint32_t ad_shm_sources(const shm_world *world, const shm_call *c, size_t whole, const void **sources) {
   const ad_call *call = c->call;
   uint32_t count = 0, members = c->channel->members;
-  size_t value = call->results ? ad_call_addend(call) * call->element : 0;
+  size_t start = whole * call->element;
+  if (!call->results) {
+    for (; count < members; count++) sources[count] = ad_shm_at(world, ad_shm_slot(c, count)->offer.in + start);
+    return count;
+  }
+  size_t value = ad_call_addend(call) * call->element;
   for (uint32_t i = 0; i < members; i++) {
-    const char *at = ad_shm_at(world, ad_shm_slot(c, i)->offer.in + whole * call->element);
+    const char *at = ad_shm_at(world, ad_shm_slot(c, i)->offer.in + start);
     uint32_t values = ad_call_addends(call, i);
     if (values) sources[count++] = at;
     for (uint32_t p = 1; p < values; p++) sources[count++] = at + p * value;
