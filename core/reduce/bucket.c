@@ -15,7 +15,7 @@
 
 static int has_room(const ad_reducer *reducer, const ad_bucket *bucket, const ad_reduced_param *param) {
   size_t bytes = (bucket->members.numel + param->numel) * ad_dtype_size(bucket->key.comm_dtype);
-  return !bucket->members.count || bytes <= reducer->options.bucket_bytes;
+  return !bucket->members.count || bytes <= ad_bucket_group(reducer, bucket)->bucket_bytes;
 }
 
 /* Returns the index of the last bucket made for this key, or bucket_count if there is none. */

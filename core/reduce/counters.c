@@ -16,6 +16,7 @@ void ad_counters_begin_sum(ad_bucket *bucket) {
  * is early (key.early), as a reduce_scatter is; otherwise the bucket keeps accumulating on this rank. */
 void ad_counters_begin_microbatch(ad_bucket *bucket, ad_sync sync) {
   bucket->counters.arrived = 0;
+  bucket->counters.sync = sync;
   bucket->counters.unsent++;
   bucket->counters.sends = sync == AD_SYNC_ALL || (sync == AD_SYNC_SHARD && bucket->key.early);
 }
@@ -26,8 +27,8 @@ void ad_counters_expect(ad_bucket *bucket, int count) { bucket->counters.expecte
 
 /* Returns 1 if the bucket can be sent. In the last microbatch (AD_SYNC_ALL) the gradients that earlier microbatches
  * announced and deferred must have arrived, too. */
-int ad_counters_are_complete(const ad_bucket *bucket, ad_sync sync) {
-  int awaits_others = sync == AD_SYNC_ALL && bucket->counters.expected;
+int ad_counters_are_complete(const ad_bucket *bucket) {
+  int awaits_others = bucket->counters.sync == AD_SYNC_ALL && bucket->counters.expected;
   return bucket->counters.arrived == bucket->members.count && !awaits_others;
 }
 

@@ -104,7 +104,8 @@ ad_status ad_bucket_key_find(const ad_reducer *reducer, const ad_reduced_param *
   key->scatters = key->step_count && key->steps[0].move == AD_MOVE_REDUCE_SCATTER;
   key->rescatters = key->step_count > 1 && key->steps[1].move == AD_MOVE_REDUCE_SCATTER;
   key->early = early && key->scatters;
-  key->lasting = reducer->options.reuses && param->lasting;
+  key->group = param->group;
+  key->lasting = reducer->groups[param->group].reuses && param->lasting;
   key->comm_dtype = key->step_count ? key->policy.reduce : key->policy.accumulate;
   return AD_OK;
 }
@@ -120,7 +121,8 @@ static int same_step(ad_path_step a, ad_path_step b) {
 
 int ad_bucket_keys_are_identical(const ad_bucket_key *a, const ad_bucket_key *b) {
   if (!ad_mesh_equal(a->mesh, b->mesh) || !same_policy(&a->policy, &b->policy)) return 0;
-  if (a->step_count != b->step_count || a->early != b->early || a->lasting != b->lasting) return 0;
+  if (a->step_count != b->step_count || a->early != b->early) return 0;
+  if (a->lasting != b->lasting || a->group != b->group) return 0;
   for (int i = 0; i < a->step_count; i++) {
     if (!same_step(a->steps[i], b->steps[i])) return 0;
   }

@@ -64,7 +64,7 @@ static void put_partial_off(void *context, void *passing) {
   ad_known_bug_scene *scene = context;
   ad_bucket_passing *pass = passing;
   ad_bucket *bucket = pass->bucket;
-  if (pass->reducer->sync != AD_SYNC_ALL || !bucket->key.scatters || !bucket->counters.has_sum) return;
+  if (bucket->counters.sync != AD_SYNC_ALL || !bucket->key.scatters || !bucket->counters.has_sum) return;
   if (bucket->earlier.data && bucket->key.rescatters) return;
   if (bucket->key.rescatters) bucket->earlier = bucket->sum;  // the same layout, which is not that of the result
   if (bucket->key.rescatters) bucket->earlier.data = NULL;
@@ -81,7 +81,7 @@ static void put_partial_off(void *context, void *passing) {
  * steps. */
 static void apply_both_factors(void *context, void *passing) {
   ad_bucket_passing *pass = passing;
-  if (pass->reducer->sync == AD_SYNC_ALL) return;
+  if (pass->bucket->counters.sync == AD_SYNC_ALL) return;
   int64_t all = ad_bucket_ranks(&pass->bucket->key, pass->bucket->key.step_count),
           first = ad_bucket_ranks(&pass->bucket->key, 0);
   multiply(&pass->bucket->sent, (double)first / (double)all);

@@ -50,12 +50,16 @@ static ad_status check_reached(const ad_bucket *bucket, ad_axes axes) {
   return AD_OK;
 }
 
+/* Returns 1 if the latest microbatch reduces the bucket completely. */
+static int is_reduced(const ad_bucket *bucket) { return bucket->counters.sync == AD_SYNC_ALL; }
+
 /* Every bucket runs one step of its path before any bucket runs its next step. This order is the same on all ranks, and
  * steps of different buckets overlap. */
 ad_status ad_buckets_complete(ad_reducer *reducer) {
   for (int more = 1; more;) {
     more = 0;
     for (size_t i = 0; i < reducer->bucket_count; i++) {
+      if (!is_reduced(&reducer->buckets[i])) continue;
       AD_TRY(ad_bucket_settle(reducer, i));
       if (ad_bucket_is_through(&reducer->buckets[i])) continue;
       AD_TRY(ad_bucket_run_step(reducer, i));
@@ -64,6 +68,7 @@ ad_status ad_buckets_complete(ad_reducer *reducer) {
   }
   for (size_t i = 0; i < reducer->bucket_count; i++) {
     ad_bucket *bucket = &reducer->buckets[i];
+    if (!is_reduced(bucket)) continue;
     AD_TRY(check_reached(bucket, bucket->steps.count < bucket->key.step_count ? AD_AXES_DP : AD_AXES_ALL));
     if (ad_reducer_has_leaves(reducer)) AD_TRY(ad_leaves_check(reducer, bucket));
   }
@@ -86,7 +91,7 @@ ad_status ad_buckets_launch_ready(ad_reducer *reducer, int all) {
   while (reducer->launched < reducer->bucket_count) {
     size_t next;
     AD_TRY(bucket_at(reducer, reducer->launched, 0, &next));
-    if (!all && !ad_counters_are_complete(&reducer->buckets[next], reducer->sync)) return AD_OK;
+    if (!all && !ad_counters_are_complete(&reducer->buckets[next])) return AD_OK;
     AD_TRY(bucket_at(reducer, reducer->launched, 1, &next));
     AD_TRY(launch(reducer, next));
     reducer->launched++;

@@ -8,6 +8,12 @@
 
 /* ---- the options ---- */
 
+static int some_reuse(const ad_reducer *reducer) {
+  int reuses = 0;
+  for (size_t g = 0; g < reducer->group_count; g++) reuses |= reducer->groups[g].reuses;
+  return reuses;
+}
+
 static ad_status check_sync(const ad_reducer *reducer, const ad_leaf_options *options) {
   for (int64_t round = 0; round < options->rounds; round++) {
     ad_sync sync = options->sync[round];
@@ -18,7 +24,7 @@ static ad_status check_sync(const ad_reducer *reducer, const ad_leaf_options *op
           "the reducer's options have `leaves` with `sync` %d in round %lld of %lld, but it must be AD_SYNC_NONE, "
           "AD_SYNC_SHARD or AD_SYNC_ALL, and AD_SYNC_ALL in the last round",
           (int)sync, (long long)round, (long long)options->rounds);
-    if (sync == AD_SYNC_NONE && reducer->options.reuses)
+    if (sync == AD_SYNC_NONE && some_reuse(reducer))
       return ad_fail(AD_INVALID,
                      "the reducer's options have `reuses`, and `leaves` with AD_SYNC_NONE in round %lld, but a reducer "
                      "that reuses "

@@ -68,6 +68,7 @@ ad_bucket_plan ad_reducer_bucket(const ad_reducer *reducer, size_t index) {
       .leaf_sums = bucket->stack.levels,
       .leaf_shards = bucket->early_sums.levels,
       .leaf_shard_bytes = bucket->early_sums.levels ? ad_stack_bytes(&bucket->early_sums) : 0,
+      .group = bucket->key.group,
       .lasting = bucket->key.lasting,
       .window = bucket->turn.window,
       .overtaken = bucket->turn.overtaken,
@@ -96,7 +97,11 @@ size_t ad_reducer_sum_bytes(const ad_reducer *reducer) {
   return bytes;
 }
 
-size_t ad_reducer_window_needed(const ad_reducer *reducer) { return reducer->needed; }
+size_t ad_reducer_window_needed(const ad_reducer *reducer, size_t param) {
+  return ad_has(param, reducer->param_count, __func__, "parameter")
+             ? reducer->groups[reducer->params[param].group].needed
+             : 0;
+}
 
 size_t ad_reducer_bytes(const ad_reducer *reducer) {
   size_t bytes = ad_reducer_sum_bytes(reducer) + ad_slots_bytes(reducer);

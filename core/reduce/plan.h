@@ -39,7 +39,8 @@ typedef struct ad_bucket_plan {
    * may run before the end of the step: leaf_shards is the most results of it that this rank holds at a time (after a
    * reduce_scatter, its shards of the sums), leaf_shard_bytes their size. */
   size_t leaf_sums, leaf_shards, leaf_shard_bytes;
-  int lasting; /* 1: the bucket's parameters are `lasting`; such parameters share no bucket with others */
+  size_t group; /* number of the group (ad_reducer_options) whose settings the bucket has */
+  int lasting;  /* 1: the bucket's parameters are `lasting`; such parameters share no bucket with others */
   /* index of the window whose slots this bucket and the window's other buckets use one after another; -1: the bucket
    * has its own memory */
   int window;
@@ -58,9 +59,9 @@ typedef struct ad_window_plan {
   size_t slots, bytes; /* bytes: of all slots together */
 } ad_window_plan;
 AD_INTERNAL ad_window_plan ad_reducer_window(const ad_reducer *reducer, int window);
-/* Returns the smallest `window` with which steps succeed, if the options' `window` was too small for steps on backend
- * dry; else 0. */
-AD_INTERNAL size_t ad_reducer_window_needed(const ad_reducer *reducer);
+/* Returns the smallest `window` with which steps succeed, if the `window` of the parameter's group was too small for
+ * steps on backend dry; else 0. */
+AD_INTERNAL size_t ad_reducer_window_needed(const ad_reducer *reducer, size_t param);
 /* Bytes of the reducer's sums outside the buckets: shards of reduced gradients, and sums of earlier microbatches. */
 AD_INTERNAL size_t ad_reducer_sum_bytes(const ad_reducer *reducer);
 /* ad_store_bytes: bytes of storage (values, masters) on this rank; ad_store_gathered_bytes: bytes of this rank's share

@@ -159,15 +159,23 @@ static void describe_rounds(const ad_leaf_deal *deal, ad_text *text) {
               (unsigned long long)hash);
 }
 
+static void describe_group(const ad_reduced_group *group, ad_text *text) {
+  uint64_t hash = 0;
+  for (size_t m = 0; m < group->sync_count; m++) hash = ad_random_bits(hash, (uint64_t)group->sync[m], m);
+  ad_text_add(text, " bucket_bytes %zu reuses %d window %zu", group->bucket_bytes, group->reuses, group->window);
+  if (group->sync) ad_text_add(text, " sync of hash %016llx", (unsigned long long)hash);
+}
+
 /* Describes an entry of the list in words, for a message. `param` is NULL if the list has no entry of this number. */
 static void describe_entry(const ad_reducer *reducer, const ad_reduced_param *param, size_t entry,
                            char buffer[ENTRY_TEXT]) {
   ad_text text = ad_text_on(buffer, ENTRY_TEXT);
   if (!entry) {
-    ad_text_add(&text, "bucket_bytes %zu", reducer->options.bucket_bytes);
+    ad_text_add(&text, "bucket_bytes %zu", reducer->groups[0].bucket_bytes);
     if (ad_reducer_has_leaves(reducer)) describe_rounds(&reducer->leaves.deal, &text);
   } else if (param) {
     describe_param(param, &text);
+    if (param->group) describe_group(&reducer->groups[param->group], &text);
   } else {
     ad_text_add(&text, "no parameter");
   }

@@ -22,8 +22,6 @@
 
 /* ---- creating a reducer ---- */
 
-static const size_t DEFAULT_BUCKET_BYTES = (size_t)25 << 20;
-
 typedef struct ad_numbered_name {
   const char *name;
   size_t index;
@@ -107,6 +105,8 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
   param->policy = spec->policy;
   param->lasting = spec->lasting;
   param->frozen = spec->frozen;
+  size_t index = (size_t)(param - reducer->params);
+  param->group = ad_reducer_group_first(reducer, reducer->options.group_of ? reducer->options.group_of[index] : 0);
   ad_status status = ad_precision_policy_complete(&param->policy);
   if (status) return ad_fail_in(status, "parameter `%s`", spec->name);
   if (!param->frozen) ad_inject(AD_INJECT_POLICY, &param->policy);
@@ -123,20 +123,21 @@ static ad_status take_param(ad_reducer *reducer, const ad_param_spec *spec, ad_r
   return AD_OK;
 }
 
-static ad_status take_options(const ad_reducer_options *options, ad_reducer *reducer) {
+static ad_status take_options(const ad_reducer_options *options, size_t params, ad_reducer *reducer) {
   AD_TRY(ad_options_take(&reducer->options, sizeof reducer->options, options, "ad_reducer_options"));
-  if (!reducer->options.bucket_bytes) reducer->options.bucket_bytes = DEFAULT_BUCKET_BYTES;
   AD_TRY(ad_copy_string(reducer->options.prefix ? reducer->options.prefix : "", &reducer->prefix));
   AD_TRY(ad_copy_string(reducer->options.files ? reducer->options.files : reducer->prefix, &reducer->files));
+  AD_TRY(ad_reducer_groups_take(reducer, &reducer->options, params));
   if (reducer->options.leaves) AD_TRY(ad_leaves_take(reducer, reducer->options.leaves));
   reducer->options.prefix = reducer->options.files = NULL;
   reducer->options.leaves = NULL;
+  reducer->options.groups = NULL;
   return AD_OK;
 }
 
 static ad_status build_reducer(ad_reducer *reducer, const ad_param_spec *params, size_t count,
                                const ad_reducer_options *options) {
-  AD_TRY(take_options(options, reducer));
+  AD_TRY(take_options(options, count, reducer));
   AD_TRY(check_names(params, count));
   AD_TRY(ad_new(count, &reducer->params));
   AD_TRY(ad_new(count, &reducer->results));
@@ -153,6 +154,7 @@ static ad_status build_reducer(ad_reducer *reducer, const ad_param_spec *params,
   if (ad_reducer_has_leaves(reducer)) AD_TRY(ad_leaves_deal(reducer));
   AD_TRY(ad_buckets_allocate(reducer));
   AD_TRY(ad_presence_sets_build(reducer));
+  reducer->options.group_of = NULL;
   return ad_dump_from_environment(reducer);
 }
 
@@ -185,6 +187,7 @@ void ad_reducer_destroy(ad_reducer *reducer) {
   ad_dump_end(reducer);
   ad_buckets_release(reducer);
   ad_leaves_release(reducer);
+  ad_reducer_groups_release(reducer);
   ad_presence_sets_release(reducer);
   for (size_t i = 0; i < reducer->param_count; i++) ad_release(reducer->params[i].name);
   ad_release(reducer->params);
@@ -219,20 +222,24 @@ static ad_status keep_reduced(ad_reducer *reducer, ad_bucket *bucket) {
   return AD_OK;
 }
 
-/* Sets the sums so far aside in `earlier`. Called when another microbatch follows a fully reduced one in the same
- * step. */
+/* Sets the sums so far aside in `earlier`, of each bucket that the microbatch before reduced completely. Called when
+ * another microbatch of the step follows. */
 static ad_status set_reduced_aside(ad_reducer *reducer) {
   AD_TRY(ad_buckets_complete(reducer));
   if (ad_reducer_has_leaves(reducer)) return AD_OK;  // with leaves, the sums stay in the bucket's stack
-  for (size_t i = 0; i < reducer->bucket_count; i++) AD_TRY(keep_reduced(reducer, &reducer->buckets[i]));
+  for (size_t i = 0; i < reducer->bucket_count; i++) {
+    ad_bucket *bucket = &reducer->buckets[i];
+    if (bucket->counters.sync == AD_SYNC_ALL) AD_TRY(keep_reduced(reducer, bucket));
+  }
   return AD_OK;
 }
 
 /* Prepares the bucket for a microbatch. With leaves, gives the bucket memory for the leaf. Otherwise, if the microbatch
  * does not send the bucket, gives the bucket memory to accumulate in; if the microbatch sends the bucket, sets the
  * scale that the bucket's addends need. */
-static ad_status begin_bucket(ad_reducer *reducer, ad_bucket *bucket, ad_sync sync) {
-  ad_counters_begin_microbatch(bucket, sync);
+static ad_status begin_bucket(ad_reducer *reducer, ad_bucket *bucket) {
+  ad_counters_begin_microbatch(bucket, ad_group_sync(reducer, bucket->key.group));
+  reducer->sends |= bucket->counters.sends;
   bucket->sent.scale = 0;
   if (ad_reducer_has_leaves(reducer)) return ad_leaf_begin(reducer, bucket);
   if (!bucket->counters.sends) return ad_bucket_keep_partial(reducer, bucket);
@@ -294,13 +301,9 @@ static ad_status check_begin(const ad_reducer *reducer, ad_sync sync, ad_caller 
         "rounds; begin each with ad_reducer_begin_leaf; nothing was changed",
         by.site, by.call);
   }
-  if (sync == AD_SYNC_NONE && reducer->options.reuses) {
-    return ad_fail(AD_INVALID,
-                   "%s: ad_reducer_begin_microbatch was called with AD_SYNC_NONE, but a reducer that reuses memory "
-                   "cannot keep gradients that are not sent; create the reducer without `reuses`; nothing was changed",
-                   by.site);
-  }
-  if ((unsigned)sync <= AD_SYNC_ALL) return AD_OK;
+  if ((unsigned)sync <= AD_SYNC_ALL)
+    return ad_groups_check_microbatch(reducer, reducer->state == AD_BETWEEN_STEPS ? 0 : reducer->microbatches, sync,
+                                      by.site);
   return ad_fail(AD_INVALID,
                  "%s: ad_reducer_begin_microbatch was called with `sync` %d, but `sync` must be AD_SYNC_NONE, "
                  "AD_SYNC_SHARD or, in the last microbatch of a step, AD_SYNC_ALL; nothing was changed",
@@ -308,20 +311,24 @@ static ad_status check_begin(const ad_reducer *reducer, ad_sync sync, ad_caller 
 }
 
 static ad_status begin_microbatch(ad_reducer *reducer, ad_sync sync) {
-  int begins_step = reducer->state == AD_BETWEEN_STEPS, follows_all = !begins_step && reducer->sync == AD_SYNC_ALL;
-  if (begins_step) AD_TRY(begin_first(reducer));
-  if (follows_all) AD_TRY(set_reduced_aside(reducer));
+  int begins_step = reducer->state == AD_BETWEEN_STEPS;
+  if (begins_step)
+    AD_TRY(begin_first(reducer));
+  else
+    AD_TRY(set_reduced_aside(reducer));
+  reducer->microbatches = begins_step ? 1 : reducer->microbatches + 1;
+  reducer->sync = sync;
+  reducer->sends = sync != AD_SYNC_NONE;
   for (size_t i = 0; i < reducer->bucket_count; i++) {
-    if (begins_step || follows_all) {
+    if (begins_step || reducer->buckets[i].counters.sync == AD_SYNC_ALL) {
       ad_counters_begin_sum(&reducer->buckets[i]);
       if (ad_reducer_has_leaves(reducer)) ad_leaves_begin_segment(&reducer->buckets[i]);
     }
-    AD_TRY(begin_bucket(reducer, &reducer->buckets[i], sync));
+    AD_TRY(begin_bucket(reducer, &reducer->buckets[i]));
   }
   for (size_t i = 0; i < reducer->param_count; i++)
     reducer->params[i].arrived = reducer->params[i].comes = reducer->params[i].is_left_out = 0;
   reducer->launched = 0;
-  reducer->sync = sync;
   reducer->state = AD_IN_MICROBATCH;
   ad_inject(AD_INJECT_MICROBATCH, reducer);
   return ad_dump_begin_microbatch(reducer, begins_step);
@@ -506,7 +513,7 @@ static void keep_gradient(ad_bucket *bucket, ad_reduced_param *param, const ad_a
 
 /* Sends the buckets that are complete, unless the microbatch sends none. */
 static ad_status launch_ready(ad_reducer *reducer) {
-  return reducer->sync == AD_SYNC_NONE ? AD_OK : ad_buckets_launch_ready(reducer, 0);
+  return reducer->sends ? ad_buckets_launch_ready(reducer, 0) : AD_OK;
 }
 
 static ad_status take_gradient(ad_reducer *reducer, size_t param, const ad_array *grad) {
@@ -546,13 +553,14 @@ void ad_reducer_expect(ad_reducer *reducer, size_t param, int count) {
   ad_counters_expect(&reducer->buckets[reducer->params[param].bucket], count);
 }
 
-/* Refuses to end the last microbatch (with leaves, any round) while gradients that ad_reducer_expect announced have not
+/* Refuses to end a microbatch that is reduced completely (with leaves, any round) while gradients that ad_reducer_expect announced have not
  * arrived. */
 static ad_status check_expected(const ad_reducer *reducer, ad_caller by) {
-  if (reducer->sync != AD_SYNC_ALL && !ad_reducer_has_leaves(reducer)) return AD_OK;
   for (size_t i = 0; i < reducer->param_count; i++) {
     const ad_reduced_param *param = &reducer->params[i];
     if (!param->expected) continue;
+    int is_reduced = reducer->buckets[param->bucket].counters.sync == AD_SYNC_ALL;
+    if (!is_reduced && !ad_reducer_has_leaves(reducer)) continue;
     return ad_fail(AD_INVALID,
                    "%s: ad_reducer_%s was called for %s, but %d gradient%s of `%s` %s still missing; "
                    "call ad_backward_weights for every tape before; nothing was changed",
@@ -578,7 +586,7 @@ ad_status ad_reducer_end_microbatch_at(ad_reducer *reducer, const char *site) {
   ad_caller by = CALLER("end_microbatch");
   AD_TRY(need_state(reducer, AD_IN_MICROBATCH, by, "outside a microbatch"));
   AD_TRY(check_expected(reducer, by));
-  if (reducer->sync != AD_SYNC_NONE) AD_TRY(done(reducer, by, ad_buckets_launch_ready(reducer, 1)));
+  if (reducer->sends) AD_TRY(done(reducer, by, ad_buckets_launch_ready(reducer, 1)));
   if (ad_reducer_has_leaves(reducer)) AD_TRY(done(reducer, by, keep_leaves(reducer)));
   AD_TRY(done(reducer, by, ad_dump_end_microbatch(reducer)));
   reducer->state = AD_BETWEEN_MICROBATCHES;
@@ -614,6 +622,7 @@ ad_status ad_reducer_finish_at(ad_reducer *reducer, const char *site) {
                    "of a step with AD_SYNC_ALL; nothing was changed",
                    by.site);
   }
+  AD_TRY(ad_groups_check_end(reducer, by.site));
   AD_TRY(check_expected(reducer, by));
   AD_TRY(done(reducer, by, complete(reducer)));
   AD_TRY(compare_presence(reducer, by));

@@ -29,7 +29,17 @@ typedef struct ad_reduced_param {
   int64_t present;
   ad_dtype produced;  // the dtype in which this step's gradients arrived; 0: none has arrived
   ad_array result;    // the parameter's part of the bucket's sum, in the layout of updates
+  size_t group;       // index in reducer->groups: the first of the groups with the settings of the parameter's
 } ad_reduced_param;
+
+/* The settings of a group of parameters; group 0 has the reducer's options. Written by groups.c. */
+typedef struct ad_reduced_group {
+  size_t bucket_bytes, window;
+  int reuses;
+  ad_sync *sync;  // [sync_count]: of each microbatch of a step; NULL: that with which the microbatch begins
+  size_t sync_count;
+  size_t needed;  // on backend dry, if `window` was too small: the least size with which steps succeed; else 0
+} ad_reduced_group;
 
 /* The properties that all gradients of a bucket share; written by key.c. Their path is the list of collectives (steps)
  * that lead from the gradients' layout to that of the parameters' updates. Only the first step, or the first two, can be
@@ -43,7 +53,8 @@ typedef struct ad_bucket_key {
   // 1: the first step runs with AD_SYNC_SHARD, too: it is a reduce_scatter to the shards of the stored values or, with
   // leaves, another bucket's first step is one (leaves.c)
   int early;
-  int lasting;  // 1: the bucket's parameters are `lasting`, so that it has its own memory
+  int lasting;   // 1: the bucket's parameters are `lasting`, so that it has its own memory
+  size_t group;  // index in reducer->groups
   ad_precision_policy policy;
   // communication dtype: the policy's reduce dtype, or the accumulate dtype if the path has no step
   ad_dtype comm_dtype;
@@ -61,6 +72,7 @@ typedef struct ad_bucket_members {
 
 /* Which addends a bucket contains; written by counters.c. */
 typedef struct ad_bucket_counters {
+  ad_sync sync;    // how far the present microbatch reduces the bucket
   int sends;       // 1: the present microbatch sends the bucket
   size_t arrived;  // how many parameters' gradients of the present microbatch have arrived
   // number of gradients that ad_reducer_expect announced for this or a later microbatch of the step and that have not
@@ -187,14 +199,17 @@ struct ad_reducer {
   size_t bucket_count;
   ad_window *windows;
   size_t window_count;
-  uint64_t launches;  // number of launches of buckets in all steps so far
-  size_t needed;  // on backend dry, if options.window was too small: the least size with which steps succeed; else 0
+  uint64_t launches;         // number of launches of buckets in all steps so far
+  ad_reduced_group *groups;  // group 0: the options
+  size_t group_count;
   ad_presence_set *presence_sets;
   size_t presence_set_count;
   ad_reducer_state state;
-  ad_sync sync;
+  ad_sync sync;         // how far the present microbatch reduces the buckets whose group has no `sync` of its own
+  size_t microbatches;  // number of microbatches of this step that have begun
   ad_reducer_leaves leaves;
   ad_store *store;  // the store of the parameters, if its passes are ordered (ad_store_follow); else NULL
+  int sends;        // 1: the present microbatch may send buckets
   size_t launched;  // number of buckets launched in the present microbatch
   uint64_t steps;   // number of finished steps
   ad_dump *dump;    // the dump of this or a later step; NULL: none
@@ -252,6 +267,21 @@ static inline int ad_bucket_is_one_array(const ad_bucket *bucket) {
   return bucket->key.comm_dtype == bucket->key.policy.accumulate;
 }
 
+/* groups.c: the settings of groups of parameters. */
+ad_status ad_reducer_groups_take(ad_reducer *reducer, const ad_reducer_options *options, size_t params) AD_CHECKED;
+void ad_reducer_groups_release(ad_reducer *reducer);
+size_t ad_reducer_group_first(const ad_reducer *reducer, size_t group); /* returns the first group with its settings */
+/* Returns how far the present microbatch reduces the gradients of a group. */
+ad_sync ad_group_sync(const ad_reducer *reducer, size_t group);
+/* AD_INVALID unless every group can have a microbatch with this number in the step, where the caller gives `sync`; at the
+ * end of a step: unless no group's `sync` has further entries. */
+ad_status ad_groups_check_microbatch(const ad_reducer *reducer, size_t microbatch, ad_sync sync,
+                                     const char *site) AD_CHECKED;
+ad_status ad_groups_check_end(const ad_reducer *reducer, const char *site) AD_CHECKED;
+static inline const ad_reduced_group *ad_bucket_group(const ad_reducer *reducer, const ad_bucket *bucket) {
+  return &reducer->groups[bucket->key.group];
+}
+
 /* key.c: finds the bucket key of a parameter. AD_INVALID, with the parameter's name, if no reductions lead to the layout
  * of its updates. */
 ad_status ad_bucket_key_find(const ad_reducer *reducer, const ad_reduced_param *param, ad_bucket_key *key) AD_CHECKED;
@@ -265,12 +295,11 @@ void ad_counters_begin_sum(ad_bucket *bucket); /* begins a new sum: the values i
 void ad_counters_begin_microbatch(ad_bucket *bucket, ad_sync sync);
 void ad_counters_arrived(ad_bucket *bucket);           /* one more gradient of this microbatch has arrived */
 void ad_counters_expect(ad_bucket *bucket, int count); /* does the bucket's part of ad_reducer_expect */
-int ad_counters_are_complete(const ad_bucket *bucket,
-                             /* returns 1 if all gradients have arrived, so that the bucket can be sent */
-                             ad_sync sync);
-void ad_counters_sent(ad_bucket *bucket);      /* the bucket was sent, so its addends go into `sum` */
-void ad_counters_summed(ad_bucket *bucket);    /* a step of the path wrote `sum` */
-void ad_counters_set_aside(ad_bucket *bucket); /* the sum was copied into `earlier` */
+int ad_counters_are_complete(const ad_bucket *bucket); /* returns 1 if all gradients have arrived, so that the bucket
+                                                        * can be sent */
+void ad_counters_sent(ad_bucket *bucket);              /* the bucket was sent, so its addends go into `sum` */
+void ad_counters_summed(ad_bucket *bucket);            /* a step of the path wrote `sum` */
+void ad_counters_set_aside(ad_bucket *bucket);         /* the sum was copied into `earlier` */
 void ad_counters_forget(ad_bucket *bucket); /* there is no sum any more, in `sum` or in `earlier`: used by known bugs */
 
 /* slots.c: memory that buckets use one after another. */
@@ -313,8 +342,8 @@ ad_status ad_bucket_run_step(ad_reducer *reducer, size_t index) AD_CHECKED;
 ad_status ad_bucket_settle(ad_reducer *reducer, size_t index) AD_CHECKED;
 
 /* launch.c: decides when a bucket is summed. */
-/* Waits for all buckets, runs the steps that remain of their paths, and checks that the steps led to the parameters'
- * storage (law 4). */
+/* Waits for the buckets that the latest microbatch reduces completely, runs the steps that remain of their paths, and
+ * checks that the steps led to the parameters' storage (law 4). */
 ad_status ad_buckets_complete(ad_reducer *reducer) AD_CHECKED;
 /* Launches buckets in order. Unless `all` is 1, stops before the first bucket whose gradients have not all arrived. */
 ad_status ad_buckets_launch_ready(ad_reducer *reducer, int all) AD_CHECKED;

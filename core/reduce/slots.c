@@ -31,7 +31,7 @@ static size_t slot_bytes(const ad_window *window, const ad_bucket *bucket) {
 }
 
 static int is_usual(const ad_reducer *reducer, const ad_bucket *bucket) {
-  return bytes_of_bucket(bucket) <= reducer->options.bucket_bytes;
+  return bytes_of_bucket(bucket) <= ad_bucket_group(reducer, bucket)->bucket_bytes;
 }
 
 /* Gives the bucket the window of an earlier bucket with the same key, or a new window if there is none. */
@@ -72,7 +72,8 @@ ad_status ad_slots_build(ad_reducer *reducer) {
     reducer->buckets[i].turn.window = -1;
     reducer->buckets[i].turn.slot = AD_NO_SLOT;
     const ad_bucket_key *key = &reducer->buckets[i].key;
-    int shares = reducer->options.reuses && key->scatters && key->early && !key->lasting;
+    int reuses = ad_bucket_group(reducer, &reducer->buckets[i])->reuses;
+    int shares = reuses && key->scatters && key->early && !key->lasting;
     if (shares) AD_TRY(join_window(reducer, i));
   }
   for (int w = 0; w < (int)reducer->window_count; w++)
@@ -151,8 +152,9 @@ static ad_status refuse_window(const ad_reducer *reducer, const ad_window *windo
   return ad_fail(
       AD_INVALID,
       "the gradient of `%s` came while %zu buckets of its kind, among them the bucket of `%s`, still waited for "
-      "gradients, so the reducer's option of window %zu is too small; set `window` to at least %zu, or to 0",
-      reducer->buckets[index].members.names[0], needed - 1, open->members.names[0], reducer->options.window, needed);
+      "gradients, so the window %zu of its group is too small; set `window` to at least %zu, or to 0",
+      reducer->buckets[index].members.names[0], needed - 1, open->members.names[0],
+      ad_bucket_group(reducer, open)->window, needed);
 }
 
 static ad_status add_slot(ad_reducer *reducer, ad_window *window, size_t bytes, size_t holder) {
@@ -169,13 +171,14 @@ static ad_status add_slot(ad_reducer *reducer, ad_window *window, size_t bytes, 
 static ad_status find_slot(ad_reducer *reducer, size_t index, size_t *out) {
   ad_bucket *bucket = &reducer->buckets[index];
   ad_window *window = window_of(reducer, bucket);
-  size_t bytes = slot_bytes(window, bucket), wanted = reducer->options.window;
+  ad_reduced_group *group = &reducer->groups[bucket->key.group];
+  size_t bytes = slot_bytes(window, bucket), wanted = group->window;
   fitting seen = look_for_slots(reducer, window, bytes);
   int is_full = wanted ? seen.count >= wanted : seen.sent_off >= LEAST;
   *out = seen.oldest;
   if (is_full && seen.sent_off) return AD_OK;
   if (is_full && !ad_comm_is_dry(reducer->comm)) return refuse_window(reducer, window, index, seen.count + 1);
-  if (is_full && seen.count + 1 > reducer->needed) reducer->needed = seen.count + 1;
+  if (is_full && seen.count + 1 > group->needed) group->needed = seen.count + 1;
   *out = window->count;
   return add_slot(reducer, window, bytes, index);
 }

@@ -122,9 +122,59 @@ static ad_status list_units(ad_store *store) {
   return AD_OK;
 }
 
+/* ---- windows of full copies: one for each `releases` and `prefetch` that some group has ---- */
+
+static ad_status find_window(ad_store *store, const ad_store_group *group, size_t *out) {
+  int releases = group->releases != 0, prefetch = releases ? group->prefetch : 0;
+  if (group->prefetch < 0)
+    return ad_fail(AD_INVALID,
+                   "the store's option `prefetch` is %d, but the number of units to gather ahead must be 0 or more",
+                   group->prefetch);
+  for (*out = 0; *out < store->window_count; ++*out) {
+    const ad_copy_window *window = &store->windows[*out];
+    if (window->releases == releases && window->prefetch == prefetch) return AD_OK;
+  }
+  AD_TRY(ad_grow(&store->windows, store->window_count, store->window_count + 1));
+  store->windows[store->window_count++] = (ad_copy_window){.store = store, .releases = releases, .prefetch = prefetch};
+  store->releases |= releases;
+  return AD_OK;
+}
+
+/* Makes the windows, and finds that of each parameter. */
+static ad_status make_windows(ad_store *store, const ad_store_group *groups) {
+  const ad_store_options *options = &store->options;
+  const ad_store_group first = {.releases = options->releases, .prefetch = options->prefetch};
+  size_t unused;
+  AD_TRY(find_window(store, &first, &unused));
+  for (size_t i = 0; i < store->param_count; i++) {
+    size_t group = options->group_of ? options->group_of[i] : 0;
+    if (group > options->group_count)
+      return ad_fail(AD_INVALID, "parameter `%s` of the store is in group %zu, but there are groups 0 to %zu",
+                     store->params[i].name, group, options->group_count);
+    AD_TRY(find_window(store, group ? &groups[group - 1] : &first, &store->params[i].window));
+  }
+  return AD_OK;
+}
+
+static ad_status take_windows(ad_store *store) {
+  const ad_store_options *options = &store->options;
+  void *groups;
+  if (options->group_count && !options->groups)
+    return ad_fail(AD_INVALID, "the store's options have `group_count` %zu, but `groups` is NULL",
+                   options->group_count);
+  AD_TRY(
+      ad_options_take_all(&groups, sizeof *options->groups, options->groups, options->group_count, "ad_store_group"));
+  ad_status status = make_windows(store, groups);
+  ad_release(groups);
+  store->options.groups = NULL;
+  store->options.group_of = NULL;
+  return status;
+}
+
 /* ---- kinds of full copies: one for each dtype and set of axes ---- */
 
-static ad_status find_kind(ad_store *store, const ad_param_spec *spec, ad_dtype dtype, size_t *out) {
+static ad_status find_kind(ad_copy_window *window, const ad_param_spec *spec, ad_dtype dtype, size_t *out) {
+  const ad_store *store = window->store;
   ad_axes axes = ad_layout_same_axes(&spec->layout);
   int64_t rank = ad_comm_rank(store->comm);
   ad_copy_kind kind = {.dtype = dtype, .axes = axes, .group = ad_mesh_group(spec->layout.mesh, axes, rank)};
@@ -133,15 +183,15 @@ static ad_status find_kind(ad_store *store, const ad_param_spec *spec, ad_dtype 
     kind.axes &= ad_layout_sharded_axes(&spec->storage);
     kind.group = ad_mesh_group(spec->layout.mesh, kind.axes, rank);
   }
-  for (size_t i = 0; i < store->kind_count; i++) {
-    const ad_copy_kind *known = &store->kinds[i];
+  for (size_t i = 0; i < window->kind_count; i++) {
+    const ad_copy_kind *known = &window->kinds[i];
     *out = i;
     int same = known->dtype == kind.dtype && known->axes == kind.axes && known->shared == kind.shared;
     if (same && ad_mesh_equal(known->group.mesh, kind.group.mesh)) return AD_OK;
   }
-  AD_TRY(ad_grow(&store->kinds, store->kind_count, store->kind_count + 1));
-  *out = store->kind_count;
-  ad_copy_kind *added = &store->kinds[store->kind_count++];
+  AD_TRY(ad_grow(&window->kinds, window->kind_count, window->kind_count + 1));
+  *out = window->kind_count;
+  ad_copy_kind *added = &window->kinds[window->kind_count++];
   *added = kind;
   AD_TRY(ad_new(store->unit_count, &added->elements));
   return ad_new(store->unit_count, &added->own);
@@ -151,8 +201,9 @@ static ad_status place_copies(ad_store *store, const ad_param_spec *specs) {
   for (size_t i = 0; i < store->param_count; i++) {
     ad_stored *param = &store->params[i];
     if (!param->is_gathered) continue;
-    AD_TRY(find_kind(store, &specs[i], param->compute.dtype, &param->kind));
-    ad_copy_kind *kind = &store->kinds[param->kind];
+    ad_copy_window *window = &store->windows[param->window];
+    AD_TRY(find_kind(window, &specs[i], param->compute.dtype, &param->kind));
+    ad_copy_kind *kind = &window->kinds[param->kind];
     size_t *elements = &kind->elements[param->unit], *own = &kind->own[param->unit];
     param->start = *elements;
     *elements += ad_array_numel(&param->compute);
@@ -183,11 +234,6 @@ static ad_status take_options(const ad_store_options *options, ad_store *store) 
     return ad_fail(AD_INVALID, "the store's option `compute` is %s, but must be f32, f64 or bf16",
                    ad_dtype_name(store->options.compute));
   }
-  if (store->options.prefetch < 0) {
-    return ad_fail(AD_INVALID,
-                   "the store's option `prefetch` is %d, but the number of units to gather ahead must be 0 or more",
-                   store->options.prefetch);
-  }
   store->poisons = ad_environment_text("ADDEND_HOSTILE") != NULL;
   return AD_OK;
 }
@@ -204,10 +250,11 @@ static ad_status build_store(ad_store *store, const ad_param_spec *params, size_
   }
   AD_TRY(number_units(store, params));
   AD_TRY(list_units(store));
+  AD_TRY(take_windows(store));
   AD_TRY(place_copies(store, params));
   store->past_caches = is_past_caches(store);
   AD_TRY(ad_spreads_create(store));
-  AD_TRY(ad_window_create(store));
+  for (size_t w = 0; w < store->window_count; w++) AD_TRY(ad_window_create(&store->windows[w]));
   for (size_t i = 0; i < count; i++) {
     ad_stored *param = &store->params[i];
     if (!param->is_gathered) param->compute.data = param->value.data;
@@ -242,20 +289,25 @@ ad_status ad_store_create(ad_comm *comm, const ad_param_spec *params, size_t cou
   return status;
 }
 
+static void release_kinds(ad_copy_window *window) {
+  for (size_t i = 0; i < window->kind_count; i++) {
+    ad_release(window->kinds[i].elements);
+    ad_release(window->kinds[i].own);
+  }
+  ad_release(window->kinds);
+}
+
 void ad_store_destroy(ad_store *store) {
   if (!store) return;
-  ad_window_destroy(store);
+  for (size_t w = 0; w < store->window_count; w++) ad_window_destroy(&store->windows[w]);
   ad_spreads_destroy(store);
   for (size_t i = 0; i < store->param_count; i++) {
     if (!store->params[i].spreads) ad_array_destroy(store->comm, &store->params[i].value);
     if (!store->params[i].spreads) ad_array_destroy(store->comm, &store->params[i].master);
     ad_release(store->params[i].name);
   }
-  for (size_t i = 0; i < store->kind_count; i++) {
-    ad_release(store->kinds[i].elements);
-    ad_release(store->kinds[i].own);
-  }
-  ad_release(store->kinds);
+  for (size_t w = 0; w < store->window_count; w++) release_kinds(&store->windows[w]);
+  ad_release(store->windows);
   ad_units_release(store);
   ad_release(store->by_unit);
   ad_release(store->unit_starts);
@@ -300,7 +352,9 @@ ad_status ad_store_refresh(ad_store *store, ad_written written) {
   }
   if (!from_master) ad_spreads_take(store);
   if (from_master) AD_TRY(ad_spreads_gather(store));
-  return store->options.releases ? AD_OK : ad_window_refill(store, written == AD_MASTERS_UPDATED);
+  for (size_t w = 0; w < store->window_count; w++)
+    if (!store->windows[w].releases) AD_TRY(ad_window_refill(&store->windows[w], written == AD_MASTERS_UPDATED));
+  return AD_OK;
 }
 
 ad_status ad_store_begin_pass(ad_store *store, ad_pass pass) {
@@ -314,8 +368,15 @@ ad_status ad_store_begin_pass(ad_store *store, ad_pass pass) {
   store->in_pass = 1;
   store->backward = pass == AD_BACKWARD;
   ad_units_begin_pass(store);
-  if (!store->options.releases) return AD_OK;
-  return ad_window_gather_ahead(store, store->backward ? (int64_t)store->unit_count : -1);
+  for (size_t w = 0; w < store->window_count; w++)
+    if (store->windows[w].releases)
+      AD_TRY(ad_window_gather_ahead(&store->windows[w], store->backward ? (int64_t)store->unit_count : -1));
+  return AD_OK;
+}
+
+/* Returns 1 if the parameter's copy exists only while it is used. */
+static int is_released(const ad_store *store, size_t param) {
+  return store->params[param].is_gathered && store->windows[store->params[param].window].releases;
 }
 
 ad_status ad_store_acquire(ad_store *store, size_t param) {
@@ -323,16 +384,15 @@ ad_status ad_store_acquire(ad_store *store, size_t param) {
   if (param >= store->param_count)
     return ad_fail(AD_INVALID, "the store has no parameter %zu; there are %zu parameters, numbered from 0", param,
                    store->param_count);
-  if (!store->options.releases) return AD_OK;
+  if (!store->releases) return AD_OK;
   if (store->order.reducer) return ad_units_acquire(store, store->params[param].unit);
-  return store->params[param].is_gathered ? ad_window_acquire(store, store->params[param].unit) : AD_OK;
+  return is_released(store, param) ? ad_windows_acquire(store, store->params[param].unit) : AD_OK;
 }
 
 void ad_store_release(ad_store *store, size_t param) {
   if (!store || !ad_has(param, store->param_count, __func__, "parameter")) return;
-  int is_acquired = store->order.reducer || store->params[param].is_gathered;
-  if (!store->options.releases || !is_acquired) return;
-  ad_window_release(store, store->params[param].unit);
+  if (store->releases && (store->order.reducer || is_released(store, param)))
+    ad_windows_release(store, store->params[param].unit);
 }
 
 ad_status ad_store_end_pass(ad_store *store) {
@@ -341,7 +401,9 @@ ad_status ad_store_end_pass(ad_store *store) {
     return ad_fail(AD_INVALID, "ad_store_end_pass was called outside a pass; call ad_store_begin_pass first");
   AD_TRY(ad_units_end_pass(store));
   store->in_pass = 0;
-  return store->options.releases ? ad_window_empty(store) : AD_OK;
+  for (size_t w = 0; w < store->window_count; w++)
+    if (store->windows[w].releases) AD_TRY(ad_window_empty(&store->windows[w]));
+  return AD_OK;
 }
 
 /* ---- the bytes that a store takes ---- */
@@ -356,9 +418,9 @@ size_t ad_store_bytes(const ad_store *store) {
   return bytes;
 }
 
-static size_t slot_bytes(const ad_store *store, size_t slot, const ad_copy_kind *kind) {
-  size_t whole = store->options.releases ? kind->most : kind->elements[slot];
-  size_t own = store->options.releases ? kind->most_own : kind->own[slot];
+static size_t slot_bytes(const ad_copy_window *window, size_t slot, const ad_copy_kind *kind) {
+  size_t whole = window->releases ? kind->most : kind->elements[slot];
+  size_t own = window->releases ? kind->most_own : kind->own[slot];
   size_t size = ad_dtype_size(kind->dtype);
   if (!kind->shared) return (whole + own) * size;
   size_t members = (size_t)ad_group_size(&kind->group);
@@ -367,8 +429,10 @@ static size_t slot_bytes(const ad_store *store, size_t slot, const ad_copy_kind 
 
 size_t ad_store_gathered_bytes(const ad_store *store) {
   size_t bytes = 0;
-  for (size_t slot = 0; slot < store->slot_count; slot++) {
-    for (size_t k = 0; k < store->kind_count; k++) bytes += slot_bytes(store, slot, &store->kinds[k]);
+  for (size_t w = 0; w < store->window_count; w++) {
+    const ad_copy_window *window = &store->windows[w];
+    for (size_t slot = 0; slot < window->slot_count; slot++)
+      for (size_t k = 0; k < window->kind_count; k++) bytes += slot_bytes(window, slot, &window->kinds[k]);
   }
   return bytes;
 }

@@ -8,11 +8,11 @@
 typedef struct ad_stored {
   char *name;
   ad_array value, master, compute;
-  int has_master;   // 1: the parameter has a master of its own; 0: its value is the master
-  int spreads;      // 1: this rank's master is only a part of its value, so that values are gathered (spread.c)
-  int frozen;       // 1: no optimizer updates the parameter, so it has no master of its own
-  int is_gathered;  // 1: `compute` is a gathered copy; 0: `compute` is the value itself
-  size_t unit, kind;
+  int has_master;             // 1: the parameter has a master of its own; 0: its value is the master
+  int spreads;                // 1: this rank's master is only a part of its value: values are gathered (spread.c)
+  int frozen;                 // 1: no optimizer updates the parameter, so it has no master of its own
+  int is_gathered;            // 1: `compute` is a gathered copy; 0: `compute` is the value itself
+  size_t unit, window, kind;  // window: index in store->windows; kind: index in the window's kinds
   size_t start;      // offset of the parameter's copy in the memory for copies of its kind (ad_copy_kind), in elements
   size_t own_start;  // offset of this rank's part in the copy, in elements
   int writes;        // 1: this rank writes its part for all ranks that share the copy
@@ -65,6 +65,19 @@ typedef struct ad_unit_order {
   size_t next;          // backward: number of places of the reversed list that were passed
 } ad_unit_order;
 
+/* The full copies of the parameters whose groups have the same `releases` and `prefetch`. */
+typedef struct ad_copy_window {
+  ad_store *store;
+  int releases, prefetch;
+  ad_copy_kind *kinds;
+  size_t kind_count;
+  ad_copy_slot *slots;  // if the window is not released: one for each unit of the store
+  size_t slot_count;
+  // gathers: number of gathers that this rank has posted; completed: number of the first gathers that all ranks are
+  // known to have posted
+  uint64_t gathers, completed;
+} ad_copy_window;
+
 struct ad_store {
   ad_comm *comm;
   ad_store_options options;
@@ -72,13 +85,9 @@ struct ad_store {
   size_t param_count;
   size_t unit_count;
   size_t *by_unit, *unit_starts;  // unit u has params[by_unit[i]] for i from unit_starts[u] to unit_starts[u + 1]
-  ad_copy_kind *kinds;
-  size_t kind_count;
-  ad_copy_slot *slots;
-  size_t slot_count;
-  // gathers: number of gathers that this rank has posted; completed: number of the first gathers that all ranks are
-  // known to have posted
-  uint64_t gathers, completed;
+  ad_copy_window *windows;
+  size_t window_count;
+  int releases;  // 1: some window is released
   ad_spread *spreads;
   size_t spread_count;
   void *sent;  // memory for the parts of one spread, which are sent when its values are gathered
@@ -91,16 +100,20 @@ struct ad_store {
 };
 
 /* window.c: makes the slots for full copies. */
-ad_status ad_window_create(ad_store *store) AD_CHECKED;
-void ad_window_destroy(ad_store *store);
+ad_status ad_window_create(ad_copy_window *window) AD_CHECKED;
+void ad_window_destroy(ad_copy_window *window);
 /* Gathers every unit into a slot of its own; with `updated` 1, not units of frozen parameters alone. */
-ad_status ad_window_refill(ad_store *store, int updated) AD_CHECKED;
-ad_status ad_window_acquire(ad_store *store, size_t unit) AD_CHECKED;
-void ad_window_release(ad_store *store, size_t unit);
-ad_status ad_window_gather_ahead(ad_store *store, int64_t from)
+ad_status ad_window_refill(ad_copy_window *window, int updated) AD_CHECKED;
+ad_status ad_window_gather_ahead(ad_copy_window *window, int64_t from)
     AD_CHECKED; /* posts gathers of the units after `from`, in the order of the pass */
-ad_status ad_window_empty(ad_store *store) AD_CHECKED;
-int ad_window_has(const ad_store *store, size_t unit); /* returns 1 if the unit was acquired and is not replaced yet */
+ad_status ad_window_empty(ad_copy_window *window) AD_CHECKED;
+/* A unit is acquired in all windows that are released, whichever of its parameters is used first, so that all ranks
+ * gather in the same order. ad_windows_have_copies returns 1 if there is any such window with parameters of the unit;
+ * ad_windows_have returns 1 if the unit was acquired and is not replaced yet. */
+int ad_windows_have_copies(const ad_store *store, size_t unit);
+ad_status ad_windows_acquire(ad_store *store, size_t unit) AD_CHECKED;
+int ad_windows_have(const ad_store *store, size_t unit);
+void ad_windows_release(ad_store *store, size_t unit);
 
 /* spread.c. */
 int ad_param_spreads(const ad_param_spec *spec); /* returns 1 if the parameter is updated in other parts than stored */

@@ -10,13 +10,6 @@
 
 static int is_ordered(const ad_store *store) { return store->order.reducer && store->in_pass; }
 
-/* Returns 1 if the unit has parameters that are gathered. Other units are passed without a collective. */
-static int has_copies(const ad_store *store, size_t unit) {
-  for (size_t i = store->unit_starts[unit]; i < store->unit_starts[unit + 1]; i++)
-    if (store->params[store->by_unit[i]].is_gathered) return 1;
-  return 0;
-}
-
 /* ---- gradients that the leaf does not have ---- */
 
 /* Counts the gradients of the unit that backward will not submit as arrived. */
@@ -41,9 +34,8 @@ static ad_status pass(const ad_store *store, size_t place) {
 
 /* Gathers a unit that the leaf does not use at this place of the order. */
 static ad_status visit(ad_store *store, size_t unit) {
-  if (!has_copies(store, unit)) return AD_OK;
-  AD_TRY(ad_window_acquire(store, unit));
-  ad_window_release(store, unit);
+  AD_TRY(ad_windows_acquire(store, unit));
+  ad_windows_release(store, unit);
   return AD_OK;
 }
 
@@ -88,9 +80,9 @@ static ad_status acquire_in_backward(ad_store *store, size_t unit) {
   ad_unit_order *order = &store->order;
   size_t place = order->next;
   while (place < order->count && unit_at(order, place) != unit) place++;
-  if (place == order->count) return has_copies(store, unit) ? ad_window_acquire(store, unit) : AD_OK;
+  if (place == order->count) return ad_windows_acquire(store, unit);
   AD_TRY(pass_back_to(store, place));
-  if (has_copies(store, unit)) AD_TRY(ad_window_acquire(store, unit));
+  AD_TRY(ad_windows_acquire(store, unit));
   order->next = place + 1;
   return pass(store, place);
 }
@@ -98,7 +90,7 @@ static ad_status acquire_in_backward(ad_store *store, size_t unit) {
 /* Returns 1 if the unit is the one that was passed last, or if its copies are still there. */
 static int is_present(const ad_store *store, size_t unit) {
   const ad_unit_order *order = &store->order;
-  if (has_copies(store, unit)) return ad_window_has(store, unit);
+  if (ad_windows_have_copies(store, unit)) return ad_windows_have(store, unit);
   if (!store->backward) return order->count && order->list[order->count - 1] == unit;
   return order->next && unit_at(order, order->next - 1) == unit;
 }
@@ -106,18 +98,17 @@ static int is_present(const ad_store *store, size_t unit) {
 /* ---- what the store and the reducer call ---- */
 
 ad_status ad_units_acquire(ad_store *store, size_t unit) {
-  if (!is_ordered(store) || is_present(store, unit))
-    return has_copies(store, unit) ? ad_window_acquire(store, unit) : AD_OK;
+  if (!is_ordered(store) || is_present(store, unit)) return ad_windows_acquire(store, unit);
   if (store->backward) return acquire_in_backward(store, unit);
   AD_TRY(before_in_forward(store, unit));
-  return has_copies(store, unit) ? ad_window_acquire(store, unit) : AD_OK;
+  return ad_windows_acquire(store, unit);
 }
 
 ad_status ad_units_bring(ad_store *store, size_t param) {
   size_t unit = store->params[param].unit;
   if (!is_ordered(store) || !store->backward || is_present(store, unit)) return AD_OK;
   AD_TRY(acquire_in_backward(store, unit));
-  if (has_copies(store, unit)) ad_window_release(store, unit);
+  ad_windows_release(store, unit);
   return AD_OK;
 }
 
@@ -134,7 +125,7 @@ ad_status ad_units_end_pass(ad_store *store) {
 void ad_units_release(ad_store *store) { ad_release(store->order.list); }
 
 void ad_store_follow(ad_store *store, ad_reducer *reducer) {
-  if (!store->options.releases || !ad_reducer_has_leaves(reducer)) return;
+  if (!store->releases || !ad_reducer_has_leaves(reducer)) return;
   store->order.reducer = reducer;
   reducer->store = store;
 }

@@ -11,6 +11,7 @@
 #include "recipe/leaves.h"
 #include "recipe/paper.h"
 #include "step/run.h"
+#include "recipe/sharding.h"
 
 /* Returns an upper limit of the notes that one rank makes in a step: one for each leaf; for each parameter, the nodes
  * of the tree over leaves (fewer than two for each leaf) before and after each reduction, and the updated arrays; the
@@ -34,7 +35,8 @@ static ad_status launch(const ad_bits_job *job) {
  * rank 0 to have its notes. */
 static ad_status run_reference(ad_bits *bits, const ad_program *program, size_t room, ad_comm *comm) {
   ad_recipe reference;
-  int64_t shards = bits->recipe->shard.zero ? ad_mesh_axis_size(ad_program_full_mesh(program, 0), AD_DP_SHARD) : 0;
+  int64_t shards =
+      ad_recipe_highest_zero(bits->recipe) ? ad_mesh_axis_size(ad_program_full_mesh(program, 0), AD_DP_SHARD) : 0;
   ad_status status = ad_alone_create_position(bits->recipe, &reference);
   if (!status) status = ad_recipe_world(&reference, &bits->found.ranks);
   if (!status) status = ad_bits_notes_create(bits->found.ranks, room * (size_t)(1 + shards), &bits->reference);

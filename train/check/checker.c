@@ -307,8 +307,9 @@ static const double *unscaled(ad_checker *checker, const ad_array *gradient, int
 }
 
 static ad_allowance allowance_of(const ad_checker *checker, size_t i, const ad_step_report *report) {
-  return ad_rounding_allowance(checker->job->recipe, ad_run_param_at(checker->run, i).spec, checker->gradients[i].dtype,
-                               report->loss_scale);
+  ad_recipe_sharding sharding = ad_run_sharding(checker->run, i);
+  return ad_rounding_allowance(checker->job->recipe, &sharding, ad_run_param_at(checker->run, i).spec,
+                               checker->gradients[i].dtype, report->loss_scale);
 }
 
 static ad_error error_of(ad_checker *checker, size_t i, const double *dist, const ad_step_report *report) {

@@ -14,6 +14,7 @@
 #include "recipe/groups.h"
 #include "recipe/leaves.h"
 #include "recipe/recipe.h"
+#include "recipe/sharding.h"
 #include "reduce/known_bugs.h"
 #include "reduce/plan.h"
 #include "tensor/known_bugs.h"
@@ -169,15 +170,29 @@ static int some_are_counted(const ad_run *run, size_t m) {
 
 /* Returns 1 if, when the last microbatch begins, a shard that an earlier microbatch reduce-scattered is not yet summed
  * over replicas. With leaves, rounds take the place of microbatches. */
-static int keeps_shards(const ad_run *run) {
+static int keeps_shards(const ad_run *run, size_t group) {
   int kept = 0;
   for (size_t round = 0; round + 1 < (size_t)ad_recipe_rounds(run->recipe); round++) {
-    ad_sync sync = ad_recipe_sync(run->recipe, round);
+    ad_sync sync = ad_recipe_sync_of_group(run->recipe, group, round);
     int64_t part = ad_run_part_of(run, round);
     if (sync == AD_SYNC_ALL) kept = 0;
     kept |= sync == AD_SYNC_SHARD && part >= 0 && some_are_counted(run, (size_t)part);
   }
   return kept;
+}
+
+/* Returns 1 if keeps_shards holds for the group of some parameter that ZeRO shards. */
+static int some_keep_shards(const ad_run *run) {
+  char name[AD_PROGRAM_NAME_SIZE];
+  if (!run->recipe->shard.group_count) return keeps_shards(run, 0);
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    ad_run_param at = ad_run_param_at(run, i);
+    ad_program_param_name(run->program, at.module, at.param, name, sizeof name);
+    if (!at.spec->frozen && !ad_layout_equal(&at.spec->layout, &at.spec->storage) &&
+        keeps_shards(run, ad_recipe_shard_group_of(run->recipe, name)))
+      return 1;
+  }
+  return 0;
 }
 
 /* Returns the facts about how the losses that are trained on use their counts. */
@@ -200,7 +215,7 @@ static ad_needs facts_of_batch(const ad_run *run) {
   if (!run->recipe->train.leaves && microbatches > 1) facts |= AD_NEED_ROUNDS;
   for (int64_t m = 0; m < microbatches; m++)
     if (some_are_counted(run, (size_t)m)) facts |= AD_NEED_TOKENS;
-  return facts | (keeps_shards(run) ? AD_NEED_SHARDS_KEPT : 0);
+  return facts | (some_keep_shards(run) ? AD_NEED_SHARDS_KEPT : 0);
 }
 
 /* Counts the leaves of this rank: only a rank with at least two leaves computes several parts of the batch, whatever

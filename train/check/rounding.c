@@ -33,14 +33,14 @@ static void find_steps(const ad_param_spec *spec, ad_passage *out) {
   for (int i = 0; i < out->steps; i++) out->members[i] = (double)ad_mesh_ranks_over(spec->layout.mesh, steps[i].axes);
 }
 
-static ad_passage passage_of(const ad_recipe *recipe, const ad_param_spec *spec) {
+static ad_passage passage_of(const ad_recipe *recipe, const ad_recipe_sharding *sharding, const ad_param_spec *spec) {
   ad_dtype produced = ad_dtype_wide(recipe->precision.compute);
   ad_passage passage = {.policy = spec->policy, .produced = produced};
   if (passage.policy.raw) passage.policy.grad = produced;
   passage.microbatches = (double)ad_recipe_rounds(recipe);
   for (size_t m = 0; m + 1 < recipe->train.sync_count; m++)
     passage.sums_first |=
-        recipe->train.sync[m] != AD_SYNC_ALL && (recipe->train.sync[m] == AD_SYNC_NONE || recipe->shard.zero == 0);
+        sharding->sync[m] != AD_SYNC_ALL && (sharding->sync[m] == AD_SYNC_NONE || sharding->zero == 0);
   find_steps(spec, &passage);
   return passage;
 }
@@ -85,9 +85,9 @@ static double absolute_of(const ad_passage *p) {
   return sum;
 }
 
-ad_allowance ad_rounding_allowance(const ad_recipe *recipe, const ad_param_spec *spec, ad_dtype result,
-                                   int loss_scale) {
-  ad_passage passage = passage_of(recipe, spec);
+ad_allowance ad_rounding_allowance(const ad_recipe *recipe, const ad_recipe_sharding *sharding,
+                                   const ad_param_spec *spec, ad_dtype result, int loss_scale) {
+  ad_passage passage = passage_of(recipe, sharding, spec);
   return (ad_allowance){relative_of(&passage, result), ldexp(absolute_of(&passage), -loss_scale)};
 }
 

@@ -9,9 +9,10 @@ typedef struct ad_allowance {
   double relative, absolute;
 } ad_allowance;
 
-/* Returns the allowance under a complete precision policy. `result` is the dtype of the gradient that the reducer
+/* Returns the allowance under a complete precision policy. `sharding`: how the recipe shards the parameter. `result` is the dtype of the gradient that the reducer
  * returns; `loss_scale` the exponent that gradients carry. */
-ad_allowance ad_rounding_allowance(const ad_recipe *recipe, const ad_param_spec *spec, ad_dtype result, int loss_scale);
+ad_allowance ad_rounding_allowance(const ad_recipe *recipe, const ad_recipe_sharding *sharding,
+                                   const ad_param_spec *spec, ad_dtype result, int loss_scale);
 
 /* How far a gradient is from its reference. Each element may be off by `allowance`, applied to its entry in `sums` (the
  * sum of its addends' absolute values). What exceeds this may have, over all elements, a norm of `computing`. */

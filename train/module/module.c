@@ -117,7 +117,10 @@ static ad_status create_store(ad_module *module) {
   ad_store_options options = {.size = sizeof options,
                               .compute = module->options.compute,
                               .releases = module->options.releases,
-                              .prefetch = module->options.prefetch};
+                              .prefetch = module->options.prefetch,
+                              .groups = module->options.store_groups,
+                              .group_count = module->options.reducer.group_count,
+                              .group_of = module->options.reducer.group_of};
   return ad_store_create(module->comm, module->params, module->param_count, &options, &module->store);
 }
 

@@ -13,7 +13,10 @@ typedef struct ad_module_options {
   int prefetch;     /* how many units are gathered before their use */
   int has_one_pass; /* 1: each microbatch has one forward and one backward pass over the module's parameters */
   uint64_t seed;    /* seed of the initial values */
-  ad_reducer_options reducer;
+  ad_reducer_options reducer; /* its lists, and the next one, are needed only while the module is created */
+  /* for each group of `reducer`, how the store keeps the copies of its parameters, in place of releases and prefetch;
+   * NULL if there is none */
+  const ad_store_group *store_groups;
   ad_optimizer_setup optimizer; /* its lists are needed only while the module is created; its comm is the module's */
 } ad_module_options;
 

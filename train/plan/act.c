@@ -10,6 +10,7 @@
 #include "plan/repairs.h"
 #include "products/gemm_ways.h"
 #include "program/program.h"
+#include "recipe/shard_groups.h"
 #include "reduce/plan.h"
 #include "step/prompts.h"
 #include "step/run.h"
@@ -100,19 +101,27 @@ ad_status ad_plan_world_of(const ad_recipe *recipe, const ad_plan_options *optio
   return AD_OK;
 }
 
-/* Refuses a recipe if shard.window, the number of gradient buckets that are in memory at the same time, is too small
- * for a module. */
+/* Refuses a recipe if the window of a parameter's group, the number of gradient buckets that are in memory at the same
+ * time, is too small for a module. */
+static ad_status check_window(const ad_run *run, size_t param) {
+  ad_run_param at = ad_run_param_at(run, param);
+  const ad_recipe *recipe = ad_run_recipe(run);
+  char name[AD_PROGRAM_NAME_SIZE], key[AD_ENTRY_PATH_SIZE] = "shard.window";
+  size_t needed = at.held ? ad_reducer_window_needed(ad_module_reducer(at.held), at.param) : 0;
+  if (!needed) return AD_OK;
+  size_t group = ad_recipe_shard_group_of(
+      recipe, ad_program_param_name(ad_run_program(run), at.module, at.param, name, sizeof name));
+  if (group && recipe->shard.groups[group - 1].gives & AD_SHARDS_WINDOW)
+    ad_entry_path(&ad_shard_group_entries, group - 1, "window", key);
+  return ad_fail(AD_INVALID,
+                 "%s is %lld, which is too small for the module `%s`: its backward pass needs %zu buckets of one kind "
+                 "at the same time; set %s to at least %zu, or to 0 for as many as needed",
+                 key, (long long)ad_recipe_sharding_of_group(recipe, group).window,
+                 ad_program_module(ad_run_program(run), at.module)->name, needed, key, needed);
+}
+
 static ad_status check_windows(const ad_run *run) {
-  for (size_t i = 0; i < ad_program_module_count(ad_run_program(run)); i++) {
-    ad_module *module = ad_run_module(run, i);
-    size_t needed = module ? ad_reducer_window_needed(ad_module_reducer(module)) : 0;
-    if (!needed) continue;
-    return ad_fail(AD_INVALID,
-                   "shard.window is %lld, which is too small for the module `%s`: its backward pass needs %zu buckets "
-                   "of one kind at the same time; set shard.window to at least %zu, or to 0 for as many as needed",
-                   (long long)ad_run_recipe(run)->shard.window, ad_program_module(ad_run_program(run), i)->name, needed,
-                   needed);
-  }
+  for (size_t i = 0; i < ad_run_param_count(run); i++) AD_TRY(check_window(run, i));
   return AD_OK;
 }
 

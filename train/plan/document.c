@@ -12,6 +12,7 @@
 #include "program/program.h"
 #include "recipe/groups.h"
 #include "recipe/leaves.h"
+#include "recipe/sharding.h"
 #include "reduce/plan.h"
 #include "step/run.h"
 #include "mesh/mesh.h"
@@ -78,12 +79,19 @@ static ad_status add_planned(ad_collectives *to, ad_planned planned, const size_
   return AD_OK;
 }
 
-/* Finds the microbatches in which a reduction runs: with train.sync `all` in every microbatch, with `shard` only an
- * early reduction, such as a reduce_scatter. */
-static ad_planned planned_reduction(const ad_recipe *recipe, ad_reduction_plan plan) {
+static const char *name_of(ad_run *run, size_t index, char *buffer, size_t size) {
+  ad_run_param at = ad_run_param_at(run, index);
+  return ad_program_param_name(ad_run_program(run), at.module, at.param, buffer, size);
+}
+
+/* Finds the microbatches in which a reduction runs: with sync `all` in every microbatch, with `shard` only an early
+ * reduction, such as a reduce_scatter. `first` is the run's number of the reducer's first parameter. */
+static ad_planned planned_reduction(ad_run *run, size_t first, ad_reduction_plan plan) {
+  const ad_recipe *recipe = ad_run_recipe(run);
   ad_planned planned = {.plan = plan};
   ad_sync least = plan.early ? AD_SYNC_SHARD : AD_SYNC_ALL;
-  for (size_t m = 0; m < recipe->train.sync_count; m++) planned.times += recipe->train.sync[m] >= least;
+  const ad_sync *sync = ad_run_sharding(run, first + plan.params[0]).sync;
+  for (size_t m = 0; m < recipe->train.sync_count; m++) planned.times += sync[m] >= least;
   int always = planned.times > 1 && planned.times == (int64_t)recipe->train.sync_count;
   planned.when = always ? "every_microbatch" : "last_microbatch";
   return planned;
@@ -96,7 +104,7 @@ static ad_status list_reductions(ad_run *run, ad_collectives *to) {
     const ad_reducer *reducer = ad_run_module(run, m) ? ad_module_reducer(ad_run_module(run, m)) : NULL;
     for (size_t i = 0; reducer && i < ad_reducer_plan_count(reducer); i++) {
       ad_reduction_plan plan = ad_reducer_plan(reducer, i);
-      AD_TRY(add_planned(to, planned_reduction(ad_run_recipe(run), plan), plan.params, plan.param_count, first));
+      AD_TRY(add_planned(to, planned_reduction(run, first, plan), plan.params, plan.param_count, first));
     }
     first += ad_program_module(program, m)->param_count;
   }
@@ -156,9 +164,12 @@ static int64_t count_passes(const ad_run *run) {
   return count;
 }
 
-/* Adds the gather of the stored parameter to its compute layout. */
-static ad_status add_use(ad_run *run, size_t param, const char *when, int64_t times, ad_collectives *to) {
+/* Adds the gather of the stored parameter to its compute layout, if its copies are brought up to date as `after_update`
+ * says: 1: after the update; 0, with ZeRO 3: at its uses. */
+static ad_status add_use(ad_run *run, size_t param, const char *when, int64_t times, int after_update,
+                         ad_collectives *to) {
   const ad_param_spec *spec = ad_run_param_at(run, param).spec;
+  if ((ad_run_sharding(run, param).zero == 3) == after_update) return AD_OK;
   return add_gather(run, param, &spec->storage, &spec->layout, when, times, to);
 }
 
@@ -171,15 +182,14 @@ static ad_status list_updated(ad_run *run, ad_collectives *to) {
   return AD_OK;
 }
 
-/* Lists the gathers: before each use with ZeRO 3 (after_update = 0), else once after the update (after_update = 1). */
+/* Lists the gathers: after_update = 0: of parameters with ZeRO 3, before each use; 1: of the others, once after the
+ * update. */
 static ad_status list_gathers(ad_run *run, ad_collectives *to, int after_update) {
   size_t count = ad_run_param_count(run);
   int64_t times = count_passes(run);
-  int releases = ad_run_recipe(run)->shard.zero == 3;
-  if (releases == after_update) return AD_OK;
-  for (size_t i = 0; i < count && after_update; i++) AD_TRY(add_use(run, i, "step", 1, to));
-  for (size_t i = 0; i < count && releases; i++) AD_TRY(add_use(run, i, "forward", times, to));
-  for (size_t i = count; i-- > 0 && releases;) AD_TRY(add_use(run, i, "backward", times, to));
+  for (size_t i = 0; i < count && after_update; i++) AD_TRY(add_use(run, i, "step", 1, 1, to));
+  for (size_t i = 0; i < count && !after_update; i++) AD_TRY(add_use(run, i, "forward", times, 0, to));
+  for (size_t i = count; i-- > 0 && !after_update;) AD_TRY(add_use(run, i, "backward", times, 0, to));
   return AD_OK;
 }
 
@@ -258,11 +268,6 @@ static json_t *shared_policy(const ad_precision_policy *policy, ad_collectives *
   return collectives->policy_document = policy_document(policy);
 }
 
-static const char *name_of(ad_run *run, size_t index, char *buffer, size_t size) {
-  ad_run_param at = ad_run_param_at(run, index);
-  return ad_program_param_name(ad_run_program(run), at.module, at.param, buffer, size);
-}
-
 /* Adds what the recipe's groups say about a parameter, if it has any: the pattern of its group, and its optimizer. */
 static void add_group(ad_run *run, size_t index, const char *name, json_t *document) {
   const ad_recipe *recipe = ad_run_recipe(run);
@@ -274,6 +279,10 @@ static void add_group(ad_run *run, size_t index, const char *name, json_t *docum
                         frozen ? json_null() : json_string(ad_optimizer_names[ad_recipe_group_kind(recipe, group)]));
   }
   if (frozen) json_object_set_new(document, "frozen", json_true());
+  size_t sharded = ad_recipe_shard_group_of(recipe, name);
+  if (recipe->shard.group_count)
+    json_object_set_new(document, "shard_group",
+                        sharded ? json_string(recipe->shard.groups[sharded - 1].pattern) : json_null());
 }
 
 static json_t *param_document(ad_run *run, size_t index, ad_collectives *collectives) {

@@ -10,6 +10,7 @@
 /* A row of "gradient_memory": the buckets of a module that are reduced in the same way. */
 typedef struct gradient_row {
   const ad_reducer *reducer; /* the reducer of the row's buckets */
+  size_t first_param;        /* the run's number of the reducer's first parameter */
   ad_bucket_plan first;      /* the first bucket of the row */
 } gradient_row;
 
@@ -18,8 +19,8 @@ typedef struct gradient_row {
 static int is_of(const gradient_row *row, const ad_bucket_plan *bucket) {
   const ad_bucket_plan *first = &row->first;
   if (first->window >= 0 || bucket->window >= 0) return first->window == bucket->window;
-  return first->lasting == bucket->lasting && first->move == bucket->move && first->axes == bucket->axes &&
-         first->dtype == bucket->dtype;
+  return first->group == bucket->group && first->lasting == bucket->lasting && first->move == bucket->move &&
+         first->axes == bucket->axes && first->dtype == bucket->dtype;
 }
 
 static json_t *names_of(const ad_run *run, size_t module, const ad_bucket_plan *bucket) {
@@ -45,19 +46,22 @@ static json_t *open_buckets(const ad_run *run, size_t module, const gradient_row
   return open;
 }
 
-/* Returns 1 if the gradients of some microbatch are not reduced in that microbatch (train.sync `none`). */
-static int leaves_unsent(const ad_recipe *recipe) {
+/* Returns 1 if the gradients of some microbatch are not reduced in that microbatch (sync `none`). */
+static int leaves_unsent(const ad_recipe *recipe, const ad_sync *sync) {
   for (size_t m = 0; m < recipe->train.sync_count; m++)
-    if (recipe->train.sync[m] == AD_SYNC_NONE) return 1;
+    if (sync[m] == AD_SYNC_NONE) return 1;
   return 0;
 }
 
 /* Returns why the buckets of a row do not share memory. */
-static const char *why_full(const ad_recipe *recipe, const ad_bucket_plan *bucket) {
+static const char *why_full(const ad_run *run, const gradient_row *row) {
+  const ad_recipe *recipe = ad_run_recipe(run);
+  const ad_bucket_plan *bucket = &row->first;
+  ad_recipe_sharding sharding = ad_run_sharding(run, row->first_param + bucket->params[0]);
   if (bucket->move != AD_MOVE_REDUCE_SCATTER || !bucket->axes) return "not reduce-scattered";
   if (bucket->lasting) return "added to through the whole backward pass, by uses that lie far apart";
-  if (recipe->shard.zero < 2) return "shard.zero is below 2";
-  if (leaves_unsent(recipe)) return "train.sync has `none`, and what is not sent needs all elements";
+  if (sharding.zero < 2) return "shard.zero is below 2";
+  if (leaves_unsent(recipe, sharding.sync)) return "train.sync has `none`, and what is not sent needs all elements";
   if (recipe->train.leaves && recipe->train.rounds_each > 1)
     return "a rank sums several leaves of a microbatch before it sends them";
   return "two slots would take no less";
@@ -84,7 +88,10 @@ static json_t *row_document(const ad_run *run, size_t module, const gradient_row
                 "op", row->first.axes ? ad_move_name(row->first.move) : "none", "axes",
                 ad_axes_print(row->first.axes, axes, sizeof axes), "dtype", ad_dtype_name(row->first.dtype), "buckets",
                 (json_int_t)count, "slots", (json_int_t)count, "bytes", (json_int_t)bytes);
-  const char *why = row->first.window < 0 ? why_full(ad_run_recipe(run), &row->first) : NULL;
+  size_t group = row->first.group;
+  if (group)
+    json_object_set_new(document, "shard_group", json_string(ad_run_recipe(run)->shard.groups[group - 1].pattern));
+  const char *why = row->first.window < 0 ? why_full(run, row) : NULL;
   if (why) json_object_set_new(document, "full_because", json_string(why));
   if (row->first.window >= 0) describe_window(run, module, row, document);
   return document;
@@ -92,7 +99,7 @@ static json_t *row_document(const ad_run *run, size_t module, const gradient_row
 
 /* Returns 1 if an earlier bucket belongs to the same row as this bucket. */
 static int was_stated(const ad_reducer *reducer, size_t index) {
-  gradient_row row = {reducer, ad_reducer_bucket(reducer, index)};
+  gradient_row row = {.reducer = reducer, .first = ad_reducer_bucket(reducer, index)};
   for (size_t i = 0; i < index; i++) {
     ad_bucket_plan earlier = ad_reducer_bucket(reducer, i);
     if (is_of(&row, &earlier)) return 1;
@@ -100,11 +107,11 @@ static int was_stated(const ad_reducer *reducer, size_t index) {
   return 0;
 }
 
-static void add_module(const ad_run *run, size_t pool, size_t module, json_t *list) {
+static void add_module(const ad_run *run, size_t pool, size_t module, size_t first, json_t *list) {
   const ad_reducer *reducer = ad_module_reducer(ad_run_module(run, module));
   for (size_t i = 0; i < ad_reducer_bucket_count(reducer); i++) {
     if (was_stated(reducer, i)) continue;
-    gradient_row row = {reducer, ad_reducer_bucket(reducer, i)};
+    gradient_row row = {reducer, first, ad_reducer_bucket(reducer, i)};
     json_t *document = row_document(run, module, &row);
     json_object_set_new(document, "pool", json_integer((json_int_t)pool));
     ad_plan_add_stage(ad_run_program(run), module, document);
@@ -116,8 +123,10 @@ void ad_plan_add_gradient_memory(const ad_plan_pools *pools, json_t *document) {
   json_t *list = json_array();
   for (size_t p = 0; p < pools->count; p++) {
     ad_run *run = pools->list[p].run;
-    for (size_t m = 0; m < ad_program_module_count(ad_run_program(run)); m++)
-      if (ad_run_module(run, m)) add_module(run, p, m, list);
+    for (size_t m = 0, first = 0; m < ad_program_module_count(ad_run_program(run)); m++) {
+      if (ad_run_module(run, m)) add_module(run, p, m, first, list);
+      first += ad_program_module(ad_run_program(run), m)->param_count;
+    }
   }
   json_object_set_new(document, "gradient_memory", list);
 }

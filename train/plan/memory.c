@@ -11,6 +11,7 @@
 #include "plan/updates.h"
 #include "program/program.h"
 #include "recipe/leaves.h"
+#include "recipe/sharding.h"
 #include "reduce/plan.h"
 #include "step/run.h"
 
@@ -189,7 +190,7 @@ static ad_status key_of_leaves(const ad_planning *plan, int64_t rank, uint64_t *
   const ad_mesh *mesh = ad_program_full_mesh(ad_plan_program(plan->pools), 0);
   int64_t *list, rounds = ad_recipe_rounds(recipe), period = 1;
   AD_TRY(ad_recipe_list_leaves(recipe, rank, &list));
-  if (recipe->shard.zero) *key += 1 + (uint64_t)ad_mesh_position(mesh, rank, AD_DP_REPLICATE);
+  if (ad_recipe_highest_zero(recipe)) *key += 1 + (uint64_t)ad_mesh_position(mesh, rank, AD_DP_REPLICATE);
   while (period < rounds) period *= 2;
   for (int64_t round = 0; round < rounds; round++) {
     int64_t leaf = list[round], facts[] = {-1, 0, 0};

@@ -10,6 +10,7 @@
 #include "plan/pools.h"
 #include "plan/schedule.h"
 #include "plan/updates.h"
+#include "recipe/sharding.h"
 
 enum { RANKS_SHOWN = 8 /* at most this many ranks of each pool are shown */, NODES_SHOWN = 8 };
 
@@ -349,6 +350,7 @@ static void print_gradients(FILE *file, const json_t *plan) {
     fprintf(file, "  %-38s %-6s %8lld %6lld %12.2f", over, ad_text_of(row, "dtype"), ad_integer_of(row, "buckets"),
             ad_integer_of(row, "slots"), mib(row, "bytes"));
     if (has_pools(plan)) fprintf(file, "  %s", module_text(row, module));
+    if (json_object_get(row, "shard_group")) fprintf(file, "  %s", ad_text_of(row, "shard_group"));
     fprintf(file, "%s%s\n", why ? "  whole: " : "", why ? why : "");
     json_array_foreach(json_object_get(row, "open"), k, bucket) print_open(file, bucket);
   }
@@ -380,7 +382,7 @@ static ad_status print_plan(FILE *file, const ad_recipe *recipe, const json_t *p
   print_memory(file, plan);
   print_nodes(file, plan);
   ad_plan_print_updates(file, plan);
-  if (recipe->shard.zero >= 2) print_gradients(file, plan);
+  if (ad_recipe_highest_zero(recipe) >= 2) print_gradients(file, plan);
   ad_plan_print_leaves(file, plan);
   return AD_OK;
 }

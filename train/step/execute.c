@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "module/module.h"
 #include "program/program.h"
+#include "recipe/leaves.h"
 
 /* ---- executing one action: a function for each kind ---- */
 
@@ -83,14 +84,22 @@ static void begin_pass(ad_run *run) {
   ad_progress_begin_pass(run);
 }
 
-/* A module on which no phase runs has no gradients, but its reducer must reduce in each step, too: gives the reducer
- * one microbatch without addends. */
+/* Gives the reducer microbatches without addends: one, or as many as the lists of `sync` of shard.groups have. */
+static ad_status reduce_nothing_in(const ad_run *run, ad_reducer *reducer) {
+  size_t count = run->recipe->shard.group_count ? run->recipe->train.sync_count : 1;
+  for (size_t m = 0; m < count; m++) {
+    AD_TRY(ad_reducer_begin_microbatch(reducer, m + 1 < count ? ad_recipe_sync(run->recipe, m) : AD_SYNC_ALL));
+    AD_TRY(ad_reducer_end_microbatch(reducer));
+  }
+  return AD_OK;
+}
+
+/* A module on which no phase runs has no gradients, but its reducer must reduce in each step, too. */
 static ad_status reduce_nothing(const ad_run *run) {
   for (size_t i = 0; i < ad_program_module_count(run->program); i++) {
     ad_module *module = ad_run_module(run, i);
     if (!module || ad_progress_has_phases(run, i)) continue;
-    AD_TRY(ad_reducer_begin_microbatch(ad_module_reducer(module), AD_SYNC_ALL));
-    AD_TRY(ad_reducer_end_microbatch(ad_module_reducer(module)));
+    AD_TRY(reduce_nothing_in(run, ad_module_reducer(module)));
   }
   return AD_OK;
 }

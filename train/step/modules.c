@@ -11,16 +11,42 @@
 #include "recipe/groups.h"
 #include "recipe/leaves.h"
 #include "recipe/recipe.h"
+#include "recipe/sharding.h"
 #include "step/run.h"
 
 /* ---- creating a run's modules ---- */
 
-/* Returns 1 if the reducer uses the memory of a bucket again for later buckets. It does from ZeRO 2 on, unless the
+/* Returns 1 if the reducer uses the memory of a group's bucket again for later buckets. It does from ZeRO 2 on, unless the
  * gradients of some microbatch or leaf are kept instead of sent. */
-static int reuses_buckets(const ad_recipe *recipe) {
-  int reuses = recipe->shard.zero >= 2;
-  for (int64_t i = 0; i < ad_recipe_rounds(recipe); i++) reuses &= ad_recipe_sync(recipe, (size_t)i) != AD_SYNC_NONE;
+static int reuses_buckets(const ad_recipe *recipe, size_t group) {
+  int reuses = ad_recipe_sharding_of_group(recipe, group).zero >= 2;
+  for (int64_t i = 0; i < ad_recipe_rounds(recipe); i++)
+    reuses &= ad_recipe_sync_of_group(recipe, group, (size_t)i) != AD_SYNC_NONE;
   return reuses;
+}
+
+static size_t bucket_bytes(double mib) { return (size_t)(mib * 1024 * 1024); }
+
+/* The settings of the groups of shard.groups, as reducers and stores take them. */
+typedef struct shard_groups {
+  ad_reducer_group reducer[AD_GROUPS_MAX];
+  ad_store_group store[AD_GROUPS_MAX];
+} shard_groups;
+
+/* Fills the settings of all groups but group 0. With leaves all groups have the `sync` of the rounds. */
+static void take_shard_groups(const ad_recipe *recipe, shard_groups *out) {
+  for (size_t g = 1; g <= recipe->shard.group_count; g++) {
+    ad_recipe_sharding of = ad_recipe_sharding_of_group(recipe, g);
+    int is_own = of.sync != recipe->train.sync && !recipe->train.leaves;
+    out->reducer[g - 1] = (ad_reducer_group){.size = sizeof(ad_reducer_group),
+                                             .bucket_bytes = bucket_bytes(of.bucket_mib),
+                                             .reuses = reuses_buckets(recipe, g),
+                                             .window = (size_t)of.window,
+                                             .sync = is_own ? of.sync : NULL,
+                                             .sync_count = is_own ? recipe->train.sync_count : 0};
+    out->store[g - 1] =
+        (ad_store_group){.size = sizeof(ad_store_group), .releases = of.zero == 3, .prefetch = (int)of.prefetch};
+  }
 }
 
 /* Returns the options of every module, without the groups of its parameters. */
@@ -33,8 +59,8 @@ static ad_module_options module_options(ad_run *run, const ad_optimizer_options 
                              .has_one_pass = ad_program_phase_count(run->program) == 1,
                              .seed = (uint64_t)recipe->train.seed,
                              .reducer = {.size = sizeof(ad_reducer_options),
-                                         .bucket_bytes = (size_t)(recipe->shard.bucket_mib * 1024 * 1024),
-                                         .reuses = reuses_buckets(recipe),
+                                         .bucket_bytes = bucket_bytes(recipe->shard.bucket_mib),
+                                         .reuses = reuses_buckets(recipe, 0),
                                          .window = (size_t)recipe->shard.window,
                                          .trace = ad_trace_bucket,
                                          .trace_context = &run->trace},
@@ -70,6 +96,19 @@ static ad_status list_groups(const ad_run *run, size_t module, size_t **out) {
   return AD_OK;
 }
 
+/* The same for the groups of shard.groups. */
+static ad_status list_shard_groups(const ad_run *run, size_t module, size_t **out) {
+  char name[AD_PROGRAM_NAME_SIZE];
+  size_t count = ad_program_module(run->program, module)->param_count;
+  *out = NULL;
+  if (!run->recipe->shard.group_count) return AD_OK;
+  AD_TRY(ad_new(count, out));
+  for (size_t i = 0; i < count; i++)
+    (*out)[i] =
+        ad_recipe_shard_group_of(run->recipe, ad_program_param_name(run->program, module, i, name, sizeof name));
+  return AD_OK;
+}
+
 /* Creates a module on a rank of its mesh. */
 static ad_status create_here(ad_run *run, size_t i, ad_module_options options) {
   const ad_module_spec *spec = ad_program_module(run->program, i);
@@ -87,16 +126,18 @@ static ad_status create_here(ad_run *run, size_t i, ad_module_options options) {
 static ad_status create_module(ad_run *run, size_t i, const ad_module_options *options) {
   const ad_module_spec *spec = ad_program_module(run->program, i);
   ad_module_options own = *options;
-  size_t *group_of;
+  size_t *group_of, *shard_group_of;
   AD_TRY(list_groups(run, i, &group_of));
+  ad_status status = list_shard_groups(run, i, &shard_group_of);
   own.optimizer.group_of = group_of;
+  own.reducer.group_of = shard_group_of;
   if (run->options.cuts) own.optimizer.cuts = run->options.cuts + run->modules.param_count - spec->param_count;
-  ad_status status = AD_OK;
-  if (ad_mesh_has_rank(spec->mesh, ad_comm_rank(run->comm)))
-    status = create_here(run, i, own);
-  else if (!run->options.plans)
+  int is_here = ad_mesh_has_rank(spec->mesh, ad_comm_rank(run->comm));
+  if (!status && is_here) status = create_here(run, i, own);
+  if (!status && !is_here && !run->options.plans)
     status = ad_absent_create(run->comm, spec, &own, &run->modules.absent[i]);
   ad_release(group_of);
+  ad_release(shard_group_of);
   return status;
 }
 
@@ -119,6 +160,11 @@ ad_status ad_run_modules_create(ad_run *run) {
   ad_optimizer_options groups[AD_GROUPS_MAX];
   ad_recipe_optimizers(run->recipe, run->options.dtype, groups);
   ad_module_options options = module_options(run, groups);
+  shard_groups sharded;
+  take_shard_groups(run->recipe, &sharded);
+  options.reducer.groups = sharded.reducer;
+  options.reducer.group_count = run->recipe->shard.group_count;
+  options.store_groups = sharded.store;
   ad_leaf_options leaves;
   ad_sync *sync;
   AD_TRY(ad_new(count, &run->modules.here));
@@ -164,6 +210,12 @@ ad_run_param ad_run_param_at(const ad_run *run, size_t index) {
   found.spec = &modules[found.module].spec.params[found.param];
   found.held = run->modules.here[found.module];
   return found;
+}
+
+ad_recipe_sharding ad_run_sharding(const ad_run *run, size_t index) {
+  ad_run_param at = ad_run_param_at(run, index);
+  char name[AD_PROGRAM_NAME_SIZE];
+  return ad_recipe_shard_of(run->recipe, ad_program_param_name(run->program, at.module, at.param, name, sizeof name));
 }
 
 ad_array *ad_run_part(const ad_run *run, size_t index, ad_param_part part) {

@@ -181,16 +181,19 @@ static void multiply_by_count(void *context, void *passing) {
 /* ---- the list of known bugs, and which runs can show them ---- */
 
 /* Returns 1 if the gradients of some microbatch are added to those of an earlier one before they are reduced. */
-static int adds_before_reductions(const ad_recipe *recipe) {
+static int adds_before_reductions(const ad_run *run) {
   int adds = 0;
-  for (size_t m = 0; m + 1 < recipe->train.sync_count; m++) adds |= recipe->train.sync[m] == AD_SYNC_NONE;
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    ad_recipe_sharding sharding = ad_run_sharding(run, i);
+    for (size_t m = 0; m + 1 < run->recipe->train.sync_count; m++) adds |= sharding.sync[m] == AD_SYNC_NONE;
+  }
   return adds;
 }
 
 ad_needs ad_pipeline_facts(const ad_run *run) {
   if (!is_pipeline(run) || ad_mesh_size(own_mesh(run)) == ad_comm_size(run->comm)) return 0;
   ad_needs facts = AD_NEED_STAGES;
-  if (adds_before_reductions(run->recipe)) facts |= AD_NEED_ADDED_FIRST;
+  if (adds_before_reductions(run)) facts |= AD_NEED_ADDED_FIRST;
   for (size_t i = 0; i < ad_program_transfer_count(run->program); i++) {
     const ad_transfer_spec *spec = ad_program_transfer(run->program, i);
     if (!ad_bridge_is_disjoint(spec->bridge)) continue;

@@ -286,6 +286,8 @@ typedef struct ad_run_param {
 } ad_run_param;
 size_t ad_run_param_count(const ad_run *run);
 ad_run_param ad_run_param_at(const ad_run *run, size_t index);
+/* Returns how the recipe shards a parameter of this number, which may be of a module on other ranks. */
+ad_recipe_sharding ad_run_sharding(const ad_run *run, size_t index);
 /* Returns an array of a parameter (see ad_module_part). If its module is on other ranks, this is a description without
  * elements, or NULL in plans. Returns NULL if the parameter has no such array. Gradients are multiplied by
  * 2^report.loss_scale. */

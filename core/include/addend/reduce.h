@@ -54,6 +54,21 @@ typedef struct ad_leaf_options {
   const ad_sync *sync;
 } ad_leaf_options;
 
+/* What the gradients of a group of parameters have in place of a reducer's options. Groups with the same settings share
+ * buckets. */
+typedef struct ad_reducer_group {
+  size_t size;         /* sizeof(ad_reducer_group) */
+  size_t bucket_bytes; /* as in ad_reducer_options; 0: 25 MiB */
+  int reuses;          /* as in ad_reducer_options */
+  size_t window;
+  /* [sync_count]: how far each microbatch of a step reduces the gradients of the group, in place of the `sync` that the
+   * caller gives for the others. A step then has sync_count microbatches; the last is AD_SYNC_ALL here and for the
+   * others. NULL: as the caller says. Must be NULL in a reducer with leaves, whose `sync` decides which rank computes
+   * which leaf. Copied. */
+  const ad_sync *sync;
+  size_t sync_count;
+} ad_reducer_group;
+
 typedef struct ad_reducer_options {
   size_t size;         /* sizeof(ad_reducer_options) */
   size_t bucket_bytes; /* size of a bucket; 0: 25 MiB */
@@ -72,6 +87,11 @@ typedef struct ad_reducer_options {
   const char *files;
   /* NULL: no leaves. Otherwise a step consists of rounds, which ad_reducer_begin_leaf begins. Copied. */
   const ad_leaf_options *leaves;
+  /* Groups of parameters. The options above are those of group 0, and groups[g - 1] has the settings of group g. Copied.
+   * group_of: for each parameter the number of its group; NULL: all parameters are in group 0. Read by create alone. */
+  const ad_reducer_group *groups;
+  size_t group_count; /* number of entries of `groups` */
+  const size_t *group_of;
 } ad_reducer_options;
 
 typedef struct ad_reducer ad_reducer;

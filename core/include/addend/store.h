@@ -10,6 +10,13 @@
 extern "C" {
 #endif
 
+/* What a group of parameters has in place of a store's options. */
+typedef struct ad_store_group {
+  size_t size;  /* sizeof(ad_store_group) */
+  int releases; /* as in ad_store_options */
+  int prefetch;
+} ad_store_group;
+
 typedef struct ad_store_options {
   size_t size; /* sizeof(ad_store_options) */
   /* dtype of the full copies: AD_F32 (default), AD_F64 or AD_BF16. With AD_BF16, parameters that are `wide` or have one
@@ -18,6 +25,12 @@ typedef struct ad_store_options {
   int releases; /* 1: full copies exist only between acquire and release (ZeRO-3) */
   int prefetch; /* number of units to gather ahead while one is used; 0: none */
   int apart;    /* 1: every rank keeps its own full copies; necessary if ranks share no memory */
+  /* Groups of parameters, as in ad_reducer_options: releases and prefetch above are those of group 0, and groups[g - 1]
+   * has those of group g. Of a unit only the parameters that are released are gathered at its uses; the others' copies
+   * are brought up to date by ad_store_refresh. */
+  const ad_store_group *groups;
+  size_t group_count;
+  const size_t *group_of;
 } ad_store_options;
 
 typedef struct ad_store ad_store;

@@ -185,7 +185,7 @@ static void buckets_of_a_window_hold_two(void **state) {
       assert_int_equal(ad_reducer_bytes(own), MANY * bucket + sums);
       assert_int_equal(ad_reducer_sum_bytes(reused), sums);
       assert_int_equal(ad_reducer_bytes(reused), (window ? window : 2) * bucket + sums);
-      assert_int_equal(ad_reducer_window_needed(reused), 0);
+      assert_int_equal(ad_reducer_window_needed(reused, 0), 0);
     }
     assert_int_equal(reused->windows[0].count, window ? window : 2);
     for (size_t i = 0; i < reused->windows[0].count; i++) /* planned, so that any machine can plan any model */
@@ -250,7 +250,7 @@ static int first_and_last(ad_comm *comm, void *context) {
       CHECK_OK(ad_reducer_finish(reducer));
       size_t slots = window ? window : 2, open = 1;
       if (window && !job->lasting) slots = 1; /* `a` holds the other of the two slots that exist or are needed */
-      CHECK(ad_reducer_window_needed(reducer) == (is_small ? 2 : 0));
+      CHECK(ad_reducer_window_needed(reducer, 0) == (is_small ? 2 : 0));
       CHECK(ad_reducer_bytes(reducer) - ad_reducer_sum_bytes(reducer) == (slots + open) * bucket);
       ad_bucket_plan last = ad_reducer_bucket(reducer, MANY - 1);
       CHECK(last.lasting == job->lasting && last.window == (job->lasting ? -1 : 0));

@@ -104,7 +104,9 @@ static double allowed_norm(const scene *s, int group) {
   for (size_t i = 0; i < s->checker.param_count; i++) {
     ad_run_param at = ad_run_param_at(s->checker.run, i);
     const double *sizes = s->checker.addends.sizes.full[i].data;
-    ad_allowance each = ad_rounding_allowance(s->recipe, at.spec, s->checker.gradients[i].dtype, s->dist.loss_scale);
+    ad_recipe_sharding sharding = ad_run_sharding(s->checker.run, i);
+    ad_allowance each =
+        ad_rounding_allowance(s->recipe, &sharding, at.spec, s->checker.gradients[i].dtype, s->dist.loss_scale);
     double reduced = 0;
     if (ad_program_module(program_of(s), at.module)->is_mirror) continue;
     if (group >= 0 && (int)ad_run_norm_group_of(s->checker.run, at.module) != group) continue;

@@ -41,9 +41,14 @@ static void close_scene(scene *s) {
   ad_recipe_destroy(s->recipe);
 }
 
+static ad_allowance allowance_of(const scene *s, ad_dtype result, int loss_scale) {
+  ad_recipe_sharding sharding = ad_recipe_shard_of(s->recipe, s->spec.name);
+  return ad_rounding_allowance(s->recipe, &sharding, &s->spec, result, loss_scale);
+}
+
 static double relative(const char *mesh, int zero, int microbatches, ad_precision_policy policy) {
   scene s = open_scene(mesh, zero, microbatches, policy);
-  double found = ad_rounding_allowance(s.recipe, &s.spec, s.spec.policy.accumulate, 0).relative;
+  double found = allowance_of(&s, s.spec.policy.accumulate, 0).relative;
   close_scene(&s);
   return found;
 }
@@ -77,7 +82,7 @@ static void the_tree_over_leaves_adds_no_oftener(void **state) {
           s.recipe->train.leaves = leaves;
           ad_recipe_set_rounds(s.recipe, worlds[i].positions);
           while ((int64_t)1 << depth < leaves) depth++;
-          double found = ad_rounding_allowance(s.recipe, &s.spec, AD_F32, 0).relative;
+          double found = allowance_of(&s, AD_F32, 0).relative;
           if (found < (double)depth * 0x1p-24)
             fail_msg("%s, %d microbatches, %d leaves: %g additions", worlds[i].mesh, microbatches, (int)leaves,
                      found * 0x1p24);
@@ -103,14 +108,14 @@ static void each_reduction_writes_once(void **state) {
 
 static void only_f16_loses_small_values(void **state) {
   scene s = open_scene("dp_replicate=4", 0, 2, (ad_precision_policy){.param = AD_F16});
-  ad_allowance plain = ad_rounding_allowance(s.recipe, &s.spec, AD_F32, 0);
-  ad_allowance scaled = ad_rounding_allowance(s.recipe, &s.spec, AD_F32, 10);
+  ad_allowance plain = allowance_of(&s, AD_F32, 0);
+  ad_allowance scaled = allowance_of(&s, AD_F32, 10);
   // Eight gradients at scale 1; up to eight sent values that carry the scale 2^-3.
   nearly(plain.absolute, 8 * 0x1p-25 + 8 * 0x1p-25 * 8);
   nearly(scaled.absolute, plain.absolute / 1024);
   close_scene(&s);
   s = open_scene("dp_replicate=4", 0, 2, brain);
-  assert_true(ad_rounding_allowance(s.recipe, &s.spec, AD_F32, 0).absolute < 1e-30);
+  assert_true(allowance_of(&s, AD_F32, 0).absolute < 1e-30);
   close_scene(&s);
 }
 
@@ -154,7 +159,7 @@ static double reduce(int trial, const ad_precision_policy *c, ad_dtype sums, dou
 
 static double worst_share(ad_precision_policy policy, ad_dtype sums) {
   scene s = open_scene("dp_replicate=3 dp_shard=4", 2, MICROBATCHES, policy);
-  ad_allowance allowance = ad_rounding_allowance(s.recipe, &s.spec, AD_F32, 0);
+  ad_allowance allowance = allowance_of(&s, AD_F32, 0);
   double worst = 0;
   for (int trial = 0; trial < TRIALS; trial++) {
     double exact = 0, sizes = 0;
