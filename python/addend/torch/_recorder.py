@@ -11,7 +11,7 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from addend._dtypes import by_torch
-from addend.torch import _meshes, _replicated
+from addend.torch import _meshes, _replicated, _same_values
 from addend.torch._calls import Call, Calls
 from addend.torch._parameters import Watched
 
@@ -66,6 +66,7 @@ _SUMMING = {
     "_get_grad_inner_tensor": ("_fsdp_param.py", "self"),
     "_reduce_grad": ("_runtime_utils.py", "handle"),
 }
+_KEPT = 64 << 20  # bytes of reduced tensors that are kept to the end of the step, to compare their values
 _FURTHER = 3  # how many frames of the job, from the calling one on, are passed in search of such a function
 _DEPTH = 6  # of the frame that called a method or operator, seen from the function that looks for it
 _STANDARD = os.path.join(sysconfig.get_paths()["stdlib"], "")
@@ -99,6 +100,14 @@ class _Extent(NamedTuple):
 
 
 _Remembered = tuple[StorageWeakRef, _Extent]
+
+
+class _Unassigned(NamedTuple):
+    """A reduction of which is not known yet whose gradients it sums."""
+
+    key: _Key
+    memory: list[_Remembered]  # of what it was given, and of the new tensor that a functional collective gave
+    kept: list[torch.Tensor]  # what is summed, after the last backward: its values may become gradients
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
@@ -174,29 +183,33 @@ class _Running(threading.local):
     window: tuple[str, ...] = ()  # the parameter whose hooks run
 
 
+Note = Callable[..., Optional[_Unassigned]]
 _recording: list[Recorder] = []  # the recorder that notes calls now: at most one
 _running = _Running()
 
 
-def _noted(call: Callable[..., Any], note: Callable[..., None], args: Any, kwargs: Any) -> Any:
+def _noted(call: Callable[..., Any], note: Note, args: Any, kwargs: Any) -> Any:
     """Calls, and notes the call unless it is part of another one."""
     recorder = next(iter(_recording), None)  # once: another thread may end it
     if _running.is_inside or recorder is None:
         return call(*args, **kwargs)
     _running.is_inside = True
     try:
-        recorder.guarded(note, args, kwargs)
-        return call(*args, **kwargs)
+        unassigned = recorder.guarded(note, args, kwargs)
+        result = call(*args, **kwargs)
+        if unassigned is not None and isinstance(result, (torch.Tensor, list, tuple)):
+            recorder.guarded(Recorder.note_result, unassigned, result)
+        return result
     finally:
         _running.is_inside = False
 
 
 def _method(original: Callable[..., Any], operation: str, at: int) -> Callable[..., Any]:
-    def note(recorder: Recorder, args: Any, kwargs: Any) -> None:
+    def note(recorder: Recorder, args: Any, kwargs: Any) -> _Unassigned | None:
         given = [*args, *kwargs.values()]
         group = given.pop(0)
         is_nothing = isinstance(given[at], (list, tuple)) and not given[at]  # as where another rank scatters
-        recorder.note(operation, group, given[0 if is_nothing else at], given)
+        return recorder.note(operation, group, given[0 if is_nothing else at], given)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return _noted(original, note, args, kwargs)
@@ -218,11 +231,11 @@ class _Operator:
             return self._packet(*args, **kwargs)
         return _noted(self._packet, self._note, args, kwargs)
 
-    def _note(self, recorder: Recorder, args: Any, kwargs: Any) -> None:
+    def _note(self, recorder: Recorder, args: Any, kwargs: Any) -> _Unassigned | None:
         group = kwargs.get("group_name", args[-1])
-        recorder.note(self._operation, group, args[0] if args else kwargs["input"], args)
         if self._has_autograd:
             recorder.unseen.add(_AUTOGRAD)
+        return recorder.note(self._operation, group, args[0] if args else kwargs["input"], args)
 
 
 # One for each operator for the whole process: a compiler that meets one in a job's function compiles it again if that
@@ -238,7 +251,9 @@ class Recorder:
         self.unseen: set[str] = set()
         self._lock = threading.Lock()
         self._counts: collections.Counter[_Key] = collections.Counter()
-        self._unassigned: list[tuple[_Key, list[_Remembered]]] = []
+        self._unassigned: list[_Unassigned] = []
+        self._left = _KEPT  # bytes of memory that `kept` may yet hold
+        self._given: dict[str, list[torch.Tensor]] = {}  # what gradient= gives
         self._finals: dict[str, set[_Extent]] = {}  # memory of sums that gradient= gives
         self._in_hooks: set[_Key] = set()  # calls by which hooks of one parameter may sum its gradient
         # After settle, of each parameter over which axes its hooks summed as many elements as its gradient has: where
@@ -296,19 +311,21 @@ class Recorder:
 
     # -- one call
 
-    def guarded(self, note: Callable[..., None], args: Any, kwargs: Any) -> None:
+    def guarded(self, note: Note, args: Any, kwargs: Any) -> _Unassigned | None:
         """Notes a call; what cannot be read is no reason to end the job."""
         try:
-            note(self, args, kwargs)
+            return note(self, args, kwargs)
         except Exception as error:
             self.unseen.add(f"a call could not be read ({type(error).__name__}: {error})")
+            return None
 
-    def note(self, operation: str, group: Any, given: Any, arguments: Sequence[Any]) -> None:
-        """Notes a call of this rank with the input `given`, a tensor or lists of them."""
+    def note(self, operation: str, group: Any, given: Any, arguments: Sequence[Any]) -> _Unassigned | None:
+        """Notes a call of this rank with the input `given`, a tensor or lists of them. Returns it if whose gradients it
+        sums is not known yet."""
         tensors = _tensors(given)
         first = tensors[0]
         if first.is_meta or type(first).__name__ in _TRACED:
-            return
+            return None
         in_backward = torch._C._current_graph_task_id() != -1
         number = self._ended()
         file, line, function, params = self._place(in_backward, first)
@@ -318,13 +335,31 @@ class Recorder:
         key = _Key(operation, group, first.dtype, size, number, in_backward, file, line, function, params)
         if not key.params and operation in _REDUCTIONS and (in_backward or number):
             memory = [_remembered(tensor) for tensor in tensors if not tensor.is_sparse]
+            is_sum = not in_backward and operation == "all_reduce" and _is_sum(arguments)
+            unassigned = _Unassigned(key, memory, self._keep(tensors) if is_sum else [])
             with self._lock:
-                self._unassigned.append((key, memory))
-        else:
-            with self._lock:
-                self._counts[key] += 1
-                if in_hook and operation == "all_reduce" and _is_sum(arguments):
-                    self._in_hooks.add(key)
+                self._unassigned.append(unassigned)
+            return unassigned
+        with self._lock:
+            self._counts[key] += 1
+            if in_hook and operation == "all_reduce" and _is_sum(arguments):
+                self._in_hooks.add(key)
+        return None
+
+    def _keep(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors, to be compared at the end of the step; none if they would hold too much memory."""
+        size = sum(int(tensor.untyped_storage().nbytes()) for tensor in tensors if not tensor.is_sparse)
+        if size > self._left or any(tensor.is_sparse for tensor in tensors):
+            return []
+        self._left -= size
+        return [tensor.detach() for tensor in tensors]
+
+    def note_result(self, unassigned: _Unassigned, result: Any) -> None:
+        """Notes the tensors that a functional collective gave, which may become gradients."""
+        tensors = _tensors(result)
+        unassigned.memory.extend(map(_remembered, tensors))
+        if unassigned.kept:
+            unassigned.kept[:] = [tensor.detach() for tensor in tensors]
 
     def _place(self, in_backward: bool, given: torch.Tensor) -> tuple[str, int, str, tuple[str, ...]]:
         """The file, line and function that made the call, outside of PyTorch, and the parameters whose gradients one
@@ -389,6 +424,8 @@ class Recorder:
         local = _meshes.local_of(tensor)
         if not local.is_sparse:
             self._finals.setdefault(name, set()).add(_extent(local))
+            if self._unassigned:
+                self._given.setdefault(name, []).append(local)
 
     # -- after the step
 
@@ -433,7 +470,8 @@ class Recorder:
         return "backward" if key.in_backward else "after" if ended and key.number == ended else "forward"
 
     def _assign(self) -> None:
-        """Finds whose gradients calls sum whose input lies in the memory of a gradient that is there now."""
+        """Finds whose gradients calls sum: those in whose memory their input lies, or the new tensor that they gave, or
+        those with its values, of parameters of which no sum over that group is known."""
         if self._unassigned:
             for entry in self._watched:
                 for gradient in {id(t): t for t in (entry.owned.grad, entry.used.grad) if t is not None}.values():
@@ -442,15 +480,42 @@ class Recorder:
         for name, extents in self._finals.items():
             for extent in extents:
                 at.setdefault(extent.storage, []).append((extent, name))
-        for key, memory in self._unassigned:
+        left = []
+        for one in self._unassigned:
             names = [
                 name
-                for _, own in memory
+                for _, own in one.memory
                 for extent, name in at.get(own.storage, ())
                 if extent.start < own.stop and own.start < extent.stop
             ]
-            self._counts[key._replace(params=tuple(dict.fromkeys(names)))] += 1
+            if one.kept and not names:
+                left.append(one)
+            else:
+                self._counts[one.key._replace(params=tuple(dict.fromkeys(names)))] += 1
+        if left:
+            self._assign_by_values(left)
         self._unassigned.clear()
+        self._given.clear()
+
+    def _assign_by_values(self, left: Sequence[_Unassigned]) -> None:
+        known = {(_name_of(key.group), name) for key in self._counts for name in key.params}
+        by_ddp = {
+            name for reducer, reduced in zip(self._reducers, self._reduced) for name in self._of(reducer, reduced)
+        }
+        for one in left:
+            group = _name_of(one.key.group)
+            open_ = {
+                name: tensors
+                for name, tensors in self._given.items()
+                if (group, name) not in known and name not in by_ddp
+            }
+            names = _same_values.find(one.kept, dist.get_world_size(_group_of(one.key.group)), open_)
+            self._counts[one.key._replace(params=tuple(names))] += 1
+
+    def _of(self, reducer: Any, reduced: Sequence[int]) -> list[str]:
+        """The parameters that a DDP summed in this step."""
+        params = [param for sent in self._sent(reducer) for param in sent.params] if reduced else []
+        return [name for param in params for name in self._names.get(id(param), ())]
 
     def _of_reducers(self, mesh: _meshes.Mesh) -> Iterator[tuple[tuple[Any, ...], list[int]]]:
         """The sums that DDP makes in C++."""
@@ -472,10 +537,19 @@ class Recorder:
             return []
 
 
+def _group_of(group: Any) -> Any:
+    """A ProcessGroup, by itself or by its name."""
+    resolve: Any = getattr(distributed_c10d, "_resolve_process_group")  # noqa: B009  PyTorch does not export it
+    return resolve(group) if isinstance(group, str) else group
+
+
+def _name_of(group: Any) -> Any:
+    return getattr(group, "group_name", group)
+
+
 def _between(group: Any, mesh: _meshes.Mesh) -> tuple[str, tuple[int, ...]] | None:
     """The axes that a group spans, and its ranks if it spans no set of them; None: it has one rank."""
-    resolve: Any = getattr(distributed_c10d, "_resolve_process_group")  # noqa: B009  PyTorch does not export it
-    ranks = dist.get_process_group_ranks(resolve(group) if isinstance(group, str) else group)
+    ranks = dist.get_process_group_ranks(_group_of(group))
     if len(ranks) < 2:
         return None
     try:

@@ -7,6 +7,7 @@ import sys
 import threading
 import unittest
 import warnings
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -284,6 +285,77 @@ def by_hand(changed=False):
     return rows_of(calls), [row.line for row in calls.rows]
 
 
+def sum_in_place_of(p):
+    p.grad = functional.all_reduce(p.grad, "sum", dist.group.WORLD).wait()
+
+
+def in_new_tensors(kind):
+    """Sums whose new tensors, or copies of them, become the gradients."""
+    model = Net()
+    size = dist.get_world_size()
+    params = [*model.parameters()]
+    main = {p: torch.zeros_like(p) for p in params}
+    if kind == "functional_in_backward":
+        for p in params:
+            p.register_post_accumulate_grad_hook(sum_in_place_of)
+
+    def summed(gradient, **options):
+        gradient = gradient.clone()
+        dist.all_reduce(gradient, **options)
+        return gradient
+
+    def bucket(shift=0):
+        whole = summed(torch.cat([torch.ones(shift), *(p.grad.flatten() for p in params)]))[shift:]
+        for p, part in zip(params, whole.split([p.numel() for p in params])):
+            p.grad.copy_(part.view_as(p))
+
+    def step():
+        backward(wrapped)
+        for p in params if kind not in ("bucket", "shifted", "functional_in_backward") else ():
+            if kind == "functional":
+                p.grad = functional.all_reduce(p.grad, "sum", dist.group.WORLD).wait()
+            elif kind == "functional_copied":
+                p.grad.copy_(functional.all_reduce(p.grad, "sum", dist.group.WORLD).wait())
+            elif kind == "mean":
+                p.grad = summed(p.grad) / size
+            elif kind == "given":
+                main[p].copy_(summed(p.grad))
+            elif kind in ("dropped", "too_large", "largest"):
+                options = {"op": dist.ReduceOp.MAX} if kind == "largest" else {}
+                p.grad.copy_(summed(p.grad, **options)) if kind != "dropped" else dist.all_reduce(p.grad)
+            elif kind == "dropped_first":
+                summed(p.grad)
+            elif kind == "beside_ddp":
+                summed(p.grad, op=dist.ReduceOp.SUM).div_(size)
+        if kind in ("bucket", "shifted"):
+            bucket(int(kind == "shifted"))
+        for p in params if kind in ("dropped", "dropped_first") else ():
+            summed(p.grad).div_(size) if kind == "dropped" else dist.all_reduce(p.grad)
+
+    wrapped = DistributedDataParallel(model) if kind == "beside_ddp" else model
+    options = {"gradient": main.__getitem__} if kind == "given" else {}
+    options.update({"expect": 1 / size} if kind == "mean" else {})
+    with mock.patch.object(_recorder, "_KEPT", 10 if kind == "too_large" else _recorder._KEPT):
+        calls, report = watched(wrapped, step, **options)
+    rows = [row for row in calls.rows if row.line]
+    return [row.params for row in rows for _ in range(row.count)], report.ok
+
+
+def twins():
+    """Two parameters with one gradient; the sum of a copy may be of either."""
+    model = nn.ModuleList([nn.Linear(IN, OUT, bias=False) for _ in range(2)])
+
+    def step():
+        x = batch()
+        sum(layer(x).sum() for layer in model).backward()
+        for p in model.parameters():
+            copy = p.grad.clone()
+            dist.all_reduce(copy)
+            p.grad.copy_(copy)
+
+    return [row.params for row in watched(model, step)[0].rows]
+
+
 def in_one_bucket():
     """One sum of a buffer in which all gradients lie."""
     model = Net()
@@ -317,7 +389,8 @@ def reused_memory():
             model.up.weight.grad = gradient.copy_(model.up.weight.grad)
             del gradient
 
-    calls, _ = watched(model, step)
+    with mock.patch.object(_recorder, "_KEPT", 0):  # what is kept would not be freed
+        calls, _ = watched(model, step)
     return any(found), [row.params for row in calls.rows]
 
 
@@ -644,7 +717,32 @@ class Whose(unittest.TestCase):
         self.sums(rows[1:], "after")
         self.assertTrue(all(line.endswith(" in step") and "test_calls.py:" in line for line in lines), lines)
         rows, _ = ranks.run(2, by_hand, True)[0]
-        self.assertEqual({row[-1] for row in rows}, {()})
+        self.assertEqual(rows[0][-1], ())
+        self.sums(rows[1:], "after")
+
+    def test_sums_that_become_gradients_by_their_values(self):
+        for kind in ("functional", "functional_in_backward", "functional_copied", "bucket", "mean", "given"):
+            with self.subTest(kind):
+                found, ok = ranks.run(2, in_new_tensors, kind)[0]
+                self.assertEqual(sorted(found), [NAMES] if kind == "bucket" else sorted((name,) for name in NAMES))
+                self.assertTrue(ok)
+
+    def test_values_that_tell_nothing(self):
+        """The sum of a copy that is dropped beside the real one, one of two equal gradients, a maximum, a tensor that
+        is not like a gradient, and one that is too large to be kept."""
+        each = [(name,) for name in NAMES]
+        for kind, expected in (
+            ("dropped", [*each, *[()] * 4]),
+            ("dropped_first", [*[()] * 4, *each]),
+            ("beside_ddp", [NAMES, *[()] * 4]),
+            ("largest", [()] * 4),
+            ("shifted", [()]),
+            ("too_large", [()] * 4),
+        ):
+            with self.subTest(kind):
+                found, _ = ranks.run(2, in_new_tensors, kind)[0]
+                self.assertEqual(sorted(found), sorted(expected))
+        self.assertEqual({*ranks.run(2, twins)[0]}, {()})
 
     def test_a_bucket(self):
         self.assertEqual(ranks.run(2, in_one_bucket)[0], [("all_reduce", "dp", "f32", 848, 1, "after", (), NAMES)])
