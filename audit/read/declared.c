@@ -8,23 +8,21 @@
 #include "layout/type.h"
 #include "read/params.h"
 
-static const char *text_in(const json_t *row, const char *key) {
-  const char *text = json_string_value(json_object_get(row, key));
-  return text ? text : "";
-}
-
 enum { ANY_DIMENSION = 10 };
 
-static ad_status read_row(const ad_dump *dump, const json_t *row, ad_declared *out) {
-  const char *types = text_in(row, "types"), *dtype = text_in(row, "dtype"), *axes = text_in(row, "axes");
-  *out = (ad_declared){.by = text_in(row, "by"), .where = text_in(row, "where"), .words = text_in(row, "words")};
+static ad_status read_row(const ad_dump *dump, json_t *row, ad_declared *out) {
+  static const char form[] = "{s?s, s?s, s?s, s?s, s?s, s?s, s?b, s?b, s?b, s?b}";
+  const char *types = "", *dtype = "", *axes = "";
+  *out = (ad_declared){.by = "", .where = "", .words = ""};
+  if (json_unpack(row, form, "by", &out->by, "types", &types, "dtype", &dtype, "axes", &axes, "where", &out->where,
+                  "words", &out->words, "counts", &out->counts, "given", &out->given, "sums", &out->sums, "placed",
+                  &out->placed))
+    return ad_fail(AD_INVALID,
+                   "a row is no JSON object whose by, types, dtype, axes, where and words are texts, and whose counts, "
+                   "given, sums and placed are true or false; correct it");
   if (!*out->by) return ad_fail(AD_INVALID, "a row has no source; write who declares it as \"by\"");
   if (!*types == !*dtype)
     return ad_fail(AD_INVALID, "the row of %.80s must have either \"types\" or \"dtype\"; write one of them", out->by);
-  out->counts = json_is_true(json_object_get(row, "counts"));
-  out->given = json_is_true(json_object_get(row, "given"));
-  out->sums = json_is_true(json_object_get(row, "sums"));
-  out->placed = json_is_true(json_object_get(row, "placed"));
   out->by_types = !strcmp(out->by, "types=");
   out->by_hook = !strcmp(out->by, "hook");
   out->over = *axes ? 0 : UINT32_MAX;
@@ -66,7 +64,7 @@ static void apply(const ad_dump *dump, ad_dump_param *param) {
 }
 
 ad_status ad_declared_read(const ad_dump *dump, const ad_dump_file *file, ad_dump_param *param) {
-  const json_t *rows = json_object_get(file->declared, param->name), *row;
+  json_t *rows = json_object_get(file->declared, param->name), *row;
   size_t i;
   if (!json_is_array(rows))
     return ad_fail(AD_INVALID, "%s: addend.declared of \"%.80s\" is not a list of rows; write a list", file->path,
@@ -88,4 +86,12 @@ const ad_declared *ad_declared_of(const ad_dump_param *param, int axis) {
     if (agreed_axes(param, row) >> axis & 1 && !row->by_types && !row->sums) found = row;
   }
   return found;
+}
+
+const ad_declared *ad_declared_dtype(const ad_dump_param *param, uint32_t axes) {
+  for (size_t i = 0; i < param->declared_count; i++) {
+    const ad_declared *row = &param->declared[i];
+    if (row->dtype && row->dtype == param->promised && row->given && !(axes & ~row->over)) return row;
+  }
+  return NULL;
 }

@@ -29,5 +29,8 @@ typedef struct ad_declared {
 ad_status ad_declared_read(const ad_dump *dump, const ad_dump_file *file, ad_dump_param *param) AD_CHECKED;
 /* Returns the source of the type that is declared for `axis` and counts there, or NULL if there is none. */
 const ad_declared *ad_declared_of(const ad_dump_param *param, int axis);
+/* Returns the declaration by which the job itself asks for the promised dtype of a sum over all of `axes`, or NULL if there
+ * is none. */
+const ad_declared *ad_declared_dtype(const ad_dump_param *param, uint32_t axes);
 
 #endif

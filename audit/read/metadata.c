@@ -87,6 +87,40 @@ static ad_status read_map(const ad_saying *saying, const char *key, json_t **out
   return AD_OK;
 }
 
+/* A test of a map's values, and what right ones are: "a text". */
+typedef struct ad_form {
+  int (*is_right)(json_t *value);
+  const char *right;
+} ad_form;
+
+static int is_text(json_t *value) { return json_is_string(value); }
+
+static int is_shard(json_t *value) {
+  const char *text;
+  int is;
+  return !json_unpack(value, "{s:s, s?b, s?b}", "values", &text, "constant", &is, "stepped", &is);
+}
+
+static int is_inside(json_t *value) {
+  double terms, size;
+  return !json_unpack(value, "[F, F!]", &terms, &size);
+}
+
+static const ad_form texts = {is_text, "a text"},
+                     shards = {is_shard,
+                               "{\"values\": a text, \"constant\": true or false, \"stepped\": true or false}"},
+                     insides = {is_inside, "[terms, size], two numbers"};
+
+/* Parses a key that must be a JSON object whose values have this form. */
+static ad_status read_map_of(const ad_saying *saying, const char *key, const ad_form *form, json_t **out) {
+  const char *name;
+  json_t *value;
+  AD_TRY(read_map(saying, key, out));
+  json_object_foreach(*out, name, value) if (!form->is_right(value)) return ad_fail(
+      AD_INVALID, "%s: %s of \"%.80s\" must be %s", saying->file->path, key, name, form->right);
+  return AD_OK;
+}
+
 static int is_factor(const json_t *value) {
   return json_is_number(value) && isfinite(json_number_value(value)) && json_number_value(value) != 0;
 }
@@ -117,7 +151,7 @@ static ad_status check_comm_dtype(const char *name) {
 static ad_status check_dtypes(const json_t *dtypes) {
   const char *pattern;
   json_t *value;
-  if (json_is_string(dtypes) && *json_string_value(dtypes)) return check_comm_dtype(json_string_value(dtypes));
+  if (json_is_string(dtypes)) return check_comm_dtype(json_string_value(dtypes));
   json_object_foreach((json_t *)dtypes, pattern, value) {
     if (!json_is_string(value))
       return ad_fail(AD_INVALID, "the dtype for the pattern '%.60s' is not a string; write a dtype such as \"f32\"",
@@ -224,11 +258,11 @@ static ad_status read_maps(const ad_saying *saying) {
   AD_TRY(read_map(saying, "DCP_SHARDING_INFO", &file->sharding));
   AD_TRY(read_map(saying, "addend.partial", &file->partial));
   AD_TRY(read_map(saying, "addend.assumed", &file->assumed));
-  AD_TRY(read_map(saying, "addend.inside", &file->inside));
-  AD_TRY(read_map(saying, "addend.unjudged", &file->unjudged));
-  AD_TRY(read_map(saying, "addend.values", &file->values));
+  AD_TRY(read_map_of(saying, "addend.inside", &insides, &file->inside));
+  AD_TRY(read_map_of(saying, "addend.unjudged", &texts, &file->unjudged));
+  AD_TRY(read_map_of(saying, "addend.values", &texts, &file->values));
   AD_TRY(read_map(saying, "addend.declared", &file->declared));
-  AD_TRY(read_map(saying, "addend.shards", &file->shards));
+  AD_TRY(read_map_of(saying, "addend.shards", &shards, &file->shards));
   AD_TRY(read_expect(saying));
   AD_TRY(read_dtypes(saying, "addend.reduce", &file->reduce));
   AD_TRY(read_dtypes(saying, "addend.promised", &file->promised));

@@ -97,15 +97,6 @@ static int64_t elements_in(const ad_dump *dump, const ad_dump_param *param, cons
   return ad_box_numel(&param->shape, &piece.box);
 }
 
-/* Returns the declaration by which the job itself asks for a dtype of the parameter's sum over these axes, or NULL. */
-static const ad_declared *asked_for(const ad_dump_param *param, uint32_t axes) {
-  for (size_t i = 0; param && i < param->declared_count; i++) {
-    const ad_declared *row = &param->declared[i];
-    if (row->dtype && row->dtype == param->promised && row->given && !(axes & ~row->over)) return row;
-  }
-  return NULL;
-}
-
 /* Sets the numbers of elements of the call's parameters, and the bytes that their sums need, in the dtypes that the job
  * asked for; 0 if one of them is not in the dump. */
 static void measure(const ad_dump *dump, ad_call *call) {
@@ -114,7 +105,7 @@ static void measure(const ad_dump *dump, ad_call *call) {
   size_t i;
   json_array_foreach(call->params, i, name) {
     const ad_dump_param *param = ad_dump_find(dump, json_string_value(name));
-    const ad_declared *row = asked_for(param, call->axes);
+    const ad_declared *row = param ? ad_declared_dtype(param, call->axes) : NULL;
     int64_t size = (int64_t)ad_dtype_size(row ? row->dtype : call->dtype);
     int64_t full = 0, part = param ? elements_in(dump, param, dump->sums[rank]) : 0;
     for (int64_t m = 0; m < dump->microbatches && param && !full; m++)
@@ -287,7 +278,8 @@ static void find_wider(const ad_calls_run *run, const ad_call *call) {
   const json_t *name;
   size_t i, count = 0;
   json_array_foreach(call->params, i, name) {
-    const ad_declared *row = asked_for(ad_dump_find(run->dump, json_string_value(name)), call->axes);
+    const ad_dump_param *param = ad_dump_find(run->dump, json_string_value(name));
+    const ad_declared *row = param ? ad_declared_dtype(param, call->axes) : NULL;
     if (!call->sums || !row || ad_dtype_size(call->dtype) <= ad_dtype_size(row->dtype)) continue;
     contradict(run, json_string_value(name), row, call);
     if (!count++) first = json_string_value(name), asked = row;

@@ -100,22 +100,26 @@ static const ad_calls_column columns[] = {
 };
 enum { COLUMNS = sizeof columns / sizeof *columns };
 
-/* Prints the cell of a call in a column, or the column's head if `call` is NULL. Returns its width. */
+/* Prints the cell of a call in a column, or the column's head if `call` is NULL. Returns its width, in characters. */
 static int print_cell(const json_t *document, const json_t *call, size_t column, char *buffer) {
   ad_text cell = ad_text_on(buffer, CELL);
   if (call)
     columns[column].fill(document, call, &cell);
   else
     ad_text_add(&cell, "%s", columns[column].head);
-  return (int)cell.used;
+  int width = 0;
+  for (size_t i = 0; i < cell.used; i++)
+    width += (buffer[i] & 0xc0) != 0x80; /* bytes that begin a character of UTF-8 */
+  return width;
 }
 
 static void print_line(FILE *file, const json_t *document, const json_t *call, const int *widths) {
   char cell[CELL];
   for (size_t column = 0; column < COLUMNS; column++) {
-    int is_last = column + 1 == COLUMNS;
-    print_cell(document, call, column, cell);
-    fprintf(file, "  %*s", columns[column].is_number ? widths[column] : is_last ? 0 : -widths[column], cell);
+    int is_last = column + 1 == COLUMNS, is_number = columns[column].is_number;
+    int blank = is_last ? 0 : widths[column] - print_cell(document, call, column, cell);
+    if (is_last) print_cell(document, call, column, cell);
+    fprintf(file, "  %*s%s%*s", is_number ? blank : 0, "", cell, is_number ? 0 : blank, "");
   }
   fprintf(file, "\n");
 }

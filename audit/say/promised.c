@@ -6,16 +6,6 @@
 #include "read/declared.h"
 #include "say/cause.h"
 
-/* Returns the declaration of the promised dtype for which a narrower sum is wrong, or NULL if there is none. */
-static const ad_declared *source_that_counts(const ad_dump *dump, const ad_dump_param *param) {
-  uint32_t axes = ad_large_axes(&dump->mesh, param->summed);
-  for (size_t i = 0; i < param->declared_count; i++) {
-    const ad_declared *row = &param->declared[i];
-    if (row->dtype && row->dtype == param->promised && row->given && !(axes & ~row->over)) return row;
-  }
-  return NULL;
-}
-
 static int is_declared(const ad_dump_param *param) {
   for (size_t i = 0; i < param->declared_count; i++)
     if (param->declared[i].dtype && param->declared[i].dtype == param->promised) return 1;
@@ -63,7 +53,8 @@ ad_status ad_promised_judge(const ad_parts *parts, ad_verdict *verdict, ad_forme
   if (!is_right && !is_rounding && verdict->kind != AD_CAUSE_IDENTICAL) return AD_OK;
   AD_TRY(ad_formed_find(parts, param->promised, out));
   int is_narrower = out->formed == AD_FORMED_NARROWER || out->formed == AD_FORMED_THEN_ROUNDED;
-  const ad_declared *row = is_narrower ? source_that_counts(parts->dump, param) : NULL;
+  uint32_t summed = ad_large_axes(&parts->dump->mesh, param->summed);
+  const ad_declared *row = is_narrower ? ad_declared_dtype(param, summed) : NULL;
   if (row && (is_right || is_rounding)) blame(parts, row, out, verdict);
   return AD_OK;
 }

@@ -17,19 +17,21 @@ static const char *values_of(const json_t *shard) { return json_string_value(jso
 
 static int is_one_number(const json_t *shard) { return json_is_true(json_object_get(shard, "constant")); }
 
-/* Finds whether all ranks along an axis have equal values. */
-static void compare_values(const ad_parts *parts, int axis, ad_shards *out) {
-  int64_t world = parts->dump->mesh.world;
-  int some = 0, equal = 1;
-  for (int64_t rank = 0; rank < world; rank++)
-    for (int64_t next = 0; next < world; next++) {
-      const json_t *own = shard_of(parts, rank), *other = shard_of(parts, next);
-      if (!ad_dump_is_next(parts->dump, rank, next, axis)) continue;
-      if (!values_of(own) || !values_of(other)) return;
-      some = 1;
-      equal = equal && !is_one_number(own) && !strcmp(values_of(own), values_of(other));
-    }
-  if (some && equal) out->equal |= 1u << axis;
+/* Finds whether all ranks along an axis have equal values. Ranks at the same place on the other axes have one key. */
+static ad_status compare_values(const ad_parts *parts, int axis, ad_shards *out) {
+  const ad_dump *dump = parts->dump;
+  const char **first;
+  int equal = 1;
+  AD_TRY(ad_new((size_t)dump->mesh.world, &first));
+  for (int64_t rank = 0; rank < dump->mesh.world && equal; rank++) {
+    const json_t *shard = shard_of(parts, rank);
+    const char *values = values_of(shard), **own = &first[ad_dump_key(dump, rank, 1u << axis)];
+    if (values && !*own) *own = values;
+    equal = values && !is_one_number(shard) && !strcmp(values, *own);
+  }
+  ad_release(first);
+  if (equal) out->equal |= 1u << axis;
+  return AD_OK;
 }
 
 /* Returns 1 if every rank that tells of its values says that an optimizer step has changed them. */
@@ -75,7 +77,7 @@ ad_status ad_shards_compare(const ad_parts *parts, uint32_t axes, ad_shards *out
   *out = (ad_shards){0};
   axes = ad_large_axes(&parts->dump->mesh, axes);
   for (int axis = 0; axis < parts->dump->mesh.count; axis++)
-    if (axes >> axis & 1 && ad_type_is_sharded(parts->param->types[axis])) compare_values(parts, axis, out);
+    if (axes >> axis & 1 && ad_type_is_sharded(parts->param->types[axis])) AD_TRY(compare_values(parts, axis, out));
   /* the samples of two shards are other elements of them */
   if (!out->equal || parts->param->is_sampled || !parts->count || !parts->dump->microbatches) return AD_OK;
   out->stepped = all_stepped(parts);

@@ -1,4 +1,5 @@
-/* Builds short texts (layout strings, messages) in fixed buffers. A text that is too long is truncated. */
+/* Builds short texts (layout strings, messages) in fixed buffers. A text that is too long is
+ * truncated, at the end of a character of UTF-8. */
 #ifndef BASE_TEXT_H
 #define BASE_TEXT_H
 #include <stddef.h>

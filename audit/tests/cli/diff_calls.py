@@ -220,6 +220,19 @@ def tables_are_printed():
     assert result.returncode == 2 and "--calls" in result.stderr
 
 
+def tables_have_whole_characters():
+    """Names and places of any length and alphabet: columns stand under each other, and no character is cut."""
+    for long in ("\N{EURO SIGN}" * 90, "x" + "\N{EURO SIGN}" * 90, "xy" + "\N{EURO SIGN}" * 90):
+        calls = [call("all_reduce", "dp", ["w", long], line="s.py:1 in f"), call("all_gather", "dp", ["v"], line="sch\N{LATIN SMALL LETTER O WITH DIAERESIS}n.py:3 in f")]
+        judged(make(), calls)
+        result = subprocess.run([program, "diff", "--calls", path], capture_output=True, timeout=60)
+        assert result.returncode == 0, result.stderr
+        lines = result.stdout.decode("utf-8", "strict").splitlines()
+        assert {line.index("dp") for line in lines[2:4]} == {lines[1].index("over")}, lines
+        assert lines[2].index("s.py:1 in f") == lines[1].index("where"), lines
+        assert lines[3].index("sch\N{LATIN SMALL LETTER O WITH DIAERESIS}n.py:3") == lines[1].index("where"), lines
+
+
 ranks_share_entries()
 sums_that_are_made_twice_are_found()
 what_is_no_second_sum_is_not_found()
@@ -231,4 +244,5 @@ a_group_that_is_no_axis_is_noted()
 entries_that_are_no_calls_are_refused()
 many_ranks_with_calls_of_their_own_take_no_longer()
 tables_are_printed()
+tables_have_whole_characters()
 print(f"diff_calls: {done} dumps")

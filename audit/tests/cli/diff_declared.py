@@ -323,9 +323,19 @@ for key, value in (("declared", "[]"), ("declared", '{"w": {}}'), ("declared", '
                    ("declared", '{"w": [{"by": "x", "types": "tp=V"}]}'), ("declared", '{"w": [{"by": "x", "dtype": "f31"}]}'),
                    ("declared", '{"w": [{"by": "x", "dtype": "f32", "axes": "pp"}]}'), ("promised", '{"w": "f31"}'), ("promised", "i32"),
                    ("calls", "{}"), ("calls", "[1]"), ("calls", '[{"operation": "all_reduce"}]'), ("shards", "[]"),
-                   ("calls", '[{"operation": "all_reduce", "bytes": -1, "count": 1}]')):
+                   ("calls", '[{"operation": "all_reduce", "bytes": -1, "count": 1}]'), ("promised", ""), ("reduce", ""),
+                   ("promised", '{"w": ""}'), ("promised", '{"w": 1}'), ("promised", "[]"),
+                   *(("declared", json.dumps({"w": [{**said("tp=I"), **wrong}]})) for wrong in (
+                       {"types": 5}, {"by": ["x"]}, {"where": 1}, {"words": {}}, {"counts": "yes"}, {"sums": 1}, {"placed": None},
+                       {"types": "", "dtype": 32}, {"given": "x"}, {"axes": []})), ("declared", '{"w": ["tp=I"]}'),
+                   *((key, json.dumps({"w": wrong})) for key in ("shards", "values", "inside") for wrong in (5, None, True, [])),
+                   *((key, json.dumps({"w": {"a": 1}})) for key in ("values", "unjudged")), ("unjudged", '{"w": 1}'),
+                   *(("shards", json.dumps({"w": {"values": "a", **wrong}})) for wrong in (
+                       {"values": 1}, {"constant": "no"}, {"stepped": 1}, {"stepped": None})), ("shards", '{"w": {}}'),
+                   ("inside", '{"w": ["1", 2]}'), ("inside", '{"w": [1]}'), ("inside", '{"w": [1, 2, 3]}')):
     refused = run(make("I", "same"), metadata={f"addend.{key}": value})
     assert refused.returncode == 2 and f"addend.{key}" in refused.stderr, (key, value, refused)
+    assert f"{work}/dump/rank0" in refused.stderr and ".safetensors: " in refused.stderr, (key, value, refused)
 
 # ---- calls ----
 

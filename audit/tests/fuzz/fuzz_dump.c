@@ -36,18 +36,20 @@ static size_t write_files(const uint8_t *data, size_t size, int opened[FILES], c
 
 static void judge(const char *const *files, size_t count) {
   int holds = -1, again = -1;
-  char *json = NULL, *second = NULL, *table = NULL, *lines = NULL;
+  char *json = NULL, *second = NULL, *table = NULL, *lines = NULL, *calls = NULL;
   if (ad_diff(files, count, NULL, &holds, &json)) {
     require(!json && ad_last_error()[0] != 0);
     return;
   }
   require(!ad_diff_table(json, AD_PLAIN_TEXT, &table) && (holds == 0 || holds == 1));
+  require(!ad_diff_calls(json, AD_PLAIN_TEXT, &calls));
   require(!ad_diff_github(json, &lines) && !strncmp(lines, "::", 2));
   require(!ad_diff(files, count, NULL, &again, &second) && again == holds && !strcmp(json, second));
   free(json);
   free(second);
   free(table);
   free(lines);
+  free(calls);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

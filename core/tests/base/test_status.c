@@ -143,6 +143,24 @@ static void a_text_grows_and_is_cut_at_its_buffer(void **state) {
   assert_int_equal(text.used, 7);
 }
 
+/* A character of UTF-8 is in the text as a whole or not at all, and nothing follows a cut. */
+static void a_text_is_cut_between_characters(void **state) {
+  static const char *const characters[] = {"e", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x99\x82"};
+  for (size_t length = 1; length <= 4; length++)
+    for (size_t size = 1; size < 16; size++) {
+      char buffer[16], whole[32];
+      ad_text text = ad_text_on(buffer, size);
+      for (int i = 0; i < 5; i++) ad_text_add(&text, "%s", characters[length - 1]);
+      size_t fit = (size - 1) / length < 5 ? (size - 1) / length : 5;
+      for (size_t i = 0; i < fit; i++) memcpy(whole + i * length, characters[length - 1], length);
+      whole[fit * length] = 0;
+      assert_string_equal(buffer, whole);
+      assert_int_equal(text.used, fit * length);
+      ad_text_add(&text, "%s", "x");
+      assert_int_equal(text.used, fit * length + (fit == 5 && size > 5 * length + 1));
+    }
+}
+
 static void a_text_on_no_bytes_takes_nothing(void **state) {
   char untouched = 'x';
   ad_text text = ad_text_on(&untouched, 0);
@@ -165,6 +183,7 @@ int main(void) {
       cmocka_unit_test(here_is_file_and_line),
       cmocka_unit_test(the_log_goes_to_its_callback_or_nowhere),
       cmocka_unit_test(a_text_grows_and_is_cut_at_its_buffer),
+      cmocka_unit_test(a_text_is_cut_between_characters),
       cmocka_unit_test(a_text_on_no_bytes_takes_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
