@@ -96,6 +96,7 @@ class Addends:
         self._plans: dict[str, Plan] = {}  # which elements to sample of a gradient with its parameter's memory layout
         self._depth = 0
         self._asked: dict[int, int] = {}  # the negative numbers of autograd tasks that accumulate no gradient
+        self._accumulating: tuple[int, bool] | None = None  # the last task, and whether of leaves, known to accumulate
         self.beside: dict[str, list[Piece]] = {}  # gradients that the job asked for and that are no addends
         self.discarded: list[str] = []  # names of parameters that have only gradients that are in no sum, after settle
         self._in_schedule = False  # inside `numbered`
@@ -195,9 +196,16 @@ class Addends:
         torch.autograd.grad does. A schedule that calls that for the weights accumulates what it gets by itself."""
         task = torch._C._current_graph_task_id()
         if task not in self._asked:
-            if self._in_schedule or _accumulates(watched.used):
+            if self._in_schedule:
                 return self.microbatch
-            self._asked[task] = -1 - len(self._asked)
+            # Of one backward, PyTorch runs the hooks of leaves that all accumulate, or that are all returned
+            kind = task, watched.used.is_leaf
+            if kind != self._accumulating:
+                if not _accumulates(watched.used):
+                    self._asked[task] = -1 - len(self._asked)
+                    return self._asked[task]
+                self._accumulating = kind
+            return self.microbatch
         return self._asked[task]
 
     def settle(self, summed: Collection[str]) -> bool:

@@ -43,7 +43,7 @@ class Calls:
     @property
     def document(self) -> list[dict[str, object]]:
         """The value of `addend.calls` in files: the rows, then a row {"unseen": why} for each reason."""
-        return [*map(dataclasses.asdict, self.rows), *({"unseen": why} for why in self.unseen)]
+        return [*map(dict, map(vars, self.rows)), *({"unseen": why} for why in self.unseen)]
 
     def __str__(self) -> str:
         counts = {phase: sum(row.count for row in self.rows if row.phase == phase) for phase in _PHASES}

@@ -69,18 +69,19 @@ class Collection:
             if not at and len(part) < self._whole(rank, file):
                 opened.truncate(self._whole(rank, file))
 
-    def _send(self, data: bytes, lengths: Sequence[Sequence[int]]) -> None:
-        """Sends this rank's `data` to the first rank, which appends every rank's bytes to that rank's files.
+    def _send(self, parts: Sequence[bytes], lengths: Sequence[Sequence[int]]) -> None:
+        """Sends this rank's `parts` to the first rank, which appends every rank's bytes to that rank's files.
         lengths[rank][file]: how many of the rank's bytes belong to each file."""
-        received = [bytearray() for _ in lengths]
+        received: list[list[memoryview]] = [[] for _ in lengths]
         _gather.to_first(
-            data, [sum(own) for own in lengths], self._group, lambda rank, part: received[rank].extend(part)
+            parts, [sum(own) for own in lengths], self._group, lambda rank, part: received[rank].append(part)
         )
         for rank in range(len(lengths)) if _gather.rank_in(self._group) == 0 else ():
-            begin = 0
+            pieces, begin = received[rank], 0
+            whole = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
             for file, length in enumerate(lengths[rank]):
                 if length:
-                    self._write(rank, file, memoryview(received[rank])[begin : begin + length])
+                    self._write(rank, file, whole[begin : begin + length])
                 begin += length
 
     def _of_chunk(self, at: int) -> list[list[int]]:
@@ -102,7 +103,7 @@ class Collection:
         for _, _, file in self._files:
             parts += [] if self._brought else [file.header]
             parts += [file.data[name] for name in self._names[first:end] if name in file.data]
-        self._send(b"".join(parts), lengths)
+        self._send(parts, lengths)
         self._at = [[at + length for at, length in zip(*own)] for own in zip(self._at, lengths)]
         self._brought += 1
 

@@ -51,10 +51,10 @@ def _broadcast(data: bytes, size: int, source: int, device: torch.device, group:
     return received
 
 
-def from_one(value: Any, source: int, device: torch.device, group: Any) -> Any:
-    """Returns the value that rank `source` gives; the other ranks' values are ignored."""
-    begin, end = _begun(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+def from_one(value: Any, source: int, is_source: bool, device: torch.device, group: Any) -> Any:
+    """Returns the value that rank `source` gives, which gets its own back; the other ranks' values are ignored."""
+    begin, end = _begun(pickle.dumps(value if is_source else None, pickle.HIGHEST_PROTOCOL))
     first = _broadcast(begin, _AT_FIRST, source, device, group)
     longer = _length(first) + _LENGTH.size - _AT_FIRST
     rest = _broadcast(end[:longer], longer, source, device, group) if longer > 0 else b""
-    return pickle.loads(first[_LENGTH.size :][: _length(first)] + rest)
+    return value if is_source else pickle.loads(first[_LENGTH.size :][: _length(first)] + rest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Callable, Optional, TypeVar
 
 import torch
@@ -62,8 +63,9 @@ def from_first(find: Callable[[], T], group: Group) -> T:
     """Calls find() on the group's first rank only; returns its result on every rank."""
     if not dist.is_initialized():
         return find()
-    own = find() if rank_in(group) == 0 else None
-    found: T = _exchange.from_one(own, group_ranks(group)[0], _device(group), group)
+    is_first = rank_in(group) == 0
+    own = find() if is_first else None
+    found: T = _exchange.from_one(own, group_ranks(group)[0], is_first, _device(group), group)
     return found
 
 
@@ -90,22 +92,24 @@ def sees_deaths(group: Group) -> bool:
     return dist.is_initialized() and "addend" in dist.get_backend_config(group)
 
 
-def to_first(data: bytes, lengths: list[int], group: Group, write: Callable[[int, bytes], None]) -> None:
-    """Gathers every rank's `data`, of lengths[rank] bytes, on the first rank, which calls write(rank, bytes) for one
-    piece after another."""
+def to_first(
+    parts: Sequence[bytes], lengths: list[int], group: Group, write: Callable[[int, memoryview], None]
+) -> None:
+    """Gathers every rank's bytes, `parts` one after the other, lengths[rank] in all, on the first rank, which calls
+    write(rank, bytes) for one piece after another."""
     if not dist.is_initialized():
-        write(0, data)
+        write(0, memoryview(b"".join(parts)))
         return
     world, first = len(lengths), rank_in(group) == 0
     rounds = -(-max(lengths) * world // AT_ONCE)
     size = -(-max(lengths) // max(rounds, 1))
-    padded = torch.zeros(rounds * size, dtype=torch.uint8)
-    if data:
-        padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    data = bytearray().join(parts)
+    data.extend(bytes(rounds * size - len(data)))
+    padded = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
     device = _device(group)
     for at in range(0, rounds * size, max(size, 1)):
         piece = padded[at : at + size].to(device)
         pieces = [torch.empty_like(piece) for _ in range(world)] if first else None
         _alive.complete(dist.gather(piece, pieces, dst=group_ranks(group)[0], group=group, async_op=True))
         for rank, received in enumerate(pieces or []):
-            write(rank, received[: max(0, lengths[rank] - at)].cpu().numpy().tobytes())
+            write(rank, memoryview(received[: max(0, lengths[rank] - at)].cpu().numpy()))

@@ -562,8 +562,9 @@ class Step:
         metadata["addend.values"] = self._values
         if self._shards:
             metadata["addend.shards"] = self._shards
-        if self._calls is not None and self._calls.document:
-            metadata["addend.calls"] = self._calls.document
+        calls = self._calls.document if self._calls is not None else []
+        if calls:
+            metadata["addend.calls"] = calls
         before = self._afterwards.before_hooks if self._afterwards else {}
         changed = {
             name: before[name] for name, reading in chosen.items() if reading.hooked and name in {*before} & {*sums}

@@ -22,7 +22,7 @@ def run_gathered(lengths, at_once):
         received[of] = received.get(of, b"") + piece
 
     with mock.patch.object(_gather, "AT_ONCE", at_once), mock.patch.object(dist, "gather", send):
-        _gather.to_first(bytes([rank]) * lengths[rank], lengths, None, write)
+        _gather.to_first([bytes([rank]) * lengths[rank]], lengths, None, write)
     return received, sent
 
 
