@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import struct
@@ -44,26 +45,46 @@ class Encoded(NamedTuple):
         return self.header + b"".join(self.data.values())
 
 
+def texts(metadata: Mapping[str, object]) -> dict[str, str]:
+    """Metadata as files have it: values other than strings are written as JSON."""
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
+
+
+def _layout(pieces: Mapping[str, Piece]) -> dict[str, str]:
+    """The global shape and this rank's box of each piece, as metadata."""
+    kinds: dict[tuple[object, ...], tuple[str, str]] = {}  # few shapes are many parameters'
+    shapes, held = [], []
+    for name, piece in pieces.items():
+        kind = piece.whole, piece.box
+        if kind not in kinds:
+            kinds[kind] = json.dumps(piece.whole), json.dumps([piece.box.first, piece.box.count])
+        quoted, (shape, box) = _quoted(name), kinds[kind]
+        shapes.append(f"{quoted}: {shape}")
+        held.append(f"{quoted}: {box}")
+    return {"addend.shapes": f"{{{', '.join(shapes)}}}", "addend.held": f"{{{', '.join(held)}}}"}
+
+
+_quoted = functools.lru_cache(maxsize=1 << 16)(json.dumps)  # names, which are the same in each file
+
+
 def encode(pieces: Mapping[str, Piece], metadata: Mapping[str, object]) -> Encoded:
     """Encodes `pieces`, one for each parameter's name. Metadata values other than strings are written as JSON. Tensors
     are written flat, except a reference's, which have their global shape."""
     whole = metadata["addend.kind"] == "reference"
-    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
+    about = texts(metadata)
     if not whole:
-        texts["addend.shapes"] = json.dumps({name: piece.whole for name, piece in pieces.items()})
-        texts["addend.held"] = json.dumps({name: [piece.box.first, piece.box.count] for name, piece in pieces.items()})
-    header: dict[str, object] = {"__metadata__": texts}
+        about.update(_layout(pieces))
+    header = [f'"__metadata__":{json.dumps(about, separators=(",", ":"))}']
     data: dict[str, bytes] = {}
     at = 0
     for name, piece in sorted(pieces.items(), key=by_name):
-        data[name] = _bytes(piece.values)
-        header[name] = {
-            "dtype": DTYPES[piece.values.dtype],
-            "shape": list(piece.whole) if whole else [piece.values.numel()],
-            "data_offsets": [at, at + len(data[name])],
-        }
-        at += len(data[name])
-    text = json.dumps(header, separators=(",", ":")).encode()
+        data[name] = own = _bytes(piece.values)
+        shape = json.dumps(piece.whole) if whole else f"[{piece.values.numel()}]"
+        end = at + len(own)
+        dtype = DTYPES[piece.values.dtype]
+        header.append(f'{_quoted(name)}:{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{at},{end}]}}')
+        at = end
+    text = f"{{{','.join(header)}}}".encode()
     text += b" " * (-len(text) % 8)
     return Encoded(struct.pack("<Q", len(text)) + text, data)
 

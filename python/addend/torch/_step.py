@@ -496,12 +496,12 @@ class Step:
     def _deliver_none(self, why: Unjudged) -> None:
         raise NotImplementedError
 
-    def _metadata(self, kind: str, chosen: _readings.Chosen) -> dict[str, object]:
+    def _metadata(self, chosen: _readings.Chosen) -> dict[str, str]:
+        """The metadata that all of this rank's files have."""
         kept = [entry for entry in self._watched if entry.name not in self._unused]
         unjudged = {**self._lost, **{entry.name: entry.unjudged for entry in kept if entry.unjudged}}
         metadata: dict[str, object] = {
             "addend.version": "1",
-            "addend.kind": kind,
             "addend.rank": _gather.rank_in(self._group),
             "addend.mesh": str(self._mesh),
             "addend.coord": self._mesh.coord_text(self._rank),
@@ -527,9 +527,11 @@ class Step:
             metadata["addend.promised"] = dtypes
         if self._sampler.count is not None:
             metadata["addend.sample"] = self._sampler.count
-        return metadata
+        return _files.texts(metadata)
 
-    def _addend_file(self, at: int, chosen: _readings.Chosen, only: Collection[str]) -> _files.Encoded:
+    def _addend_file(
+        self, at: int, chosen: _readings.Chosen, only: Collection[str], common: Mapping[str, str]
+    ) -> _files.Encoded:
         number = self._numbers[at]
         taken, behind = self._addends.taken.get(number, {}), self._addends.behind.get(number, {})
         pieces = {name: piece for name, piece in taken.items() if name in only}
@@ -538,7 +540,7 @@ class Step:
                 pieces[name] = behind.get(name, pieces[name])
             if chosen[name].asked:
                 pieces[name] = self._addends.with_beside(number, name, pieces[name])
-        metadata = {**self._metadata("addend", chosen), "addend.microbatch": at}
+        metadata: dict[str, object] = {**common, "addend.kind": "addend", "addend.microbatch": at}
         divisors = {key[self._are_asked]: divisor for key, divisor in self._divisors.items()}
         divisor = divisors.get(number, self._divisor)
         if divisor is not None:
@@ -547,9 +549,11 @@ class Step:
             metadata["addend.inside"] = self._addends.inside[number]
         return _files.encode(pieces, metadata)
 
-    def _sum_file(self, sums: _sums.Sums, chosen: _readings.Chosen, only: Collection[str]) -> _files.Encoded:
+    def _sum_file(
+        self, sums: _sums.Sums, chosen: _readings.Chosen, only: Collection[str], common: Mapping[str, str]
+    ) -> _files.Encoded:
         sums = {name: found for name, found in sums.items() if name in only}
-        metadata = self._metadata("sum", chosen)
+        metadata: dict[str, object] = {**common, "addend.kind": "sum"}
         if self._global_norm is not None:
             metadata["addend.norm"] = self._global_norm
         partial = {name: " ".join(axes) for name, (_, axes) in sums.items() if axes}
@@ -577,7 +581,8 @@ class Step:
         """This rank's files. Parameters in `chosen` are read in that way, all others as they are. `names`: of the
         parameters that are wanted; None: all that were used."""
         chosen, only = chosen or {}, set(self._used if names is None else names)
+        common = self._metadata(chosen)
         addends: list[_collect.File] = [
-            ("addend", at, self._addend_file(at, chosen, only)) for at in range(len(self._numbers))
+            ("addend", at, self._addend_file(at, chosen, only, common)) for at in range(len(self._numbers))
         ]
-        return [*addends, ("sum", None, self._sum_file(sums, chosen, only))]
+        return [*addends, ("sum", None, self._sum_file(sums, chosen, only, common))]
