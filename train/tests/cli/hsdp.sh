@@ -28,6 +28,17 @@ draw_cases "levels and microbatches" 2 "${cases[@]}"
 for arguments in "${drawn[@]}"; do check_recipe $arguments; done
 draw_cases "values whole, and ten steps" 1 "${whole[@]}"
 for arguments in "${drawn[@]}"; do check_recipe $arguments; done
+# HFSDP: each replica updates a part of its shards, whatever is stored, and in whatever order the axes are named.
+cases=()
+for mesh in "dp_replicate=2 dp_shard=3" "dp_replicate=3 dp_shard=2" "dp_shard=3 dp_replicate=2" "dp_replicate=3 dp_shard=1" "dp_replicate=3" \
+  "dp_replicate=2 dp_shard=2 tp=2"; do
+  for zero in 1 2 3; do cases+=("$zero $mesh"); done
+done
+draw_cases "replicas that update parts" 3 "${cases[@]}"
+for case in "${drawn[@]}"; do
+  check_recipe hsdp-3x2 --set shard.outer_zero=1 --set "shard.zero=${case%% *}" --set "mesh=${case#* }" --set train.microbatches=3
+done
+for sync in "[none, shard, all]" "[all, shard, all]"; do check_recipe hfsdp-2x3 --set "train.sync=$sync" --set shard.zero=2 --steps 3; done
 draw_cases "thirty-two ranks" 1 shard.zero={1,3} train.microbatches={1,5}
 for setting in "${drawn[@]}"; do check_recipe hsdp-4x8 --set $setting; done
 check_recipe hsdp-4x8
@@ -102,6 +113,8 @@ planted partial-after-all-reduce both-factors-when-one-runs factor-wrong-width b
   last-microbatch-only bucket-reused-early
 check_recipe hsdp-f16 $drawn_by --seed "$seed"
 planted overflow-per-rank padding-counted
+check_recipe hfsdp-2x3 $drawn_by --seed "$seed"
+planted summed-over-replicas-twice updated-parts-not-gathered updated-parts-in-other-order partial-after-all-reduce padding-counted
 check_recipe ddp-4 $drawn_by --seed "$seed"
 planted add-to-itself-in-group-of-one
 check_recipe gpt-cp --mutate=1
@@ -174,6 +187,34 @@ import json, sys
 whens = {(step["op"], step["when"]) for param in json.load(sys.stdin)["params"] for step in param["path"]}
 assert whens == {("reduce_scatter", "last_microbatch"), ("all_reduce", "last_microbatch"), ("all_gather", "step")}, whens'
 
+# With shard.outer_zero the second reduction is a reduce_scatter of half an all_reduce's bytes, and values are gathered once.
+"$addend" plan "$source/recipes/hfsdp-2x3.yaml" --json >plan.json
+python3 - <<'Y'
+import json
+plan = json.load(open("plan.json"))
+for param in plan["params"]:
+    steps = [(step["op"], step["axes"], step["dtype"], step["when"], step["times"]) for step in param["path"]]
+    assert steps == [("all_gather", "dp_shard", "bf16", "forward", 3), ("all_gather", "dp_shard", "bf16", "backward", 3),
+                     ("reduce_scatter", "dp_shard", "f32", "every_microbatch", 3),
+                     ("reduce_scatter", "dp_replicate", "f32", "last_microbatch", 1),
+                     ("all_gather", "dp_replicate", "bf16", "step", 1)], steps
+    assert param["storage"] == "dp_replicate=R dp_shard=S0" and param["update"] == "dp_shard=S0 dp_replicate=S0", param
+# Elements of rank 0: of `embedding` [256, 4] a third is stored and a half of that updated; AdamW has two states of f32.
+embedding = next(param for param in plan["params"] if param["name"] == "embedding.weight")
+assert embedding["numel"] == 1024
+rows = lambda n, i, g: (i + 1) * n // g - i * n // g
+shapes = [(256, 4)] + 2 * [(4, 1)] + 4 * [(4, 4)] + 2 * [(4, 10)] + [(10, 4)] + [(4, 1)]
+stored = [[rows(n, shard, 3) * m for n, m in shapes] for shard in range(3)]
+updated = [[rows(rows(n, rank % 3, 3), rank // 3, 2) * m for n, m in shapes] for rank in range(6)]
+assert any(0 in own for own in updated), updated
+for rank in plan["memory_per_rank"]:
+    own, held = updated[rank["rank"]], stored[rank["rank"] % 3]
+    assert rank["optimizer"] == 8 * sum(own), (rank, own)
+    assert rank["grads"] == 4 * sum(own) + 4 * sum(held), (rank, own, held)
+    sent = max(own[0], sum(own[1:-1]), own[-1])
+    assert rank["params"] == 2 * sum(held) + 4 * sum(own) + 2 * sent, (rank, own, held)
+Y
+
 # The table has one row for a layer's gathers in forward and backward; the document lists every collective.
 "$addend" plan "$source/recipes/fsdp-4.yaml" >plan.txt
 [ "$(grep -c "^  [0-9]* *all_gather" plan.txt)" -eq 3 ] || { cat plan.txt >&2; fail "a row for each of three units"; }
@@ -193,4 +234,5 @@ refused "--set shard.bucket_mib|above 0|is 0" --set shard.bucket_mib=0
 refused "--set train.sync|has 1|train.microbatches|is 2" --set 'train.sync=[all]'
 refused "--set train.sync" --set 'train.sync=[all, shard]'
 refused "--set shard.zero|most 3|is 4" --set shard.zero=4
+refused "--set shard.outer_zero|1|shard.zero|0" --set shard.zero=0 --set shard.outer_zero=1
 echo "hsdp: all hold"

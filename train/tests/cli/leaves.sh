@@ -53,11 +53,14 @@ assert bits["equal"] and bits["ranks"] == 1 and bits["compared"] > 1000, bits
 P
 # The known bugs are killed on three replicas of two shards, whatever ranks send when; and a derived mutant or two.
 . "$source/tests/support/draw.sh"
-draw_cases "orders of reductions with mutants" 1 "0 8 [all]" "1 11 [none, all]" "2 14 [shard, all, shard, all]" "3 13 [none, shard, all]"
+draw_cases "orders of reductions with mutants" 1 "0 0 8 [all]" "1 0 11 [none, all]" "2 0 14 [shard, all, shard, all]" "3 0 13 [none, shard, all]"
+mutants=("${drawn[@]}") # the first number is shard.zero, the second shard.outer_zero
+draw_cases "orders of reductions with mutants, in parts" 1 "1 1 11 [none, all]" "2 1 14 [shard, all, shard, all]" "3 1 13 [none, shard, all]"
+drawn+=("${mutants[@]}")
 for case in "${drawn[@]}"; do
-  read -r zero leaves sync <<<"$case"
+  read -r zero outer leaves sync <<<"$case"
   microbatches=$(wc -w <<<"$sync")
-  "$addend" check "$recipe" --set mesh="dp_replicate=3 dp_shard=2" --set model.layers=1 --set shard.zero="$zero" \
+  "$addend" check "$recipe" --set mesh="dp_replicate=3 dp_shard=2" --set model.layers=1 --set shard.zero="$zero" --set shard.outer_zero="$outer" \
     --set train.leaves="$leaves" --set train.microbatches="$microbatches" --set train.sync="$sync" --mutate=2 --json >check.json 2>err || fail "the check of $case fails"
   python3 - <<'P' || fail "the mutants of $case"
 import json

@@ -64,6 +64,7 @@ Y
 }
 
 compare hsdp-4x8 shard.zero 0 1 2 3
+compare hsdp-4x8 shard.outer_zero 0 1 with --set shard.zero=2
 compare hsdp-2x2 train.sync '[none, shard, all]' '[shard,shard,all]' '[all,all,all]' with --set train.microbatches=3
 compare gpt-3d mesh '"dp_shard=3 tp=2 cp=2"' '"dp_shard=2 tp=2"' with --ranks-per-node 3
 compare ocr-fan-in-small train.microbatches 1 2

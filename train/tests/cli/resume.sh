@@ -60,6 +60,28 @@ for case in "hsdp-2x2 1 {param: f16, loss_scale: 19}" "hsdp-3x2 2 {param: bf16, 
   [ "$(first_step)" = 2 ] || fail "the run of $name resumed with another sharding did not continue after step 2"
 done
 
+# Leaves keep every bit: a run whose replicas update parts of their shards stops, and resumes where they do not, and back.
+leaves() { # arguments: folder, options
+  "$addend" train "$source/recipes/gpt-leaves.yaml" --set train.steps=4 --set checkpoint.every=2 --json -o "$@" >out 2>err
+}
+for contract in "{param: f32}" "{param: bf16, reduce: f32}"; do
+  rm -rf alone parts whole
+  leaves alone --set "precision=$contract" || fail "training with leaves fails"
+  leaves parts --set "precision=$contract" --set mesh="dp_replicate=2 dp_shard=2" --set shard.zero=2 --set shard.outer_zero=1 ||
+    fail "training whose replicas update parts fails"
+  cmp alone/weights.safetensors parts/weights.safetensors || fail "replicas that update parts change bits of the weights"
+  leaves whole --set "precision=$contract" --set mesh="dp_replicate=3 dp_shard=2" --set shard.zero=3 || fail "training on shards fails"
+  rm -r {parts,whole}/checkpoints/step-4 {parts,whole}/weights.safetensors
+  leaves parts --resume --set "precision=$contract" --set mesh=dp_shard=3 --set shard.zero=1 || fail "resuming without parts fails"
+  leaves whole --resume --set "precision=$contract" --set mesh="dp_replicate=2 dp_shard=3" --set shard.zero=3 --set shard.outer_zero=1 ||
+    fail "resuming with parts fails"
+  [ "$(first_step)" = 2 ] || fail "the run that resumed with parts did not continue after step 2"
+  for other in parts whole; do
+    for file in checkpoints/step-4/index.json weights.safetensors; do [ -s "$other/$file" ] || fail "$other has no $file"; done
+    cmp alone/weights.safetensors $other/weights.safetensors || fail "a resumed run with other parts changes bits: $other"
+  done
+done
+
 # An existing run is not overwritten unasked, and the message says which run it is.
 refuses() { # arguments: folder, further option or "", facts of the message
   (cd "$1" && find . -type f ! -name .lock -exec cksum {} + | sort) >before

@@ -493,6 +493,8 @@ static void what_this_version_cannot_do_is_reported(void **state) {
   SAYS(("r.yaml:3: mesh"), MODEL DATA "mesh: {encoder: dp=4, model: dp=2}\n" TRAIN);
   SET_SAYS(("--set shard.zero", "3", "4"), GOOD, "shard.zero=4");
   SET_SAYS(("--set shard.bucket_mib", "0"), GOOD, "shard.bucket_mib=0");
+  SET_SAYS(("--set shard.outer_zero", "1", "2"), GOOD, "shard.outer_zero=2");
+  SET_SAYS(("--set shard.outer_zero", "1", "shard.zero", "0"), GOOD, "shard.outer_zero=1");
   SET_SAYS(("--set mesh", "block=2", "ep=3"), GOOD, "mesh=dp=2 block=2 ep=3");
 }
 
@@ -794,7 +796,7 @@ static void every_key_is_printed(void **state) {
       "mesh: \"dp_replicate=2 dp_shard=2\"\n"
       "precision:\n  param: f32\n  grad: param\n  reduce: grad\n  accumulate: auto\n  compute: f32\n  residual: auto\n"
       "  loss_scale: 10\n  overrides:\n    \"*norm*\": {param: f64}\n"
-      "shard:\n  zero: 0\n  bucket_mib: 25\n  window: 0\n  prefetch: 1\n  groups: []\n"
+      "shard:\n  zero: 0\n  outer_zero: 0\n  bucket_mib: 25\n  window: 0\n  prefetch: 1\n  groups: []\n"
       "schedule:\n  stages: 0\n  layers: []\n"
       "train:\n  global_batch: 6\n  microbatches: 1\n  leaves: 0\n  steps: 10\n  lr: 0.001\n  warmup: 0\n"
       "  final_lr_fraction: 0.1\n  clip: 1\n  beta1: 0.9\n  beta2: 0.95\n  epsilon: 1e-08\n"
@@ -910,6 +912,38 @@ static void the_program_is_made_as_the_recipe_says(void **state) {
   ad_program_destroy(program);
   ad_comm_close(comm);
   ad_recipe_destroy(r);
+}
+
+/* What is sharded over dp_shard is updated in parts by the replicas, and nothing else. */
+static void replicas_update_parts_of_what_is_sharded(void **state) {
+  static const struct {
+    const char *mesh, *zero, *outer, *groups, *storage, *update;
+  } cases[] = {
+      {"mesh=dp_replicate=2 dp_shard=2", "shard.zero=1", "shard.outer_zero=1", "groups=[]",
+       "dp_replicate=R dp_shard=S0", "dp_shard=S0 dp_replicate=S0"},
+      {"mesh=dp_shard=2 dp_replicate=2", "shard.zero=3", "shard.outer_zero=1", "groups=[]",
+       "dp_shard=S0 dp_replicate=R", "dp_shard=S0 dp_replicate=S0"},
+      {"mesh=dp_replicate=2 dp_shard=2", "shard.zero=3", "shard.outer_zero=0", "groups=[]",
+       "dp_replicate=R dp_shard=S0", "dp_replicate=R dp_shard=S0"},
+      {"mesh=dp_replicate=2 dp_shard=2", "shard.zero=3", "shard.outer_zero=1",
+       "groups=[{match: \"*wq\", frozen: true}]", "dp_replicate=R dp_shard=S0", "dp_replicate=R dp_shard=S0"},
+      {"mesh=dp_replicate=1 dp_shard=2", "shard.zero=3", "shard.outer_zero=1", "groups=[]",
+       "dp_replicate=R dp_shard=S0", "dp_replicate=R dp_shard=S0"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char storage[96], update[96];
+    ad_comm *comm;
+    ad_recipe *r = READ(GOOD, cases[i].mesh, cases[i].zero, cases[i].outer, cases[i].groups);
+    ad_program *program = make(r, 0, &comm);
+    const ad_module_spec *module = ad_program_module(program, 0);
+    size_t p = 0;
+    while (strcmp(module->params[p].name, "blocks.0.attn.wq") != 0) p++;
+    assert_string_equal(ad_layout_print(&module->params[p].storage, storage, sizeof storage), cases[i].storage);
+    assert_string_equal(ad_layout_print(&module->params[p].update, update, sizeof update), cases[i].update);
+    ad_program_destroy(program);
+    ad_comm_close(comm);
+    ad_recipe_destroy(r);
+  }
 }
 
 static void a_recipe_of_any_size_is_read_without_the_memory_that_it_would_take(void **state) {
@@ -1040,6 +1074,7 @@ int main(void) {
       cmocka_unit_test(what_is_left_out_has_its_default),
       cmocka_unit_test(every_kind_of_value_is_read),
       cmocka_unit_test(microbatches_before_the_last_reduce_as_the_storage_of_gradients_asks),
+      cmocka_unit_test(replicas_update_parts_of_what_is_sharded),
       cmocka_unit_test(what_is_reported_of_reductions_holds),
       cmocka_unit_test(a_beta_of_zero_is_a_beta),
       cmocka_unit_test(all_errors_are_reported_together_in_the_order_of_their_lines),
