@@ -4,9 +4,11 @@
  * number of ranks resumes, weights in and out as safetensors, and a dump of a step for `addend diff`:
  *
  *   example_zero [--steps N] [--checkpoints FOLDER] [--resume FOLDER] [--export FILE] [--from FILE] [--dump FOLDER]
+ *                [--replicas R]
  *
  * Starts 4 ranks, or joins those that `addend run -n N` or mpirun started. The result does not depend on their number,
- * except for rounding. */
+ * except for rounding. With R replicas, a divisor of that number, each rank stores rows that R ranks store, and updates
+ * an R-th of them (HFSDP). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +20,7 @@ enum { W1, W2 }; /* [HIDDEN, FEATURES] and [HIDDEN] */
 
 typedef struct settings {
   const char *checkpoints, *resumes, *export_to, *from, *dump;
-  int64_t steps;
+  int64_t steps, replicas;
 } settings;
 
 typedef struct trainer {
@@ -26,6 +28,8 @@ typedef struct trainer {
   ad_mesh *mesh;
   ad_group everyone;
   ad_layout rows; /* the layout of the batch's rows, which are sharded over the ranks */
+  /* the layouts in which parameters are stored and updated: of rows over the ranks of one replica, then over replicas */
+  ad_layout stored, updated;
   ad_param_spec specs[PARAMS];
   ad_store *store;
   ad_reducer *reducer;
@@ -70,7 +74,8 @@ static void describe_params(trainer *t) {
                                   .name = names[p],
                                   .shape = shapes[p],
                                   .layout = everywhere,
-                                  .storage = t->rows,  // every rank stores its own rows of the parameter
+                                  .storage = t->stored,  // every rank stores its own rows of the parameter,
+                                  .update = t->updated,  // and updates these, or its part of them
                                   .policy = {.param = AD_F64},
                                   .unit = p,
                                   .decays = p == W1,
@@ -87,10 +92,14 @@ static ad_status draw_values(trainer *t) {
 }
 
 static ad_status create_trainer(trainer *t, const settings *s) {
-  char text[32];
-  snprintf(text, sizeof text, "dp=%d", (int)ad_comm_size(t->comm));
+  char text[64];
+  snprintf(text, sizeof text, "dp_replicate=%d dp_shard=%d", (int)s->replicas,
+           (int)(ad_comm_size(t->comm) / s->replicas));
   AD_TRY(ad_mesh_create(text, &t->mesh));
   AD_TRY(ad_layout_parse(t->mesh, "dp=S0", &t->rows));
+  AD_TRY(ad_layout_parse(t->mesh, "dp_shard=S0 dp_replicate=R", &t->stored));
+  AD_TRY(ad_layout_parse(t->mesh, s->replicas > 1 ? "dp_shard=S0 dp_replicate=S0" : "dp_shard=S0 dp_replicate=R",
+                         &t->updated));
   t->everyone = ad_mesh_group(t->mesh, AD_AXES_ALL, ad_comm_rank(t->comm));
   t->scale = (ad_loss_scale){.enabled = 1, .exponent = 6};
   describe_params(t);
@@ -327,7 +336,7 @@ static int on_each_rank(ad_comm *comm, void *context) {
 }
 
 int main(int argc, char **argv) {
-  settings s = {.steps = STEPS};
+  settings s = {.steps = STEPS, .replicas = 1};
   for (int i = 1; i + 1 < argc; i += 2) {
     if (!strcmp(argv[i], "--checkpoints")) s.checkpoints = argv[i + 1];
     if (!strcmp(argv[i], "--resume")) s.resumes = argv[i + 1];
@@ -335,6 +344,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[i], "--from")) s.from = argv[i + 1];
     if (!strcmp(argv[i], "--dump")) s.dump = argv[i + 1];
     if (!strcmp(argv[i], "--steps")) s.steps = strtoll(argv[i + 1], NULL, 10);
+    if (!strcmp(argv[i], "--replicas")) s.replicas = strtoll(argv[i + 1], NULL, 10);
   }
   ad_launch_options options = {
       .size = sizeof options, .ranks = RANKS, .function = on_each_rank, .context = &s, .joins = 1};

@@ -41,9 +41,19 @@ tail -n +3 "$work/4" >"$work/last"
 same_numbers "$work/last" "$work/second" || fail "a resumed trainer takes other steps: $(cat "$work/second")"
 ls "$work/rest" | grep -qx 'step-40' || fail "no checkpoint after step 40: $(ls "$work/rest")"
 
+# Replicas that update parts of their rows take the same steps, also the rest of others' steps; uneven and empty parts.
+for replicas in 2 3; do zero 6 --replicas $replicas >"$work/parts"; same_numbers "$work/1" "$work/parts" || fail "$replicas replicas: $(cat "$work/parts")"; done
+zero 4 --replicas 4 --resume "$work/half" >"$work/second"
+same_numbers "$work/last" "$work/second" || fail "replicas that resume take other steps: $(cat "$work/second")"
+zero 4 --replicas 2 --steps 20 --checkpoints "$work/half-in-parts" >"$work/first"
+zero 3 --resume "$work/half-in-parts" >"$work/second"
+same_numbers "$work/last" "$work/second" || fail "the checkpoint of replicas leads to other steps: $(cat "$work/second")"
+
 # Weights go out to a file and in from it.
-zero 2 --steps 0 --from "$work/4.safetensors" >"$work/read"
-same_numbers <(tail -1 "$work/read") <(tail -1 "$work/4") || fail "other weights were read: $(cat "$work/read")"
+for replicas in 1 2; do
+  zero 2 --steps 0 --from "$work/4.safetensors" --replicas $replicas >"$work/read"
+  same_numbers <(tail -1 "$work/read") <(tail -1 "$work/4") || fail "other weights were read: $(cat "$work/read")"
+done
 python3 - "$work/4.safetensors" "$work/short.safetensors" <<'P'
 import json, struct, sys
 data = open(sys.argv[1], "rb").read()
@@ -62,6 +72,9 @@ grep -q 'the tensor w2 must have shape \[9\], but is missing' "$work/out" || fai
 mkdir "$work/dump"
 zero 3 --steps 1 --dump "$work/dump" >/dev/null
 "$addend" diff "$work/dump" >"$work/verdict" || fail "diff: $(cat "$work/verdict")"
+mkdir "$work/parts-dump"
+zero 4 --steps 1 --dump "$work/parts-dump" --replicas 2 >/dev/null
+"$addend" diff "$work/parts-dump" >"$work/verdict" || fail "diff of parts: $(cat "$work/verdict")"
 
 # Rows, a ring and a list of ranks, on three numbers of ranks.
 for ranks in 1 3 4; do
