@@ -351,7 +351,7 @@ static void print_gradients(FILE *file, const json_t *plan) {
             ad_integer_of(row, "slots"), mib(row, "bytes"));
     if (has_pools(plan)) fprintf(file, "  %s", module_text(row, module));
     if (json_object_get(row, "shard_group")) fprintf(file, "  %s", ad_text_of(row, "shard_group"));
-    fprintf(file, "%s%s\n", why ? "  whole: " : "", why ? why : "");
+    fprintf(file, "%s%s\n", *why ? "  whole: " : "", why);
     json_array_foreach(json_object_get(row, "open"), k, bucket) print_open(file, bucket);
   }
 }
