@@ -55,6 +55,7 @@ typedef enum ad_injection_point {
   AD_INJECT_FROZEN,    /* ad_array *: a frozen parameter, which the step leaves as it is */
   AD_INJECT_MATRIX,    /* ad_matrix_passing *: a whole matrix is about to be transformed by an optimizer */
   AD_INJECT_STACK,     /* ad_stack_passing *: results of whole matrices are back where the parameters are stored */
+  AD_INJECT_REFILL,    /* ad_refill_passing *: copies are about to be gathered again after an update */
   AD_INJECT_COUNT
 } ad_injection_point;
 

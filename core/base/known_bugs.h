@@ -65,6 +65,9 @@
   X(TP_MATRICES, "no matrix that is updated as a whole is sharded over tp or etp")                        \
   X(FUSED, "no parameter that is updated as whole matrices is several of them beside each other")         \
   X(FROZEN, "no parameter is frozen (groups)")                                                            \
+  X(GROUP_SYNC, "no group has another sync than the others (shard.groups)")                               \
+  X(GROUP_SUMS, "no group's sums are complete before the last microbatch where another's are not (sync)") \
+  X(GROUP_LEVELS, "no copies stay while those of another group are released (shard.groups)")              \
   X(FULL_FORMULAS, "formulas are sharded (tp, cp, ep), and each sharding rounds differently")
 typedef enum ad_need_number {
 #define AD_NEED_NUMBER(code, sentence) AD_NEED_NUMBER_##code,

@@ -10,6 +10,7 @@
 #include "kernels/kernels.h"
 #include "reduce/count.h"
 #include "reduce/reducer.h"
+#include "reduce/store.h"
 #include "mesh/mesh.h"
 
 static void multiply(const ad_array *array, double factor) {
@@ -120,6 +121,44 @@ static void fill_again(void *context, void *passing) {
     ((ad_known_bug_scene *)context)->fired = 1;
     return;
   }
+}
+
+/* ---- bugs of groups of parameters that are reduced, or stored, in another way than others ---- */
+
+/* Returns 1 if all microbatches before the present one were reduced completely, for some bucket but not for all. */
+static int some_sums_are_aside(const ad_reducer *reducer) {
+  size_t aside = 0;
+  for (size_t i = 0; i < reducer->bucket_count; i++) aside += (size_t)reducer->buckets[i].counters.has_earlier;
+  return aside && aside < reducer->bucket_count;
+}
+
+/* Known bug: whether a bucket's sum is complete, so that it must be set aside before the next microbatch, is asked of
+ * the sync of another group. */
+static void lose_sums_aside(void *context, void *passing) {
+  ad_reducer *reducer = passing;
+  if (!some_sums_are_aside(reducer)) return;
+  for (size_t i = 0; i < reducer->bucket_count; i++)
+    if (reducer->buckets[i].counters.has_earlier) ad_counters_forget(&reducer->buckets[i]);
+  ((ad_known_bug_scene *)context)->fired = 1;
+}
+
+/* Known bug: the buckets of a group with another sync are launched a microbatch late: after the sums of the step were
+ * taken. What the last launch of the step would have sent is missing. */
+static void launch_group_late(void *context, void *passing) {
+  const ad_bucket_passing *pass = passing;
+  const ad_reduced_group *group = ad_bucket_group(pass->reducer, pass->bucket);
+  if (!group->sync || pass->reducer->microbatches != group->sync_count) return;
+  multiply(&pass->bucket->sent, 0);
+  ((ad_known_bug_scene *)context)->fired = 1;
+}
+
+/* Known bug: copies that stay are taken for released ones, as those of another group are, which the next use gathers
+ * again. So they have the values from before the update. */
+static void keep_old_copies(void *context, void *passing) {
+  ad_refill_passing *pass = passing;
+  if (!pass->store->releases || !pass->window->kind_count) return;
+  pass->is_left_out = 1;
+  ((ad_known_bug_scene *)context)->fired = 1;
 }
 
 /* ---- bugs that replace a collective of the step ---- */
@@ -375,6 +414,18 @@ static const ad_known_bug bugs[] = {
      .words = "a slot is filled again before its sum was taken",
      .needs = AD_NEED_TOKENS | AD_NEED_TURNS,
      .at = {{AD_INJECT_LAUNCH, fill_again}}},
+    {.name = "group-sum-lost",
+     .words = "a sum that is complete early is set aside by the sync of another group",
+     .needs = AD_NEED_TOKENS | AD_NEED_GROUP_SUMS,
+     .at = {{AD_INJECT_MICROBATCH, lose_sums_aside}}},
+    {.name = "group-launched-late",
+     .words = "a group's buckets are launched after the step's sums were taken",
+     .needs = AD_NEED_TOKENS | AD_NEED_GROUP_SYNC,
+     .at = {{AD_INJECT_LAUNCH, launch_group_late}}},
+    {.name = "group-copies-stale",
+     .words = "copies that stay are not gathered after the update, as if they were released",
+     .needs = AD_NEED_TOKENS | AD_NEED_GROUP_LEVELS,
+     .at = {{AD_INJECT_REFILL, keep_old_copies}}},
     {.name = "add-to-itself-in-group-of-one",
      .words = "in a group of one rank a sum is added to itself",
      .needs = AD_NEED_TOKENS | AD_NEED_OVER_ONE,

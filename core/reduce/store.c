@@ -7,6 +7,7 @@
 #include "base/environment.h"
 #include "base/dtypes.h"
 #include "base/error.h"
+#include "base/injection.h"
 #include "kernels/kernels.h"
 #include "base/memory.h"
 #include "base/options.h"
@@ -333,6 +334,12 @@ const ad_array *ad_store_compute(const ad_store *store, size_t param) {
   return ad_has(param, store->param_count, __func__, "parameter") ? &store->params[param].compute : NULL;
 }
 
+static ad_status refill(ad_copy_window *window, int updated) {
+  ad_refill_passing passing = {window->store, window, 0};
+  if (updated) ad_inject(AD_INJECT_REFILL, &passing);
+  return passing.is_left_out ? AD_OK : ad_window_refill(window, updated);
+}
+
 ad_status ad_store_refresh(ad_store *store, ad_written written) {
   AD_NEED(store);
   if (store->in_pass)
@@ -353,7 +360,7 @@ ad_status ad_store_refresh(ad_store *store, ad_written written) {
   if (!from_master) ad_spreads_take(store);
   if (from_master) AD_TRY(ad_spreads_gather(store));
   for (size_t w = 0; w < store->window_count; w++)
-    if (!store->windows[w].releases) AD_TRY(ad_window_refill(&store->windows[w], written == AD_MASTERS_UPDATED));
+    if (!store->windows[w].releases) AD_TRY(refill(&store->windows[w], written == AD_MASTERS_UPDATED));
   return AD_OK;
 }
 

@@ -99,6 +99,13 @@ struct ad_store {
   int past_caches;  // 1: full copies are written by stores that bypass the caches
 };
 
+/* Argument of the injection point AD_INJECT_REFILL. */
+typedef struct ad_refill_passing {
+  const ad_store *store;
+  const ad_copy_window *window;
+  int is_left_out;  // 1: the window's copies are not gathered
+} ad_refill_passing;
+
 /* window.c: makes the slots for full copies. */
 ad_status ad_window_create(ad_copy_window *window) AD_CHECKED;
 void ad_window_destroy(ad_copy_window *window);

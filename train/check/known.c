@@ -195,6 +195,32 @@ static int some_keep_shards(const ad_run *run) {
   return 0;
 }
 
+/* Returns the facts about groups that are reduced, or gathered, in another way than others. */
+static ad_needs facts_of_shard_groups(const ad_run *run) {
+  const ad_recipe *recipe = run->recipe;
+  size_t count = recipe->train.sync_count, all[AD_MICROBATCHES_MAX] = {0}, trained = 0, released = 0, kept = 0;
+  int differs = 0, counted = 0, sums_differ = 0;
+  if (!recipe->shard.group_count) return 0;
+  for (size_t i = 0; i < ad_run_param_count(run); i++) {
+    ad_run_param at = ad_run_param_at(run, i);
+    ad_recipe_sharding sharding = ad_run_sharding(run, i);
+    if (!at.held || at.spec->frozen) continue;
+    trained++;
+    for (size_t m = 0; m < count; m++) all[m] += sharding.sync[m] == AD_SYNC_ALL;
+    differs |= memcmp(sharding.sync, recipe->train.sync, count * sizeof *sharding.sync) != 0;
+    int is_sharded = !ad_layout_equal(&at.spec->layout, &at.spec->storage);
+    released += is_sharded && sharding.zero == 3;
+    kept += is_sharded && sharding.zero != 3;
+  }
+  for (size_t m = 0; !recipe->train.leaves && m + 1 < count; m++) {
+    counted |= some_are_counted(run, m);
+    sums_differ |= counted && all[m] && all[m] < trained;
+  }
+  ad_needs facts = released && kept ? AD_NEED_GROUP_LEVELS : 0;
+  if (sums_differ) facts |= AD_NEED_GROUP_SUMS;
+  return facts | (differs && count && some_are_counted(run, count - 1) ? AD_NEED_GROUP_SYNC : 0);
+}
+
 /* Returns the facts about how the losses that are trained on use their counts. */
 static ad_needs facts_of_losses(const ad_run *run) {
   ad_needs facts = 0;
@@ -229,6 +255,7 @@ static ad_needs facts_of_leaves(const ad_run *run) {
 ad_needs ad_known_facts(const ad_run *run, int shards_formulas) {
   ad_needs facts = facts_of_batch(run) | facts_of_computing(run, shards_formulas) | ad_pool_facts(run) |
                    ad_pipeline_facts(run) | facts_of_leaves(run) | facts_of_rates(run->recipe);
+  facts |= facts_of_shard_groups(run);
   if (ad_comm_size(run->comm) > 1) facts |= AD_NEED_RANKS;
   if (ad_replicas_differ_on_other_mesh(run)) facts |= AD_NEED_OTHER_REPLICAS;
   for (size_t m = 0; m < ad_program_module_count(run->program); m++)

@@ -1,6 +1,7 @@
 /* The modules of a run: those on this rank, what is known about the others, and all their parameters, numbered in the
  * order of the program. */
 #include <stdio.h>
+#include <string.h>
 #include "array/array.h"
 #include "base/error.h"
 #include "base/memory.h"
@@ -37,7 +38,8 @@ typedef struct shard_groups {
 static void take_shard_groups(const ad_recipe *recipe, shard_groups *out) {
   for (size_t g = 1; g <= recipe->shard.group_count; g++) {
     ad_recipe_sharding of = ad_recipe_sharding_of_group(recipe, g);
-    int is_own = of.sync != recipe->train.sync && !recipe->train.leaves;
+    size_t bytes = recipe->train.sync_count * sizeof *of.sync;
+    int is_own = !recipe->train.leaves && memcmp(of.sync, recipe->train.sync, bytes) != 0;
     out->reducer[g - 1] = (ad_reducer_group){.size = sizeof(ad_reducer_group),
                                              .bucket_bytes = bucket_bytes(of.bucket_mib),
                                              .reuses = reuses_buckets(recipe, g),
