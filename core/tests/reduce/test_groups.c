@@ -105,6 +105,48 @@ static int groups_share_no_bucket(ad_comm *comm, void *context) {
 
 static void groups_that_say_the_same_share_buckets(void **state) { run_ranks(2, groups_share_no_bucket, NULL); }
 
+/* ---- when groups are reduced ---- */
+
+typedef struct posts {
+  int microbatch, count[3][3]; /* [microbatch][bucket's group]: steps of paths that were posted */
+  const ad_reducer *reducer;
+} posts;
+
+static void count_post(void *context, ad_bucket_event event, const ad_bucket_step *step) {
+  posts *p = context;
+  if (event == AD_BUCKET_POST && step->move != AD_MOVE_ALL_REDUCE)
+    p->count[p->microbatch][ad_reducer_bucket(p->reducer, (size_t)step->bucket).group]++;
+}
+
+static int reduces_as_its_sync_says(ad_comm *comm, void *context) {
+  const ad_sync sync[3][3] = {{NONE, SHARD, ALL}, {ALL, NONE, ALL}, {SHARD, SHARD, ALL}};
+  const ad_reducer_group groups[] = {{.size = sizeof *groups, .sync = sync[1], .sync_count = 3},
+                                     {.size = sizeof *groups, .sync = sync[2], .sync_count = 3}};
+  posts seen = {0};
+  model m;
+  open_model(&m, comm, "dp_replicate=2 dp_shard=2", AD_F64);
+  shard_storage(&m);
+  ad_reducer_options options = {.size = sizeof options,
+                                .groups = groups,
+                                .group_count = 2,
+                                .group_of = two_groups,
+                                .trace = count_post,
+                                .trace_context = &seen};
+  CHECK_OK(ad_reducer_create(comm, m.params, PARAMS, &options, &m.reducer));
+  seen.reducer = m.reducer;
+  schedule s = full_schedule(3);
+  for (; seen.microbatch < 3; seen.microbatch++) {
+    s.sync[seen.microbatch] = sync[0][seen.microbatch];
+    run_microbatch(&m, &s, seen.microbatch);
+    for (int g = 0; g < 3; g++) CHECK(seen.count[seen.microbatch][g] == (sync[g][seen.microbatch] != NONE));
+  }
+  CHECK_OK(ad_reducer_finish(m.reducer));
+  close_model(&m);
+  return 0;
+}
+
+static void a_group_is_reduced_when_its_sync_says(void **state) { run_ranks(4, reduces_as_its_sync_says, NULL); }
+
 /* ---- mistakes ---- */
 
 static ad_status try_group(ad_comm *comm, const ad_reducer_group *group, const size_t *group_of,
@@ -231,6 +273,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_group_has_its_sum),
       cmocka_unit_test(groups_that_say_the_same_share_buckets),
+      cmocka_unit_test(a_group_is_reduced_when_its_sync_says),
       cmocka_unit_test(what_contradicts_itself_is_refused),
       cmocka_unit_test(a_step_has_as_many_microbatches_as_the_lists),
       cmocka_unit_test(only_what_is_released_is_gathered_at_its_uses),
