@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include "addend/store.h"
 #include "allocations.h"
 #include "gradients.h"
 #include "kernels/kernels.h"
@@ -46,8 +47,17 @@ static model *prepare(ad_comm *comm, const bug *injected) {
   static model m;
   open_model(&m, comm, injected->mesh, AD_F64);
   if (injected->shards) shard_storage(&m);
-  ad_reducer_options options = {
-      .size = sizeof options, .bucket_bytes = injected->bucket_bytes, .reuses = injected->reuses};
+  /* For bugs of groups: every second parameter is in one that is reduced completely in each of three microbatches. */
+  const ad_sync sync[] = {AD_SYNC_ALL, AD_SYNC_ALL, AD_SYNC_ALL};
+  int has_group = !strncmp(injected->name, "group-", strlen("group-"));
+  const ad_reducer_group group = {.size = sizeof group, .sync = sync, .sync_count = 3};
+  const size_t group_of[PARAMS] = {1, 0, 1, 0, 1};
+  ad_reducer_options options = {.size = sizeof options,
+                                .bucket_bytes = injected->bucket_bytes,
+                                .reuses = injected->reuses,
+                                .groups = &group,
+                                .group_count = (size_t)has_group,
+                                .group_of = has_group ? group_of : NULL};
   CHECK_OK(ad_reducer_create(comm, m.params, PARAMS, &options, &m.reducer));
   scene = (ad_known_bug_scene){.rank = ad_comm_rank(comm), .microbatches = 2};
   ad_known_bug_inject(find(injected->name), &scene);
@@ -193,8 +203,53 @@ static void bugs_with_shards_show(void **state) {
       {"padding-counted", "dp_shard=3", 3, 0, 1, 0},
       {"last-microbatch-only", "dp_replicate=3 dp_shard=2", 6, 0, 1, 0},
       {"first-step-unsynchronised", "dp_replicate=3 dp_shard=2", 6, 0, 1, 0},
+      {"group-sum-lost", "dp_replicate=3 dp_shard=2", 6, 0, 1, 0},
+      {"group-sum-lost", "dp_shard=1", 1, 0, 0, 0},
+      {"group-launched-late", "dp_replicate=3 dp_shard=2", 6, 0, 1, 0},
+      {"group-launched-late", "dp_replicate=3 dp_shard=1", 3, 64, 0, 0},
   };
   for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++) run_injected(&bugs[i], is_wrong_in_shards);
+}
+
+/* Returns 1 if the copies that stay have what was written last. Those of parameter 0 stay; others are released. */
+static int copies_are_new(const ad_store *store) {
+  const ad_array *copy = ad_store_compute(store, 0);
+  int are = 1;
+  for (size_t i = 0; i < ad_array_numel(copy); i++) are &= number_at(copy->data, AD_F64, i) == 3;
+  return are;
+}
+
+static int keeps_old_copies(ad_comm *comm, void *context) {
+  const size_t group_of[PARAMS] = {1};
+  const ad_store_group group = {.size = sizeof group};
+  const bug *injected = context;
+  model m;
+  ad_store *store;
+  open_model(&m, comm, injected->mesh, AD_F64);
+  shard_storage(&m);
+  for (int with = 0; with < 2; with++) {
+    /* Without a group that is released nothing takes the copies for released ones. */
+    ad_store_options options = {.size = sizeof options, .compute = AD_F64, .releases = with, .groups = &group};
+    options.group_count = 1;
+    options.group_of = group_of;
+    CHECK_OK(ad_store_create(comm, m.params, PARAMS, &options, &store));
+    CHECK_OK(ad_store_refresh(store, AD_MASTERS_WRITTEN));
+    scene = (ad_known_bug_scene){.rank = ad_comm_rank(comm)};
+    ad_known_bug_inject(find(injected->name), &scene);
+    ad_array *master = ad_store_master(store, 0);
+    for (size_t i = 0; i < ad_array_numel(master); i++) put_number(master->data, AD_F64, i, 3);
+    CHECK_OK(ad_store_refresh(store, AD_MASTERS_UPDATED));
+    CHECK(scene.fired == with && copies_are_new(store) == !with);
+    ad_injections_clear();
+    ad_store_destroy(store);
+  }
+  close_model(&m);
+  return 0;
+}
+
+static void copies_that_stay_are_old_if_they_are_taken_for_released_ones(void **state) {
+  bug stale = {"group-copies-stale", "dp_shard=2", 2, 0, 1, 0};
+  run_injected(&stale, keeps_old_copies);
 }
 
 static int zeroes(ad_comm *comm, void *context) { return shows_factor(comm, context, 0); }
@@ -429,6 +484,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_partial_that_is_added_late_is_refused_by_its_type),
       cmocka_unit_test(bugs_with_shards_show),
+      cmocka_unit_test(copies_that_stay_are_old_if_they_are_taken_for_released_ones),
       cmocka_unit_test(a_factor_read_in_the_wrong_width_is_exactly_zero),
       cmocka_unit_test(a_sum_added_to_itself_shows_two_where_a_group_has_one_rank),
       cmocka_unit_test(a_narrow_dtype_on_the_way_loses_digits),
