@@ -89,6 +89,10 @@ grep -q '^2 even ranks, from 2 to 0; rank 0 is number 1 of them; their sum is 2$
 [ "$(wc -l <"$work/leaves")" -eq 4 ] || fail "leaves printed: $(cat "$work/leaves")"
 [ "$(sed 's/.*: norm //' "$work/leaves" | sort -u | wc -l)" -eq 1 ] || fail "other bits: $(cat "$work/leaves")"
 
+# Groups with settings of their own have the sums of all.
+"$build/example_groups" >"$work/groups" || fail "groups: $(cat "$work/groups")"
+[ "$(grep -c 'as expected' "$work/groups")" -eq 3 ] && [ "$(grep -c 'stays$' "$work/groups")" -eq 1 ] || fail "groups printed: $(cat "$work/groups")"
+
 # Muon: the same bits on 1 to 4 ranks and in every way, and fewer products where matrices are dealt.
 "$build/example_muon" >"$work/muon" || fail "muon: $(cat "$work/muon")"
 [ "$(wc -l <"$work/muon")" -eq 12 ] || fail "muon printed: $(cat "$work/muon")"
