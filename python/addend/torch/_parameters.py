@@ -55,6 +55,25 @@ class Watched:
         return (self.used.device_mesh, self.used.placements) if is_dtensor(self.used) else None
 
 
+def grad_dtype_of(param: torch.Tensor) -> torch.dtype | None:
+    """The dtype that the job asks of the parameter's gradient by `Tensor.grad_dtype`; None: it asks for none, or takes
+    any. Before 2.15 PyTorch does not tell what a job set from the default, which is the parameter's own dtype."""
+    asked: torch.dtype | None = getattr(param, "grad_dtype", None)
+    return asked if getattr(param, "_has_grad_dtype_override", asked != param.dtype) else None
+
+
+def in_other_dtypes(watched: Iterable[Watched]) -> list[str]:
+    """Notes on gradients that are in another dtype than `Tensor.grad_dtype` asks for."""
+    found: dict[str, list[str]] = {}
+    for entry in watched:
+        asked, gradient = grad_dtype_of(entry.owned), entry.owned.grad
+        if asked is not None and gradient is not None and gradient.dtype != asked:
+            says, has = (str(dtype).removeprefix("torch.") for dtype in (asked, gradient.dtype))
+            found.setdefault(f"its grad_dtype is {says}, but its gradient is {has}", []).append(entry.name)
+    more = {words: f" and {len(names) - 1} more" if names[1:] else "" for words, names in found.items()}
+    return [f"`{names[0]}`{more[words]}: {words}" for words, names in found.items()]
+
+
 Beside = tuple[list[list[int]], float]  # the wrapper's `data` and factor
 Part = tuple[DeviceMesh, tuple[Any, ...], tuple[int, ...]]  # the mesh, the placements, the global shape
 
@@ -125,8 +144,8 @@ def find(model: nn.Module) -> list[Watched]:
         entry.planned = plans.get(id(param), none_declared)
         for of_some, divisor in said.get(id(param), ()):
             _apply(of_some, divisor, entry)
-        if entry.promised is None and getattr(param, "_has_grad_dtype_override", False):
-            entry.promised = param.grad_dtype
+        if entry.promised is None:
+            entry.promised = grad_dtype_of(param)
         if param.requires_grad:
             watched[id(entry.owned)] = entry
         else:

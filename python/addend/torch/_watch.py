@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Callable, NoReturn
 from torch import nn
 
 import addend
-from addend.torch import _calls, _collect, _expected, _files, _gather, _readings, _report, _sums
+from addend.torch import _calls, _collect, _expected, _files, _gather, _parameters, _readings, _report, _sums
 from addend.torch._options import DumpOptions, JudgeOptions, WatchOptions, need_options
 from addend.torch._seen import Seen, Unjudged
 from addend.torch._step import Step
@@ -140,6 +140,7 @@ class watch(Step):
             words = "an optimizer took its step inside the watch before its gradient changed: judged is what it took"
             notes.append(f"`{later[0]}`{more}: {words}")
         notes += self._nowhere
+        notes += _parameters.in_other_dtypes(self._watched)
         notes += _expected.contradicted_ties(self._watched, self._mesh, self._types)
         notes += _expected.smaller_groups(self._watched, self._mesh)
         return notes + _expected.unsaid(self._watched, self._mesh, self._types, self._expect, self._ties, report)
