@@ -213,6 +213,12 @@ static void the_second_reduce_scatter_is_of_the_last_microbatch_and_halves_no_mo
   assert_int_equal(second.bytes, (2 * 3 + 3 + 2 * 2 + 4) * 8);
   assert_int_equal(ad_reducer_sum_bytes(m.reducer), second.bytes + 1 * 8);
   close_model(&m);
+  s.mesh = "dp_replicate=3"; /* nothing is scattered over dp_shard, so nothing early */
+  open_spread(&m, comm, &s);
+  first = ad_reducer_plan(m.reducer, 0);
+  assert_int_equal(ad_reducer_plan_count(m.reducer), 1);
+  assert_true(!first.early && first.move == AD_MOVE_REDUCE_SCATTER && first.axes == AD_AXES(AD_DP_REPLICATE));
+  close_model(&m);
   ad_comm_close(comm);
 }
 
