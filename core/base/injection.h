@@ -14,8 +14,10 @@ typedef enum ad_injection_point {
   AD_INJECT_RECORD,   /* ad_record_passing *: a transition is about to be recorded on a tape */
   AD_INJECT_CONSTANT, /* ad_constant_passing *: a constant was recorded on a tape */
   AD_INJECT_OPERANDS, /* ad_operation_passing *: an operation is about to be recorded on a tape */
-  AD_INJECT_REFUSED,  /* ad_operation_passing *: an operation was refused, and its tape has failed with that error */
-  AD_INJECT_RING,     /* ring_passing *: keys are about to be sent around a ring */
+  /* ad_rerun_passing *: an operation of a layer that is recomputed is about to run again, or is kept */
+  AD_INJECT_RERUN,
+  AD_INJECT_REFUSED, /* ad_operation_passing *: an operation was refused, and its tape has failed with that error */
+  AD_INJECT_RING,    /* ring_passing *: keys are about to be sent around a ring */
   /* ring_turn_passing *: keys were received from a ring, and attention to them is about to be computed */
   AD_INJECT_RING_TURN,
   /* int *: whether gradients that other ranks have gathered are added to this rank's addends */

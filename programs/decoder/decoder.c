@@ -45,12 +45,20 @@ ad_tensor *ad_decoder_shard(const ad_decoder *d, ad_tape *t, ad_tensor *x) {
   return d->options->sequence_parallel && ad_tp_is_named(x) ? ad_convert(t, x, "tp", AD_S(1)) : x;
 }
 
+static const char *layer_name(const ad_decoder *d, int64_t block, char name[AD_PARAM_NAME_SIZE]) {
+  snprintf(name, AD_PARAM_NAME_SIZE, "%sblocks.%lld", d->layer_prefix, (long long)block);
+  return name;
+}
+
 ad_tensor *ad_decoder_blocks(const ad_decoder *d, ad_tape *t, ad_tensor *x) {
   ad_span blocks = d->stage->blocks;
   const ad_tensor *first = x;
   for (int64_t i = 0; i < blocks.count; i++) {
+    const ad_tensor *enters = x;
+    char layer[AD_PARAM_NAME_SIZE];
     x = block_forward(d, t, blocks.first + i, x, NULL);
     ad_forget(first, x);
+    if (d->layer_prefix) ad_recompute(enters, x, layer_name(d, blocks.first + i, layer));
   }
   return x;
 }
@@ -260,12 +268,20 @@ static ad_status add_stage(ad_decoder *d, size_t stage, const char *name, size_t
   return status;
 }
 
+static ad_status add_layers(const ad_decoder *d, ad_program *to) {
+  char name[AD_PARAM_NAME_SIZE];
+  for (int64_t i = 0; d->layer_prefix && i < d->options->layers; i++)
+    AD_TRY(ad_program_add_layer(to, layer_name(d, i, name)));
+  return AD_OK;
+}
+
 ad_status ad_decoder_create(ad_decoder *d, const ad_decoder_options *options, const ad_branch *branch, void *branch_own,
                             double expert_share, const char *name, size_t module, ad_program *to) {
   AD_TRY(begin_decoder(d, options, branch, branch_own, expert_share));
   d->stage_count = ad_program_stage_count(to);
   AD_TRY(find_stages(d, ad_program_setting_of(to), ad_program_mesh(to, module)));
   for (size_t s = 0; s < d->stage_count; s++) AD_TRY(add_stage(d, s, name, module + s, to));
+  AD_TRY(add_layers(d, to));
   return make_lists(d);
 }
 

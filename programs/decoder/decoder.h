@@ -40,6 +40,9 @@ struct ad_decoder {
   int discards;        /* 1: the phase's results are discarded (ad_phase_discards) */
   double expert_share; /* the fraction of the matrices [experts, ...] that one token uses */
   ad_parallel parallel;
+  /* what the names of its blocks begin with, as layers that may run again ("", or "MODULE."), borrowed; set before the
+   * decoder is created; NULL: no block may */
+  const char *layer_prefix;
   double output_factor; /* factor of the initial values of the matrices whose products are added to the residual
                          * stream */
   ad_embedding_layer embedding;

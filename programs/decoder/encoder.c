@@ -61,6 +61,18 @@ static void count_products(ad_encoder *e, const ad_declarations *params) {
     if (params->list[i].shape.ndim == 2) e->product_elements += (double)ad_shape_numel(&params->list[i].shape);
 }
 
+/* Returns the block's name as a layer that may run again: its module's, and its own. */
+static const char *layer_name(const ad_encoder *e, int64_t block, char name[AD_PARAM_NAME_SIZE]) {
+  snprintf(name, AD_PARAM_NAME_SIZE, "%s.blocks.%lld", e->shape.name, (long long)block);
+  return name;
+}
+
+static ad_status add_layers(const ad_encoder *e, ad_program *to) {
+  char name[AD_PARAM_NAME_SIZE];
+  for (int64_t i = 0; i < e->shape.layers; i++) AD_TRY(ad_program_add_layer(to, layer_name(e, i, name)));
+  return AD_OK;
+}
+
 static ad_status add_module(ad_encoder *e, size_t module, ad_program *to) {
   ad_declarations params = ad_declarations_on(ad_program_mesh(to, module));
   declare(e, &params);
@@ -72,6 +84,7 @@ ad_status ad_encoder_create(ad_encoder *e, const ad_encoder_shape *shape, size_t
   e->shape = *shape;
   AD_TRY(ad_new((size_t)shape->layers, &e->blocks));
   AD_TRY(add_module(e, module, to));
+  AD_TRY(add_layers(e, to));
   return ad_new(e->param_count, &e->leaves);
 }
 
@@ -102,8 +115,11 @@ ad_tensor *ad_encoder_forward(ad_encoder *e, ad_phase_run *at, ad_tensor *x) {
   x = ad_to_dtype(t, ad_linear(t, x, e->leaves[e->input]), ad_tape_residual(t));
   const ad_tensor *first = x;
   for (int64_t i = 0; i < e->shape.layers; i++) {
+    const ad_tensor *enters = x;
+    char layer[AD_PARAM_NAME_SIZE];
     x = block_forward(e, t, i, x);
     ad_forget(first, x);
+    ad_recompute(enters, x, layer_name(e, i, layer));
   }
   x = ad_norm_forward(t, e->leaves, &e->final_norm, x);
   return full(t, ad_linear(t, x, e->leaves[e->output]));

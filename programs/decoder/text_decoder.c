@@ -135,6 +135,7 @@ static ad_status add_phases(ad_text_decoder *text, ad_program *to) {
 ad_status ad_text_decoder_create(ad_text_decoder *text, const ad_decoder_options *options, const ad_branch *branch,
                                  void *branch_own, double expert_share, ad_program *to) {
   text->global_batch = ad_program_setting_of(to)->global_batch;
+  text->decoder.layer_prefix = "";
   AD_TRY(ad_decoder_create(&text->decoder, options, branch, branch_own, expert_share, "model", 0, to));
   AD_TRY(create_batch(text, to));
   ad_count_spec tokens = {

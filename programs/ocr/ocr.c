@@ -110,6 +110,7 @@ static ad_status create_ocr(const void *options, ad_program *to, void **own) {
   model->mlp.d_hidden = ad_ocr_hidden(ocr_options);
   AD_TRY(ad_new((size_t)ocr_options->decoder.layers, &model->mlp.layers));
   AD_TRY(create_encoder(model, to));
+  model->decoder.layer_prefix = "model.";
   AD_TRY(ad_decoder_create(&model->decoder, &ocr_options->decoder, &ad_mlp_branch_functions, &model->mlp, 1, "model",
                            MODEL, to));
   AD_TRY(join_modules(model, to));

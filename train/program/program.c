@@ -179,6 +179,14 @@ ad_status ad_program_add_count(ad_program *to, const ad_count_spec *given) {
   return AD_OK;
 }
 
+ad_status ad_program_add_layer(ad_program *to, const char *name) {
+  AD_NEED(to, name);
+  AD_TRY(ad_grow(&to->layers, to->layer_count, to->layer_count + 1));
+  AD_TRY(ad_copy_string(name, &to->layers[to->layer_count]));
+  to->layer_count++;
+  return AD_OK;
+}
+
 ad_status ad_program_add_loss(ad_program *to, const ad_loss_spec *given) {
   ad_loss_spec own, *spec = &own;
   AD_NEED_AS("to, spec", to, given);
@@ -519,6 +527,8 @@ void ad_program_destroy(ad_program *program) {
   ad_release(program->meshes);
   ad_release(program->counts);
   ad_release(program->losses);
+  for (size_t i = 0; i < program->layer_count; i++) ad_release(program->layers[i]);
+  ad_release(program->layers);
   ad_release(program->phases);
   ad_release(program->transfers);
   ad_release(program->values);

@@ -37,6 +37,8 @@ struct ad_program {
   size_t module_count;
   ad_count_spec *counts;
   size_t count_count;
+  char **layers; /* names of the layers that can run again in backward */
+  size_t layer_count;
   ad_loss_spec *losses;
   size_t loss_count;
   ad_phase *phases;

@@ -75,6 +75,8 @@ static ad_status shrink_recipe(const ad_recipe *recipe, ad_axes keep, ad_recipe 
   out->shard.zero = out->shard.outer_zero = 0;
   out->shard.groups = NULL;
   out->shard.group_count = 0;
+  out->train.recompute = NULL;
+  out->train.recompute_count = 0;
   if (out->train.leaves) ad_recipe_set_rounds(out, 1); /* one position computes all leaves */
   memset(&out->schedule, 0, sizeof out->schedule);
   AD_TRY(shrink_meshes(recipe, keep, out));

@@ -15,6 +15,7 @@
 #include "recipe/prompts.h"
 #include "recipe/reading.h"
 #include "recipe/recipe.h"
+#include "recipe/recompute.h"
 #include "recipe/schedule.h"
 #include "recipe/shard_groups.h"
 #include "recipe/weights.h"
@@ -336,6 +337,7 @@ static void check_params(ad_reading *r, const ad_program *program) {
   ad_recipe_warn_of_overrides(r->recipe, program);
   ad_groups_check(r, program);
   ad_shard_groups_check(r, program);
+  ad_recompute_check(r, program);
   check_evaluated(r, program);
   check_leaf_sums(r, program);
   find_scattered(r->recipe, program);

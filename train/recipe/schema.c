@@ -117,6 +117,10 @@ static const ad_key common[] = {
      .fallback = "0",
      .help = "the number of leaves of a step: parts whose gradients are computed one by one and summed by one tree, so "
              "that results have the same bits on any number of data-parallel ranks; example: 16; 0: none"},
+    {"train.recompute", AD_KEY_TEXT, .list = 1, .offset = AT(train.recompute), .second = AT(train.recompute_count),
+     .fallback = "",
+     .help = "layers that keep only what enters them and run again in backward, which saves memory and changes no bit: "
+             "none, layers (all) or patterns of their names, such as [\"blocks.[02468]\"]; left out: none"},
     {"train.steps", AD_KEY_INTEGER, .offset = AT(train.steps), .least = 1, .most = 4294967296.0,
      .help = "number of updates of the parameters"},
     {"train.lr", AD_KEY_NUMBER, .offset = AT(train.lr), .least = 0, .most = 1e6, .help = "learning rate after warm-up"},

@@ -4,6 +4,7 @@
 #include "module/module.h"
 #include "program/program.h"
 #include "recipe/precision_policy.h"
+#include "recipe/recompute.h"
 #include "step/run.h"
 
 /* ---- counting the microbatches that are in flight together ---- */
@@ -82,6 +83,7 @@ static ad_status create_tapes(ad_run *run) {
                              .dtype = ad_run_compute_dtype(run),
                              .residual = residual_dtype(run),
                              .crowd = run->options.crowd};
+  options.recompute = ad_recipe_recompute(run->recipe, &options.recompute_count);
   for (size_t p = 0; p < ad_program_phase_count(run->program); p++) AD_TRY(create_phase_tapes(run, p, &options));
   return AD_OK;
 }

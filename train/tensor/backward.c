@@ -311,9 +311,11 @@ static ad_status walk(ad_tape *tape, const start *from) {
   if (tape->began_last && is_whole) AD_TRY(pass_unreached(tape));
   for (size_t i = 0; i < from->count; i++) AD_TRY(seed(tape, from, i));
   for (ad_tensor *each = tape->last; each; each = each->previous) {
-    if (each->op && each->takes_shares && (is_whole || each->reached)) AD_TRY(run_backward(tape, each));
+    if (!each->op || !each->takes_shares || !(is_whole || each->reached)) continue;
+    AD_TRY(ad_layer_turn(tape, each->layer));
+    AD_TRY(run_backward(tape, each));
   }
-  return AD_OK;
+  return ad_layer_turn(tape, NULL);
 }
 
 /* Makes the first of two walks: computes the gradients on paths to inputs. */
@@ -328,8 +330,11 @@ static ad_status walk_inputs(ad_tape *tape, const start *from) {
 static ad_status walk_weights(ad_tape *tape) {
   AD_TRY(pass_unreached(tape));
   for (ad_tensor *each = tape->last; each; each = each->previous) {
-    if (each->op && (each->takes_shares || each->waits)) AD_TRY(run_backward(tape, each));
+    if (!each->op || !(each->takes_shares || each->waits)) continue;
+    AD_TRY(ad_layer_turn(tape, each->layer));
+    AD_TRY(run_backward(tape, each));
   }
+  AD_TRY(ad_layer_turn(tape, NULL));
   tape->defers_weights = 0;
   return ad_tape_drop(tape);
 }

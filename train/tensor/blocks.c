@@ -74,7 +74,8 @@ ad_status ad_block_give(ad_tape *tape, size_t bytes, void *data) {
 }
 
 ad_status ad_value_take(ad_tape *tape, size_t bytes, void **out) {
-  return tape->values->is_shared ? ad_block_take(tape, bytes, out) : ad_tape_take(tape, bytes, out);
+  int gives_back = tape->values->is_shared || tape->options.recompute_count;
+  return gives_back ? ad_block_take(tape, bytes, out) : ad_tape_take(tape, bytes, out);
 }
 
 /* ---- which values backward still reads ---- */
@@ -90,43 +91,50 @@ uint64_t ad_walk_fills(tape_walk walk, const ad_tensor *out) {
   return filled;
 }
 
-// Returns the tensor that owns the memory of this value.
-static ad_tensor *owner_of(ad_tensor *value) {
+ad_tensor *ad_value_owner(ad_tensor *value) {
   while (value->shares_value) value = value->operand[0];
   return value;
 }
 
-void ad_tape_lend(ad_tensor *value) { owner_of(value)->is_lent = 1; }
+void ad_tape_lend(ad_tensor *value) { ad_value_owner(value)->is_lent = 1; }
 
 // Returns 1 if the second walk (WALK_WEIGHTS) will still call backward of `out`.
-static int is_to_come(const ad_tape *tape, const ad_tensor *out) {
-  return tape->defers_weights && out->op && (out->waits || (!out->reached && (out->uses || out->takes_shares)));
+static int is_to_come(const ad_tensor *out) {
+  return out->op && (out->waits || (!out->reached && (out->uses || out->takes_shares)));
 }
 
-/* Marks the values that the backward of `out` will read in the second walk (WALK_WEIGHTS). */
-static void need_for(ad_tensor *out) {
+void ad_need_for_weights(ad_tensor *out) {
+  if (!is_to_come(out)) return;
   uint64_t unread = ad_operation_unread(out->op, ad_walk_fills(WALK_WEIGHTS, out));
   for (int i = 0; i < out->operand_count; i++)
-    if (!(unread >> i & 1)) owner_of(out->operand[i])->is_needed = 1;
-  if (!ad_operation_is_linear(out->op)) owner_of(out)->is_needed = 1;
+    if (!(unread >> i & 1)) ad_value_owner(out->operand[i])->is_needed = 1;
+  if (!ad_operation_is_linear(out->op)) ad_value_owner(out)->is_needed = 1;
   out->needs_saved = 1;
+}
+
+/* Marks what an operation needs that may run again in the second walk. */
+static void need_to_run(ad_tensor *out) {
+  for (int i = 0; i < out->operand_count; i++) ad_value_owner(out->operand[i])->is_needed = 1;
+  ad_value_owner(out)->is_needed = out->needs_saved = 1;
 }
 
 static void find_needed(const ad_tape *tape) {
   for (ad_tensor *each = tape->last; each; each = each->previous) each->is_needed = each->needs_saved = 0;
-  for (ad_tensor *each = tape->last; each; each = each->previous)
-    if (is_to_come(tape, each)) need_for(each);
+  for (ad_tensor *each = tape->last; each && tape->defers_weights; each = each->previous) {
+    ad_need_for_weights(each);
+    if (each->layer && !each->layer->is_over) need_to_run(each);
+  }
 }
 
 /* ---- giving memory back before the reset ---- */
 
-static ad_status give_value(ad_tape *tape, ad_tensor *of) {
+ad_status ad_value_give(ad_tape *tape, ad_tensor *of) {
   if (!of->has_value) return AD_OK;
   of->has_value = 0;
   return ad_block_give(tape, ad_array_bytes(&of->array), of->array.data);
 }
 
-static ad_status give_saved(ad_tape *tape, ad_tensor *of) {
+ad_status ad_saved_give(ad_tape *tape, ad_tensor *of) {
   if (!of->has_saved) return AD_OK;
   of->has_saved = 0;
   return ad_block_give(tape, of->op->saved(of), of->saved);
@@ -138,10 +146,10 @@ ad_status ad_tape_drop(ad_tape *tape) {
   if (!tape->values->is_shared) return AD_OK;
   find_needed(tape);
   for (ad_tensor *each = tape->last; each; each = each->previous) {
-    int drops = is_dropped(owner_of(each));
-    if (drops && !each->shares_value) AD_TRY(give_value(tape, each));
+    int drops = is_dropped(ad_value_owner(each));
+    if (drops && !each->shares_value) AD_TRY(ad_value_give(tape, each));
     if (drops) each->array.data = NULL;
-    if (!each->needs_saved) AD_TRY(give_saved(tape, each));
+    if (!each->needs_saved) AD_TRY(ad_saved_give(tape, each));
   }
   return AD_OK;
 }
@@ -152,7 +160,7 @@ ad_status ad_tape_drop(ad_tape *tape) {
 static void find_read(const ad_tensor *first, ad_tensor *last) {
   for (ad_tensor *each = last->previous; each && each != first; each = each->previous) each->is_needed = 0;
   for (ad_tensor *each = last->previous; each && each != first; each = each->previous)
-    for (int i = 0; each->carries && i < each->operand_count; i++) owner_of(each->operand[i])->is_needed = 1;
+    for (int i = 0; each->carries && i < each->operand_count; i++) ad_value_owner(each->operand[i])->is_needed = 1;
 }
 
 static int is_spent(const ad_tensor *owner) {
@@ -162,16 +170,16 @@ static int is_spent(const ad_tensor *owner) {
 
 void ad_forget(const ad_tensor *first, ad_tensor *last) {
   if (!last || !ad_tape_owns(last->tape, last) || last->carries || !last->tape->values->is_shared) return;
-  const ad_tensor *kept = owner_of(last);
+  const ad_tensor *kept = ad_value_owner(last);
   find_read(first, last);
   for (ad_tensor *each = last->previous; each && each != first; each = each->previous) {
     if (each->shares_value || each == kept || !is_spent(each)) continue;
-    ad_status status = give_value(last->tape, each);
+    ad_status status = ad_value_give(last->tape, each);
     if (status) ad_tape_fail(last->tape, status);
     each->is_forgotten = 1;
   }
   for (ad_tensor *each = last->previous; each && each != first; each = each->previous) {
-    if (!owner_of(each)->is_forgotten) continue;
+    if (!ad_value_owner(each)->is_forgotten) continue;
     each->is_forgotten = 1;
     each->array.data = NULL;
   }
@@ -190,8 +198,8 @@ static ad_status give_gradient(ad_tape *tape, ad_tensor *of) {
 }
 
 static ad_status give_all_of(ad_tape *tape, ad_tensor *of) {
-  AD_TRY(give_value(tape, of));
-  AD_TRY(give_saved(tape, of));
+  AD_TRY(ad_value_give(tape, of));
+  AD_TRY(ad_saved_give(tape, of));
   return give_gradient(tape, of);
 }
 

@@ -296,6 +296,7 @@ static const ad_operation choice = {.name = "top_k",
                                     .dtypes = AD_IN_F32_F64,
                                     .own_size = sizeof(choice_numbers),
                                     .runs_dry = 1,
+                                    .keeps = 1,
                                     .describe = choice_describe,
                                     .forward = choice_forward,
                                     .backward = choice_backward};

@@ -29,6 +29,10 @@ struct ad_tensor {
   unsigned char is_lent;   /* another tape or rank reads the value until this tape's reset */
   /* 1: a later call of backward reads the value (is_needed), or `saved` (needs_saved) */
   unsigned char is_needed, needs_saved;
+  /* The layer that lets its values go and runs again (recompute.c), or NULL. gives_value, gives_saved: the value or
+   * `saved` is let go; runs_again: forward runs again when backward has reached the layer. */
+  struct tape_layer *layer;
+  unsigned char gives_value, gives_saved, runs_again;
   /* for a parameter: the set of parameters to which it belongs, and its index `param` in that set; NULL if this is not
    * a parameter */
   const ad_parameters *from;

@@ -108,6 +108,7 @@ void ad_tape_reset(ad_tape *tape) {
   tape->position = 0;
   tape->last = NULL;
   tape->own.spares = tape->own.records = NULL;
+  tape->present = NULL;
   tape->runs_forward = tape->began_last = tape->defers_weights = tape->transitions = tape->reported = 0;
   tape->status = AD_OK;
   tape->message[0] = 0;
@@ -363,11 +364,11 @@ static ad_status set_operands(ad_tape *tape, ad_tensor *out, ad_tensor *const *o
       return ad_fail(AD_INVALID, "%s: operand %d of `%s` is %s; give a tensor of this tape", out->site, i + 1,
                      out->op->name, ad_tape_foreigner(operands[i]));
     if (operands[i]->is_forgotten)
-      return ad_fail(
-          AD_INVALID,
-          "%s: operand %d of `%s` is a value whose memory ad_forget gave back; call ad_forget after the last "
-          "use of the value",
-          out->site, i + 1, out->op->name);
+      return ad_fail(AD_INVALID,
+                     "%s: operand %d of `%s` is a value whose memory ad_forget or ad_recompute gave back; call them "
+                     "after the last "
+                     "use of the value",
+                     out->site, i + 1, out->op->name);
     out->operand[i] = operands[i];
     out->carries |= operands[i]->carries;
     out->is_frozen |= operands[i]->is_frozen;
@@ -449,14 +450,16 @@ static ad_status take_memory(ad_tape *tape, ad_tensor *out) {
   const ad_tensor *first = out->operand[0];
   int stays = !ad_is_parameter(first) || !first->from->acquire;  // 0: the operand's memory is released after this use
   int made_by_forward = op->makes_memory && !tape->dry;
-  if (stays && op->shares && op->shares(out)) {
+  if (out->has_value) {
+    // it was kept
+  } else if (stays && op->shares && op->shares(out)) {
     out->array.data = first->array.data;
     out->shares_value = 1;
   } else if (!made_by_forward) {
     AD_TRY(ad_value_take(tape, ad_array_bytes(&out->array), &out->array.data));
     out->has_value = 1;
   }
-  if (!op->saved || !keeps_saved(out)) return AD_OK;
+  if (!op->saved || !keeps_saved(out) || out->has_saved) return AD_OK;
   AD_TRY(ad_value_take(tape, op->saved(out), &out->saved));
   out->has_saved = 1;
   return AD_OK;
@@ -484,14 +487,18 @@ static ad_status run_forward(ad_tape *tape, ad_tensor *out) {
   return status ? status : ad_array_check(tape->comm, &out->array, out->op->name, out->site);
 }
 
-static ad_status apply(ad_tape *tape, ad_tensor *out, ad_tensor *const *operands, int count) {
-  AD_TRY(set_operands(tape, out, operands, count));
-  AD_TRY(describe_output(tape, out));
+ad_status ad_tape_run(ad_tape *tape, ad_tensor *out) {
   AD_TRY(ad_tape_acquire(tape, out, 0));
   ad_status status = take_memory(tape, out);
   if (!status) status = run_forward(tape, out);
   ad_tape_release(out, 0);
   return status;
+}
+
+static ad_status apply(ad_tape *tape, ad_tensor *out, ad_tensor *const *operands, int count) {
+  AD_TRY(set_operands(tape, out, operands, count));
+  AD_TRY(describe_output(tape, out));
+  return ad_tape_run(tape, out);
 }
 
 static ad_status record_tensor(const ad_operation_passing *call, ad_tensor **out) {

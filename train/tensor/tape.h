@@ -27,6 +27,20 @@ typedef struct tape_memory {
  * the remaining ones. */
 typedef enum tape_walk { WALK_WHOLE, WALK_INPUTS, WALK_WEIGHTS } tape_walk;
 
+/* A layer whose values were let go after forward (ad_recompute). */
+typedef struct tape_layer {
+  ad_tensor **records; /* [count]: its operations, in the order in which they were recorded */
+  size_t count;
+  int is_kept; /* 1: no pattern names it: its values stay until its last backward */
+  int is_over; /* 1: the first of two walks has left it, and what the second reads is there */
+} tape_layer;
+
+/* Argument of functions at the injection point AD_INJECT_RERUN. */
+typedef struct ad_rerun_passing {
+  ad_tape *tape;
+  ad_tensor *out; /* an operation of the layer, whether it runs again or is kept */
+} ad_rerun_passing;
+
 /* Losses of single samples. cross_entropy adds this rank's part of the loss of each sample (a row of the targets' first
  * dimension). If sums of all ranks are added, each part is counted once for each of its replicas. */
 typedef struct ad_sample_losses {
@@ -59,13 +73,14 @@ struct ad_tape {
   int64_t position;    /* position of the first token of the tape's sequences; see ad_tape_continue */
   /* the tensor recorded last */
   ad_tensor *last;
-  ad_tensor dead;     /* the tensor that failed operations return */
-  int runs_forward;   /* 1: an operation was recorded since the last run of backward */
-  int began_last;     /* 1: the last run of backward before the next reset has begun */
-  tape_walk walk;     /* the present walk, or the last one if none runs */
-  int defers_weights; /* 1: the last run made only the walk WALK_INPUTS, so that ad_backward_weights must follow */
-  int transitions;    /* number of transitions recorded so far */
-  int reported;       /* 1: the error was reported to the other ranks */
+  ad_tensor dead;      /* the tensor that failed operations return */
+  int runs_forward;    /* 1: an operation was recorded since the last run of backward */
+  int began_last;      /* 1: the last run of backward before the next reset has begun */
+  tape_walk walk;      /* the present walk, or the last one if none runs */
+  int defers_weights;  /* 1: the last run made only the walk WALK_INPUTS, so that ad_backward_weights must follow */
+  tape_layer *present; /* the layer that ran again and in which backward is now; NULL: none */
+  int transitions;     /* number of transitions recorded so far */
+  int reported;        /* 1: the error was reported to the other ranks */
   const ad_sample_losses *samples; /* where losses of single samples go; NULL: they are not wanted */
   ad_status status;
   char message[AD_MESSAGE_MAX];
@@ -113,6 +128,12 @@ typedef struct tape_mark {
 } tape_mark;
 tape_mark ad_tape_mark(const ad_tape *tape);
 void ad_tape_rewind(ad_tape *tape, tape_mark mark);
+/* Takes the memory of an operation's result, unless it has it, and runs forward: when it is recorded, and again when its
+ * layer is recomputed. */
+ad_status ad_tape_run(ad_tape *tape, ad_tensor *out) AD_CHECKED;
+/* Before the backward of an operation of `layer` (NULL: of no layer): lets the layer go in which backward was before,
+ * and runs this one again if it was let go. */
+ad_status ad_layer_turn(ad_tape *tape, tape_layer *layer) AD_CHECKED;
 /* Takes an operation's scratch memory, at out->scratch; rewinding gives it back. */
 ad_status ad_tape_take_scratch(ad_tape *tape, ad_tensor *out) AD_CHECKED;
 
@@ -132,6 +153,12 @@ ad_status ad_value_take(ad_tape *tape, size_t bytes, void **out) AD_CHECKED;
 /* For tapes that share a pool, after a pass: gives back the values and saved memory that no later pass and no other
  * tape will read. A tensor's array has no data after its value was given back. */
 ad_status ad_tape_drop(ad_tape *tape) AD_CHECKED;
+/* Give back the memory of a value, or of what forward saved, if it has a block of its own. */
+ad_status ad_value_give(ad_tape *tape, ad_tensor *of) AD_CHECKED;
+ad_status ad_saved_give(ad_tape *tape, ad_tensor *of) AD_CHECKED;
+ad_tensor *ad_value_owner(ad_tensor *value); /* returns the tensor that owns the memory of this value */
+/* Marks what the backward of `out` will read in the second walk (WALK_WEIGHTS), if it is called there. */
+void ad_need_for_weights(ad_tensor *out);
 void ad_tape_give_all(ad_tape *tape); /* for tapes that share a pool: gives all memory back to the pool */
 /* Returns the operands of `out` whose gradients this walk computes, one bit each. */
 uint64_t ad_walk_fills(tape_walk walk, const ad_tensor *out);

@@ -95,6 +95,10 @@ typedef struct ad_operation {
   /* 1: forward allocates the result's memory (ad_tape_take), and may set the local shape only then. `describe` sets the
    * shape for plans. Scratch memory then stays until reset. */
   int makes_memory;
+  /* 1: forward does not run again where a layer is recomputed (ad_recompute), and what it made stays: for operations that
+   * choose, or that count what they have seen. 0: it may, because a later call with the same values makes the same bits
+   * (unless `makes_memory`). */
+  int keeps;
 
   /* ---- an operation's record: result types and checks that `dims` cannot express ---- */
   ad_status (*describe)(ad_tape *tape, ad_tensor *out); /* sets the result's shape, layout and dtype by ad_result_set */

@@ -443,6 +443,9 @@ AD_API AD_CHECKED ad_status ad_program_add_module(ad_program *to, const ad_modul
  * may be NULL. Releases the list in any case. If a declaration failed, returns its status. */
 AD_API AD_CHECKED ad_status ad_program_add_declared(ad_program *to, const char *name, const char *norm_group,
                                                     ad_declarations *list);
+/* Adds a layer: its name as the program gives it to ad_recompute in a phase ("blocks.0"; with several modules
+ * "MODULE.blocks.0"), copied. A recipe's train.recompute names layers by it. */
+AD_API AD_CHECKED ad_status ad_program_add_layer(ad_program *to, const char *name);
 AD_API AD_CHECKED ad_status ad_program_add_count(ad_program *to, const ad_count_spec *spec);
 AD_API AD_CHECKED ad_status ad_program_add_loss(ad_program *to, const ad_loss_spec *spec);
 /* Adds a transfer. Call it after adding the phase that gives the value and before adding the phases that need it. */

@@ -106,7 +106,9 @@ typedef struct ad_recipe {
     int64_t seed;
     ad_sync *sync; /* for each microbatch, how far gradients are reduced after it */
     size_t sync_count;
-    int64_t leaves; /* parts of the global batch whose gradients are summed by one tree over them; 0: none */
+    int64_t leaves;   /* parts of the global batch whose gradients are summed by one tree over them; 0: none */
+    char **recompute; /* names of layers that run again in backward, as patterns, or the one word `none` or `layers` */
+    size_t recompute_count;
     /* Not a key. With leaves: the number of rounds of a microbatch, in each of which a rank computes at most one
      * leaf */
     int64_t rounds_each;

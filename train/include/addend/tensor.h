@@ -31,6 +31,9 @@ typedef struct ad_tape_options {
    * every other rank has this many tokens, and all of them choose as many of this rank's experts as they can
    * (ad_dispatch of routing.h). */
   size_t crowd;
+  /* Patterns (fnmatch without flags) of the layers that run again in backward (ad_recompute), borrowed; 0: none does */
+  const char *const *recompute;
+  size_t recompute_count;
 } ad_tape_options;
 
 /* A module's parameters for a tape: where their values are and where their gradients go. Borrowed until the tape's
@@ -100,6 +103,16 @@ AD_API void ad_keep(ad_tensor *tensor);
  * use none of them again; an operation on one is AD_INVALID. Scalars, such as losses, stay. Does nothing if `last` has
  * a gradient. */
 AD_API void ad_forget(const ad_tensor *first, ad_tensor *last);
+/* Says that the operations recorded after `first`, which enters a layer, up to `last`, which leaves it, are the layer
+ * called `layer`. If a pattern of the tape's options matches the name, their values and what they saved are given back
+ * now. When backward reaches the layer, those of its operations run again that backward reads, from the same records:
+ * with the same bits, the same random numbers, the same experts and rows; so gradients have the bits that they have
+ * without. What stays: values without a gradient (counts), what was chosen (ad_top_k), scalars, such as losses, and
+ * results of operations that say so (`keeps` or `makes_memory` of ad_operation). Every rank of the tape's mesh must make
+ * the call. The caller promises to use none of the values given back again: an operation on one is AD_INVALID. Does
+ * nothing if `last` has no gradient. */
+AD_API void ad_recompute_at(const ad_tensor *first, ad_tensor *last, const char *layer, const char *site);
+#define ad_recompute(...) ad_recompute_at(__VA_ARGS__, AD_HERE)
 /* returns the value of this rank's replica; NaN if the tensor is no scalar */
 AD_API double ad_tensor_scalar(const ad_tensor *tensor);
 
