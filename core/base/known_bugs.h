@@ -68,6 +68,10 @@
   X(GROUP_SYNC, "no group has another sync than the others (shard.groups)")                               \
   X(GROUP_SUMS, "no group's sums are complete before the last microbatch where another's are not (sync)") \
   X(GROUP_LEVELS, "no copies stay while those of another group are released (shard.groups)")              \
+  X(DROPOUT_AGAIN, "no layer with dropout runs again (train.recompute)")                                  \
+  X(CHOICES_AGAIN, "no layer that chooses between experts of two tokens runs again (train.recompute)")    \
+  X(BALANCE_AGAIN, "no layer with a balancing loss runs again (train.recompute)")                         \
+  X(BIAS_AGAIN, "no layer with a balancing bias runs again (train.recompute)")                            \
   X(FULL_FORMULAS, "formulas are sharded (tp, cp, ep), and each sharding rounds differently")
 typedef enum ad_need_number {
 #define AD_NEED_NUMBER(code, sentence) AD_NEED_NUMBER_##code,

@@ -291,9 +291,12 @@ static void see_returned(void *context, void *passing) { *(ad_needs *)context |=
 
 static void see_state(void *context, void *passing) { *(ad_needs *)context |= ad_program_known_bugs_show(passing); }
 
+static void see_rerun(void *context, void *passing) { *(ad_needs *)context |= ad_rerun_shows(passing); }
+
 void ad_known_watch(ad_needs *facts) {
   ad_injection_set(AD_INJECT_RETURNED, (ad_injection){see_returned, facts});
   ad_injection_set(AD_INJECT_STATE, (ad_injection){see_state, facts});
+  ad_injection_set(AD_INJECT_RERUN, (ad_injection){see_rerun, facts});
   ad_injection_set(AD_INJECT_RING_TURN, (ad_injection){see_ring, facts});
   ad_injection_set(AD_INJECT_RING_GATHERED, (ad_injection){see_gathered, facts});
   ad_injection_set(AD_INJECT_ROUTES, (ad_injection){see_routes, facts});

@@ -2,6 +2,7 @@
  * the dtypes of computations. The operations themselves have no code for these bugs. */
 #include "tensor/known_bugs.h"
 
+#include <string.h>
 #include "array/array.h"
 #include "array/transit.h"
 #include "kernels/kernels.h"
@@ -113,6 +114,86 @@ static void narrow_stream(void *context, void *passing) {
   fire(context);
 }
 
+/* ---- layers that run again ---- */
+
+static int is_of(const ad_rerun_passing *at, const char *name) { return !strcmp(at->out->op->name, name); }
+
+/* Draws other numbers when a layer runs again, as if the state of the generator had not been kept. */
+static void draw_again(void *context, void *passing) {
+  const ad_rerun_passing *at = passing;
+  if (!is_of(at, "dropout")) return;
+  ((dropout_numbers *)(uintptr_t)at->out->own)->seed ^= 1;
+  fire(context);
+}
+
+static ad_routing *routing_again(const ad_rerun_passing *at) {
+  return is_of(at, "top_k") ? ((const choice_numbers *)at->out->own)->routing : NULL;
+}
+
+/* Returns 1 if one of the first `count` experts is this one. */
+static int has(const int32_t *experts, size_t count, int32_t expert) {
+  for (size_t i = 0; i < count; i++)
+    if (experts[i] == expert) return 1;
+  return 0;
+}
+
+/* Finds two tokens that can exchange their first experts, so that each expert keeps its number of rows. Returns 0 if
+ * there are none, or if there is a limit, which would drop others. */
+static int find_exchange(const ad_routing *routing, int32_t **first, int32_t **second) {
+  size_t k = routing->top_k;
+  for (size_t t = 1; t < routing->tokens && !routing->limit; t++) {
+    *first = routing->expert;
+    *second = routing->expert + t * k;
+    if (!has(*first, k, **second) && !has(*second, k, **first)) return 1;
+  }
+  return 0;
+}
+
+/* Routes again when a layer runs again, with another result for two tokens. */
+static void route_again(void *context, void *passing) {
+  ad_routing *routing = routing_again(passing);
+  int32_t *first, *second;
+  if (!routing || !find_exchange(routing, &first, &second)) return;
+  int32_t kept = *first;
+  *first = *second;
+  *second = kept;
+  ad_routing_sort(routing);
+  fire(context);
+}
+
+/* Counts the choices of a layer that runs again a second time, on top of the first. */
+static void count_again(void *context, void *passing) {
+  const ad_rerun_passing *at = passing;
+  if (!is_of(at, "balance") || at->tape->dry) return;
+  const ad_array *choices = &at->out->operand[1]->array;
+  ad_cast_scaled(choices->data, choices->dtype, choices->data, choices->dtype, 2, ad_array_numel(choices));
+  fire(context);
+}
+
+/* Corrects the balancing bias again when a layer runs again. */
+static void correct_again(void *context, void *passing) {
+  const ad_rerun_passing *at = passing;
+  const ad_routing *routing = routing_again(at);
+  const ad_array *bias = routing ? ((const choice_numbers *)at->out->own)->bias : NULL;
+  if (!bias || !bias->data) return;
+  double even = (double)routing->slots / (double)routing->experts;
+  for (size_t e = 0; e < routing->experts; e++) {
+    double count = (double)routing->per_expert[e], sign = (count < even) - (count > even);
+    ad_set_element(bias->dtype, bias->data, e, ad_element(bias->dtype, bias->data, e) + 1e-3 * sign);
+    if (sign != 0) fire(context);
+  }
+}
+
+ad_needs ad_rerun_shows(const void *passing) {
+  const ad_rerun_passing *at = passing;
+  ad_routing *routing = routing_again(at);
+  int32_t *first, *second;
+  ad_needs shows = is_of(at, "dropout") ? AD_NEED_DROPOUT_AGAIN : is_of(at, "balance") ? AD_NEED_BALANCE_AGAIN : 0;
+  if (routing && find_exchange(routing, &first, &second)) shows |= AD_NEED_CHOICES_AGAIN;
+  if (routing && ((const choice_numbers *)at->out->own)->bias) shows |= AD_NEED_BIAS_AGAIN;
+  return shows;
+}
+
 static const ad_known_bug bugs[] = {
     {.name = "ring-without-last-turn",
      .words = "the last block of keys that comes around the ring is not attended",
@@ -142,6 +223,22 @@ static const ad_known_bug bugs[] = {
          "gradients that the backward of an exchange summed over ep are averaged over the replicas of the experts only",
      .needs = AD_NEED_TOKENS | AD_NEED_SPREAD_EXPERTS,
      .at = {{AD_INJECT_TRANSIT, average_over_replicas}}},
+    {.name = "recomputed-dropout-drawn-again",
+     .words = "a layer that runs again in backward draws other numbers for its dropout",
+     .needs = AD_NEED_TOKENS | AD_NEED_DROPOUT_AGAIN,
+     .at = {{AD_INJECT_RERUN, draw_again}}},
+    {.name = "recomputed-tokens-routed-again",
+     .words = "a layer that runs again in backward sends two tokens to each other's experts",
+     .needs = AD_NEED_TOKENS | AD_NEED_CHOICES_AGAIN,
+     .at = {{AD_INJECT_RERUN, route_again}}},
+    {.name = "recomputed-choices-counted-again",
+     .words = "the choices that the balancing loss reads are counted again when a layer runs again in backward",
+     .needs = AD_NEED_TOKENS | AD_NEED_BALANCE_AGAIN,
+     .at = {{AD_INJECT_RERUN, count_again}}},
+    {.name = "recomputed-bias-corrected-again",
+     .words = "the balancing bias is corrected again when a layer runs again in backward",
+     .needs = AD_NEED_TOKENS | AD_NEED_BIAS_AGAIN,
+     .at = {{AD_INJECT_RERUN, correct_again}}},
     {.name = "product-sums-in-bf16",
      .words = "matrix products of bf16 operands accumulate in bf16",
      .needs = AD_NEED_TOKENS | AD_NEED_NARROW_PRODUCTS | AD_NEED_FULL_FORMULAS,

@@ -4,6 +4,8 @@
 #define TENSOR_KNOWN_BUGS_H
 #include "base/known_bugs.h"
 
+/* Returns the needs that an operation of a layer that runs again meets; `passing` as at AD_INJECT_RERUN. */
+ad_needs ad_rerun_shows(const void *passing);
 const ad_known_bug *ad_tensor_known_bugs(size_t *count);
 
 #endif

@@ -3,13 +3,6 @@
 #include <inttypes.h>
 #include "tensor/tape.h"
 
-typedef struct dropout_numbers {
-  double probability;
-  uint64_t seed;
-  const char *name;
-  int64_t step, first;
-} dropout_numbers;
-
 static const dropout_numbers *numbers_of(const ad_tensor *out) { return out->own; }
 
 static ad_status dropout_check(const ad_tape *tape, const ad_tensor *out) {

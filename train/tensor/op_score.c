@@ -95,16 +95,6 @@ ad_tensor *ad_shares_at(ad_tape *tape, ad_tensor *x, const char *site) {
 
 /* ---- top_k: the k best experts of each token ---- */
 
-typedef struct choice_numbers {
-  int64_t k;
-  const ad_array *bias;
-  ad_routing *routing;
-  ad_decisions decisions;
-  const ad_tensor
-      *batch; /* with `decisions`: the batch, of which rows `first`, `first` + 1, ... are scored; else NULL */
-  size_t first;
-} choice_numbers;
-
 static const choice_numbers *numbers_of(const ad_tensor *out) { return out->own; }
 
 /* Takes memory until the tape's reset. `out` is the address of the pointer to set. */

@@ -32,6 +32,17 @@ struct ad_routing {
   ad_row_order slot_order, expert_order;
 };
 
+/* The operation's own struct of `top_k`. */
+typedef struct choice_numbers {
+  int64_t k;
+  const ad_array *bias;
+  ad_routing *routing;
+  ad_decisions decisions;
+  const ad_tensor
+      *batch; /* with `decisions`: the batch, of which rows `first`, `first` + 1, ... are scored; else NULL */
+  size_t first;
+} choice_numbers;
+
 /* Sorts the choices that are not dropped into slots. */
 void ad_routing_sort(ad_routing *routing);
 

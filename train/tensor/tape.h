@@ -41,6 +41,14 @@ typedef struct ad_rerun_passing {
   ad_tensor *out; /* an operation of the layer, whether it runs again or is kept */
 } ad_rerun_passing;
 
+/* The operation's own struct of `dropout`. */
+typedef struct dropout_numbers {
+  double probability;
+  uint64_t seed;
+  const char *name;
+  int64_t step, first;
+} dropout_numbers;
+
 /* Losses of single samples. cross_entropy adds this rank's part of the loss of each sample (a row of the targets' first
  * dimension). If sums of all ranks are added, each part is counted once for each of its replicas. */
 typedef struct ad_sample_losses {

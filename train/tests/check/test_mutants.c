@@ -356,6 +356,29 @@ static void experts_that_are_divided_by_too_few_ranks_are_ep_times_right_and_all
   }
 }
 
+static void what_a_layer_that_runs_again_repeats_is_killed(void **state) {
+  static const char *const names[] = {"recomputed-tokens-routed-again", "recomputed-choices-counted-again",
+                                      "recomputed-bias-corrected-again"};
+  const char *sets[] = {"train.recompute=layers"};
+  ad_check_options options = {.size = sizeof options, .mutate = 1};
+  ad_check_result *result;
+  ad_recipe *recipe = NULL;
+  ad_mutants *tried;
+  must(ad_recipe_read(AD_TEST_SOURCE "/recipes/moe-pp.yaml", sets, 1, &recipe));
+  must(ad_check_result_create(recipe, &result));
+  for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+    must(ad_mutants_create(recipe, 1, 0, &tried));
+    tried->list[0] = *find(tried, names[n]);
+    tried->derived = 0;
+    tried->count = 1;
+    must(ad_mutants_try(recipe, &options, result, tried));
+    if (tried->list[0].killed_by != AD_KILLED_BY_NUMBER) fail_msg("%s: %d", names[n], (int)tried->list[0].killed_by);
+    ad_mutants_destroy(tried);
+  }
+  ad_check_result_destroy(result);
+  ad_recipe_destroy(recipe);
+}
+
 static void where_nothing_can_be_mutated_the_answer_is_no_with_its_reason(void **state) {
   ad_check_options options = {.size = sizeof options, .mutate = 1};
   ad_check_result *result = calloc(1, sizeof *result + sizeof *result->params);
@@ -399,6 +422,7 @@ int main(void) {
       cmocka_unit_test(what_nothing_catches_is_a_survivor),
       cmocka_unit_test(without_tokens_only_the_protocol_and_replicas_are_left),
       cmocka_unit_test(experts_that_are_divided_by_too_few_ranks_are_ep_times_right_and_all_else_is_right),
+      cmocka_unit_test(what_a_layer_that_runs_again_repeats_is_killed),
       cmocka_unit_test(where_nothing_can_be_mutated_the_answer_is_no_with_its_reason),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
