@@ -161,7 +161,7 @@ static judgement judge_summed(const ad_dump_param *param, const ad_declared *row
                 "or replicas that have drifted apart for want of the sum"},
       unsummed = {1, "unsummed", ", and nobody sums it there"};
   int apart = facts->likeness.apart & axis ? 1 : 0;
-  if (param->partial & axis) return partial;
+  if (param->partial & axis) return (facts->identical | facts->likeness.alike) & axis ? SAME_IS_SUMMED : partial;
   if (!(facts->known & axis)) return apart ? HOLDS : OPEN;
   if (facts->all & axis) return facts->identical & axis || facts->likeness.alike & axis ? SAME_IS_SUMMED : HOLDS;
   if (apart) return facts->values & axis ? shards : unsummed;

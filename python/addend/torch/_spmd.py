@@ -32,6 +32,11 @@ class Annotation:
     spec: Sequence[Any]  # its PartitionSpec: for each dimension None, a MeshAxis, or several, the outermost first
     ndim: int
 
+    @property
+    def is_partial(self) -> bool:
+        """Whether the tensor's values are parts of a sum, so that ranks have other values than their neighbours."""
+        return any(getattr(kind, "value", None) == "P" for kind in self.local.values())
+
     def kinds(self) -> dict[tuple[int, ...], str]:
         """What it says of each axis, by how the axis' ranks lie from the first of them: equal on ranks with the same
         annotation, whatever names their axes have."""

@@ -45,7 +45,7 @@ def need_none(watched: Iterable[Watched]) -> None:
 
 
 def _values_of(entry: Watched, sampler: Sampler, piece: Piece, mesh: _meshes.Mesh) -> torch.Tensor | None:
-    if _meshes.is_held_once(entry.owned, mesh):
+    if _meshes.is_held_once(entry.owned, mesh) or (entry.annotation is not None and entry.annotation.is_partial):
         return None
     local, box = _meshes.local_part(entry.owned if entry.flat is None else entry.flat.values())
     local, _, _ = as_real(local, box.count, box)

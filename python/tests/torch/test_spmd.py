@@ -18,6 +18,7 @@ from torch import nn
 from torch.autograd import Function
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 import addend.torch
@@ -470,6 +471,50 @@ def trained(same):
 
 
 @unittest.skipIf(spmd is None or not hasattr(torch.distributed.fsdp, "DataParallelMeshDims"), "no spmd_types here")
+def partial_values(same, summed=False):
+    """A parameter that says P on tp: each rank has a part of its values, and the gradient of all of it."""
+    mesh = init_device_mesh(ranks.DEVICE.type, (2,), mesh_dim_names=("tp",))
+    torch.manual_seed(dist.get_rank())
+    model = nn.Linear(D, HIDDEN, bias=False)
+    spmd.assert_type(model.weight, {mesh.get_group("tp"): spmd.P})
+    with addend.torch.watch(model, mesh=mesh) as watch:
+        x = torch.randn(4, D, generator=torch.Generator().manual_seed(0 if same else dist.get_rank()))
+        model(x).sum().backward()
+        if summed:
+            dist.all_reduce(model.weight.grad)
+    (row,) = watch.report.declarations
+    return watch.report.ok, (row.type, row.words, row.holds, row.why)
+
+
+def partial_gradient(same):
+    """A gradient that is Partial on tp; `same`: every rank did the whole work, so that its part is reduced already."""
+    mesh = init_device_mesh(ranks.DEVICE.type, (2,), mesh_dim_names=("tp",))
+    torch.manual_seed(0)
+    model = nn.Module()
+    model.weight = nn.Parameter(DTensor.from_local(torch.randn(HIDDEN, D), mesh, (Replicate(),)))
+    with addend.torch.watch(model) as watch:
+        x = torch.randn(4, D, generator=torch.Generator().manual_seed(0 if same else dist.get_rank()))
+        (x @ model.weight.to_local(grad_placements=(Partial(),)).T).square().mean().backward()
+    (row,) = watch.report.declarations
+    return watch.report.ok, (row.type, row.holds, row.why)
+
+
+class Partials(unittest.TestCase):
+    @unittest.skipUnless(spmd, "this Python has no spmd_types, or PyTorch does not read them")
+    def test_a_parameter_in_parts(self):
+        for arguments, expected in (
+            ((True,), (True, ("I", "P on tp", True, ""))),
+            ((True, True), (None, ("I", "P on tp", None, "same"))),
+            ((False,), (False, ("I", "P on tp", False, "differ"))),
+            ((False, True), (True, ("I", "P on tp", False, "summed"))),
+        ):
+            self.assertEqual(ranks.run(2, partial_values, *arguments)[0], expected, arguments)
+
+    def test_a_gradient_in_parts(self):
+        self.assertEqual(ranks.run(2, partial_gradient, False)[0], (True, ("R", None, "partial")))
+        self.assertEqual(ranks.run(2, partial_gradient, True)[0], (None, ("R", None, "same")))
+
+
 class Jobs(unittest.TestCase):
     """What a watch makes of whole jobs."""
 
