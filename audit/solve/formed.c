@@ -84,17 +84,10 @@ static int64_t elements_needed(const ad_forming *forming, ad_dtype promised) {
 
 /* ---- the numbers of a dtype beside a number ---- */
 
-/* Returns the distance from x >= 0, a number of the dtype, to the next larger number of the dtype. */
-static double step_up(double x, ad_dtype dtype) {
-  int exponent;
-  if (x > 0) (void)frexp(x, &exponent);
-  return fmax(x > 0 ? ldexp(ad_unit_roundoff(dtype), exponent) : 0, ad_smallest_number(dtype));
-}
-
 /* Returns the distance to the next smaller one, which is half as far where x is a power of two. */
 static double step_down(double x, ad_dtype dtype) {
   int exponent;
-  double step = step_up(x, dtype);
+  double step = ad_step_up(x, dtype);
   return x > 0 && frexp(x, &exponent) == 0.5 ? fmax(step / 2, ad_smallest_number(dtype)) : step;
 }
 
@@ -103,16 +96,12 @@ static double step_down(double x, ad_dtype dtype) {
 static int is_outside(double x, double least, double most, ad_dtype dtype) {
   if (x >= least && x <= most) return 0; /* the same answer as below, for most elements and at once */
   if (x < 0) return is_outside(-x, -most, -least, dtype);
-  return x - step_down(x, dtype) >= most || x + step_up(x, dtype) <= least;
+  return x - step_down(x, dtype) >= most || x + ad_step_up(x, dtype) <= least;
 }
 
 static double nearest(double x, ad_dtype dtype) {
-  double step = step_up(fabs(x), dtype);
+  double step = ad_step_up(fabs(x), dtype);
   return rint(x / step) * step;
-}
-
-int ad_is_number_of(ad_dtype dtype, double x) {
-  return fabs(x) <= ad_largest_number(dtype) && fmod(fabs(x), step_up(fabs(x), dtype)) == 0;
 }
 
 /* ---- the test ---- */

@@ -30,7 +30,5 @@ typedef struct ad_formed_found {
  * `promised` is the dtype in which the job says that the sums are formed. Only the first AD_ROWS values of `parts`'
  * scratch arrays are used. AD_MEMORY is the only error. */
 ad_status ad_formed_find(const ad_parts *parts, ad_dtype promised, ad_formed_found *out) AD_CHECKED;
-/* Returns 1 if x is a number of the floating-point dtype. */
-int ad_is_number_of(ad_dtype dtype, double x);
 
 #endif

@@ -3,7 +3,6 @@
 
 #include <math.h>
 #include "base/roundoff.h"
-#include "solve/formed.h"
 
 /* A rounding that takes more of the addends than this explains nothing. */
 #define LARGEST_SHARE 0.25

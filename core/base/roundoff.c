@@ -43,3 +43,13 @@ ad_dtype ad_dtype_coarser(ad_dtype dtype) {
     if (ad_dtype_is_float(other) && comes_after(other, dtype) && (!next || comes_after(next, other))) next = other;
   return next;
 }
+
+double ad_step_up(double x, ad_dtype dtype) {
+  int exponent;
+  if (x > 0) (void)frexp(x, &exponent);
+  return fmax(x > 0 ? ldexp(ad_unit_roundoff(dtype), exponent) : 0, ad_smallest_number(dtype));
+}
+
+int ad_is_number_of(ad_dtype dtype, double x) {
+  return fabs(x) <= ad_largest_number(dtype) && fmod(fabs(x), ad_step_up(fabs(x), dtype)) == 0;
+}

@@ -19,5 +19,9 @@ AD_INTERNAL int ad_dtype_holds(ad_dtype wide, ad_dtype narrow);
 /* Returns the float after `dtype` in the order of precision, from the finest to the coarsest (f64, f32, f16, bf16); 0
  * after the coarsest. */
 ad_dtype ad_dtype_coarser(ad_dtype dtype);
+/* Returns the distance from x, 0 or more and a number of the floating-point dtype, to the next larger one. */
+double ad_step_up(double x, ad_dtype dtype);
+/* Returns 1 if x is a number of the floating-point dtype. */
+int ad_is_number_of(ad_dtype dtype, double x);
 
 #endif
