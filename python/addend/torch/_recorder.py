@@ -355,7 +355,10 @@ class Recorder:
         return [tensor.detach() for tensor in tensors]
 
     def note_result(self, unassigned: _Unassigned, result: Any) -> None:
-        """Notes the tensors that a functional collective gave, which may become gradients."""
+        """Notes the tensors that a functional collective gave, which may become gradients. One in a backward, where no
+        hook runs, is upstream of the parameter's: the addend that this one sees is reduced already."""
+        if unassigned.key.in_backward:
+            return
         tensors = _tensors(result)
         unassigned.memory.extend(map(_remembered, tensors))
         if unassigned.kept:
