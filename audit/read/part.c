@@ -323,7 +323,7 @@ static ad_status check_cover(const ad_parts *parts) {
 
 ad_status ad_parts_create(const ad_dump *dump, const ad_dump_param *param, ad_parts *out) {
   ad_parts parts = {.dump = dump, .param = param};
-  ad_status status = ad_new(5 * AD_ROWS, &parts.buffer);
+  ad_status status = ad_new_unset(5 * AD_ROWS, &parts.buffer);
   if (!status) parts.rows = parts.buffer + AD_ROWS;
   if (!status) status = ad_new(1, &parts.firsts);
   if (!status) status = find_parts(&parts);

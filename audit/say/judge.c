@@ -243,7 +243,7 @@ static ad_status read_again(const ad_judge *judge, ad_parts *parts, ad_identical
  * judged. */
 static ad_status judge_found(const ad_judge *judge, ad_parts *parts, ad_finding *out) {
   ad_identical identical;
-  AD_TRY(ad_norm_measure(parts, &out->norm));
+  ad_norm_measure(parts, &out->norm);
   if (parts->param->unjudged) {
     out->answer = AD_ANSWER_CANNOT_TELL;
     out->document = ad_diff_unjudged(judge->dump, parts->param);

@@ -355,11 +355,10 @@ static ad_status judge_expected(const ad_parts *parts, ad_known *known, ad_judge
 
 /* Sets judged->why.left: the root mean square of the part minus the expected combination of addends, relative to the
  * larger of the root mean squares of these two. */
-static ad_status measure_left(const ad_parts *parts, const double *expected, ad_judged *judged) {
+static void measure_left(const ad_parts *parts, const double *expected, ad_judged *judged) {
   const ad_part *part = judged->part;
   const ad_members *members = ad_part_members(parts, part);
-  double *sum, factor = parts->param->expect, left = 0, is = 0, wanted = 0;
-  AD_TRY(ad_new(3 * AD_ROWS, &sum));
+  double *sum = parts->rows, factor = parts->param->expect, left = 0, is = 0, wanted = 0;
   double *all = sum + AD_ROWS, *addend = all + AD_ROWS;
   for (size_t begin = 0; begin < part->count; begin += AD_ROWS) {
     size_t end = begin + AD_ROWS < part->count ? begin + AD_ROWS : part->count;
@@ -375,9 +374,7 @@ static ad_status measure_left(const ad_parts *parts, const double *expected, ad_
       wanted += all[i] * all[i];
     }
   }
-  ad_release(sum);
   judged->why.left = sqrt(left / fmax(is, wanted));
-  return AD_OK;
 }
 
 /* Looks for patterns in a part that no counts of its addends give. */
@@ -387,8 +384,8 @@ static ad_status look_for_patterns(const ad_parts *parts, ad_known *known, ad_ju
   int others = ad_known_compares(known, parts->param);
   AD_TRY(ad_new(members->count, &expected));
   ad_expected_counts(parts, members, expected);
-  ad_status status = measure_left(parts, expected, judged);
-  if (!status) status = ad_patterns_find(parts, judged->part, expected, others, &judged->why.patterns);
+  measure_left(parts, expected, judged);
+  ad_status status = ad_patterns_find(parts, judged->part, expected, others, &judged->why.patterns);
   ad_release(expected);
   return status;
 }
@@ -430,16 +427,12 @@ static int differ(const ad_parts *parts, const ad_part *a, const ad_part *b, dou
 
 /* Marks replicas (in list[i].apart) that differ although their ranks do the same work: each replica is the sum of
  * its rank's addends, but they cannot all be right. */
-static ad_status find_apart(const ad_parts *parts, ad_judged *list) {
-  double *values;
-  AD_TRY(ad_new(2 * AD_ROWS, &values));
+static void find_apart(const ad_parts *parts, ad_judged *list) {
   for (size_t i = 0; i < parts->count; i++)
     for (size_t j = 0; j < i && list[i].holds && !list[i].apart; j++)
       if (list[j].holds && list[j].part->members != list[i].part->members &&
           ad_box_equal(&parts->param->shape, &list[i].part->box, &list[j].part->box))
-        list[i].apart = differ(parts, list[i].part, list[j].part, values);
-  ad_release(values);
-  return AD_OK;
+        list[i].apart = differ(parts, list[i].part, list[j].part, parts->rows);
 }
 
 ad_status ad_judge_parts(ad_parts *parts, ad_known *known, ad_judged *list) {
@@ -450,7 +443,8 @@ ad_status ad_judge_parts(ad_parts *parts, ad_known *known, ad_judged *list) {
   ad_status status = parts->dump->microbatches ? judge_expected(parts, known, list) : AD_OK;
   if (!status) status = look_further(parts, known, list);
   ad_known_pass(known, parts->param);
-  return status ? status : find_apart(parts, list);
+  if (!status) find_apart(parts, list);
+  return status;
 }
 
 void ad_judged_clear(const ad_parts *parts, ad_judged *list) {

@@ -2,7 +2,6 @@
 #include "solve/norm_term.h"
 
 #include <math.h>
-#include "base/memory.h"
 #include "solve/explain.h"
 
 /* Returns 1 if another rank, whose position differs from that of `rank` on this axis only, holds the same box. */
@@ -21,10 +20,9 @@ static int has_replica_along(const ad_parts *parts, const ad_part *part, int64_t
 
 /* Sums the squares of every distinct element once, so replicas of a part are skipped. If the parameter is sampled, the
  * sum is scaled up to all elements. */
-ad_status ad_norm_measure(const ad_parts *parts, ad_norm_term *out) {
+void ad_norm_measure(const ad_parts *parts, ad_norm_term *out) {
   const ad_dump_param *param = parts->param;
-  double square = 0, fourth = 0, n = (double)param->sample, scale = n > 0 ? (double)param->numel / n : 1, *values;
-  AD_TRY(ad_new(AD_ROWS, &values));
+  double square = 0, fourth = 0, n = (double)param->sample, scale = n > 0 ? (double)param->numel / n : 1, *values = parts->rows;
   for (size_t p = 0; p < parts->count; p++) {
     const ad_part *part = &parts->parts[p];
     if (!ad_part_is_first_of_its_box(parts, p)) continue;
@@ -38,10 +36,8 @@ ad_status ad_norm_measure(const ad_parts *parts, ad_norm_term *out) {
       }
     }
   }
-  ad_release(values);
   *out = (ad_norm_term){.square = square * scale};
   if (param->is_sampled) out->variance = scale * scale * fmax(fourth - square * square / n, 0);
   for (int axis = 0; axis < parts->dump->mesh.count && parts->count; axis++)
     if (has_replica_along(parts, &parts->parts[0], parts->parts[0].holders[0], axis)) out->replicated |= 1u << axis;
-  return AD_OK;
 }

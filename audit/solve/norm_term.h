@@ -11,6 +11,6 @@ typedef struct ad_norm_term {
 } ad_norm_term;
 
 /* Computes a parameter's share from the ranks' sums. */
-ad_status ad_norm_measure(const ad_parts *parts, ad_norm_term *out) AD_CHECKED;
+void ad_norm_measure(const ad_parts *parts, ad_norm_term *out);
 
 #endif

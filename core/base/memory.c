@@ -51,6 +51,14 @@ ad_status ad_new_bytes(size_t count, size_t size, void **out) {
   return AD_OK;
 }
 
+ad_status ad_new_unset_bytes(size_t count, size_t size, void **out) {
+  size_t bytes;
+  void *memory = allocation_size(count, size, &bytes) && ad_memory_may() ? malloc(bytes) : NULL;
+  if (!memory) return no_memory(count, size);
+  set_pointer(out, memory);
+  return AD_OK;
+}
+
 ad_status ad_grow_bytes(void **array, size_t old_count, size_t count, size_t size) {
   void *old;
   memcpy(&old, array, sizeof old);
