@@ -22,7 +22,8 @@ static int has_replica_along(const ad_parts *parts, const ad_part *part, int64_t
  * sum is scaled up to all elements. */
 void ad_norm_measure(const ad_parts *parts, ad_norm_term *out) {
   const ad_dump_param *param = parts->param;
-  double square = 0, fourth = 0, n = (double)param->sample, scale = n > 0 ? (double)param->numel / n : 1, *values = parts->rows;
+  double square = 0, fourth = 0, n = (double)param->sample, scale = n > 0 ? (double)param->numel / n : 1,
+         *values = parts->rows;
   for (size_t p = 0; p < parts->count; p++) {
     const ad_part *part = &parts->parts[p];
     if (!ad_part_is_first_of_its_box(parts, p)) continue;
