@@ -66,12 +66,12 @@ static void put_partial_off(void *context, void *passing) {
   ad_bucket_passing *pass = passing;
   ad_bucket *bucket = pass->bucket;
   if (bucket->counters.sync != AD_SYNC_ALL || !bucket->key.scatters || !bucket->counters.has_sum) return;
-  if (bucket->earlier.data && bucket->key.rescatters) return;
-  if (bucket->key.rescatters) bucket->earlier = bucket->sum;  // the same layout, which is not that of the result
-  if (bucket->key.rescatters) bucket->earlier.data = NULL;
+  // `earlier` has the size of a result, which is smaller than the sum if the path scatters twice; the layout that it
+  // then has is refused before its elements are read
+  int fits = !bucket->key.rescatters;
   pass->status = ad_bucket_keep_earlier(pass->reducer, bucket);
   if (pass->status) return;
-  if (bucket->sum.data) ad_copy(bucket->earlier.data, bucket->sum.data, ad_array_bytes(&bucket->sum));
+  if (fits && bucket->sum.data) ad_copy(bucket->earlier.data, bucket->sum.data, ad_array_bytes(&bucket->sum));
   bucket->earlier.layout = bucket->sum.layout;
   ad_counters_forget(bucket);
   ad_counters_set_aside(bucket);
