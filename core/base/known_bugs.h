@@ -24,7 +24,7 @@
   X(SCATTERED_FIRST, "no gradient is reduce-scattered and then all-reduced (shard.zero)")                 \
   X(OVER_REPLICAS, "no gradient is reduce-scattered and then summed over several replicas")               \
   X(PARTLY_UPDATED, "no shard is updated in parts by its replicas (shard.outer_zero)")                    \
-  X(SHARDS_KEPT, "no shard of an earlier sum waits for the last microbatch (train.sync)")                     \
+  X(SHARDS_KEPT, "no shard of an earlier sum waits for the last microbatch (train.sync)")                 \
   X(TURNS, "no buckets take memory in turn (shard.zero, train.sync)")                                     \
   X(F16, "no gradient is f16 on its way (precision)")                                                     \
   X(WIDE_SUMS, "no precision policy keeps more than 16 bits from gradient to sum")                        \

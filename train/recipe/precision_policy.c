@@ -245,8 +245,7 @@ static ad_status specify(const ad_recipe *recipe, ad_program *program, size_t mo
   spec->frozen |= ad_recipe_freezes(recipe, name);
   ad_recipe_sharding sharding = ad_recipe_shard_of(recipe, name);
   spec->storage = ad_recipe_storage(&sharding, spec);
-  spec->update =
-      ad_program_module(program, module)->is_mirror ? spec->storage : update_layout(recipe, &sharding, spec);
+  spec->update = ad_program_module(program, module)->is_mirror ? spec->storage : update_layout(recipe, &sharding, spec);
   spec->policy = (ad_precision_policy){.param = dtype, .grad = dtype, .reduce = dtype, .accumulate = dtype};
   return dtype ? AD_OK : ad_recipe_precision_policy(recipe, name, &spec->policy);
 }
