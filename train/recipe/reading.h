@@ -36,12 +36,15 @@ AD_CHECKED ad_status ad_reading_check(ad_reading *reading);
  * of model.from. */
 void ad_reading_check_files(ad_reading *reading, int with_values);
 
-/* In read.c: adds the error that this value must be `what`, and is what it is. */
+/* In values.c: adds the error that this value must be `what`, and is what it is. */
 void ad_reading_must_be(ad_reading *reading, const ad_node *node, const char *path, const char *what);
-/* In read.c: reads one value of the key's kind into `out`, which is in a recipe or in a list. Returns 1; or adds an error
+/* In values.c: reads one value of the key's kind into `out`, which is in a recipe or in a list. Returns 1; or adds an error
  * and returns 0. `path` is what the error calls the key. */
 int ad_reading_value(ad_reading *reading, const ad_key *key, const ad_node *node, const char *path, void *out);
-/* In read.c: reads a list of values into `base`, at the key's offsets. A single value counts as a list with one element.
+/* Like ad_reading_value, for AD_KEY_GRADIENT: sets *raw if the value is "raw". */
+int ad_reading_gradient(ad_reading *reading, const ad_key *key, const ad_node *node, const char *path, const char *word,
+                        void *out, int *raw);
+/* In values.c: reads a list of values into `base`, at the key's offsets. A single value counts as a list with one element.
  * Sets *good to 0 if it adds an error. */
 AD_CHECKED ad_status ad_reading_list(ad_reading *reading, const ad_key *key, const ad_node *node, const char *path,
                                      char *base, int *good);
@@ -49,6 +52,8 @@ AD_CHECKED ad_status ad_reading_list(ad_reading *reading, const ad_key *key, con
 /* Returns 1 if the program is not known and some program may have this key, so that the key is not reported as
  * unknown. */
 int ad_reading_may_be_known(const ad_reading *reading, const char *section, const char *path, int has_near_name);
+/* In values.c, like the next two: returns the node of the key with this path, or NULL. */
+const ad_node *ad_reading_find(const ad_node *root, const char *path);
 /* Returns where a key is given, or where it would be. */
 ad_recipe_place ad_reading_place(const ad_reading *reading, const char *path);
 /* Returns where element `index` of a list or a map is given, which may have a line of its own; where the key is given if
