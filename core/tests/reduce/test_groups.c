@@ -46,10 +46,9 @@ static void create(model *m, ad_comm *comm, const case_of_sync *of, size_t bucke
   CHECK_OK(ad_reducer_create(comm, m->params, PARAMS, &options, &m->reducer));
 }
 
-static void has_sums(model *m, const case_of_sync *of, const schedule *s) {
+static void has_sums(model *m, const schedule *s) {
   for (int p = 0; p < PARAMS; p++) {
     const ad_array *grad = ad_reducer_gradient(m->reducer, (size_t)p);
-    m->shards = of->shards[two_groups[p]];
     CHECK(ad_layout_equal(&grad->layout, &m->params[p].storage));
     for (size_t i = 0; i < ad_array_numel(grad); i++)
       CHECK(number_at(grad->data, AD_F64, i) == expected_sum(m, s, p, result_start(m, p) + i));
@@ -67,7 +66,7 @@ static int sums_in_two_steps(ad_comm *comm, void *context) {
     for (int step = 0; step < 2; step++) {
       s.present[1] = step ? 5 : (1u << PARAMS) - 1;
       CHECK_OK(run_step(&m, &s));
-      has_sums(&m, of, &s);
+      has_sums(&m, &s);
     }
     close_model(&m);
   }
@@ -205,7 +204,7 @@ static int counts_microbatches(ad_comm *comm, void *context) {
   CHECK(ad_reducer_begin_microbatch(m.reducer, AD_SYNC_ALL) == AD_INVALID);
   CHECK_SAYS("3", "1", "3");
   CHECK_OK(ad_reducer_finish(m.reducer));
-  has_sums(&m, &of, &s);
+  has_sums(&m, &s);
   close_model(&m);
   return 0;
 }
