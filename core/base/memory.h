@@ -11,7 +11,7 @@
 AD_INTERNAL AD_CHECKED ad_status ad_grow_bytes(void **array, size_t old_count, size_t count, size_t size);
 #define ad_grow(array, old_count, count) ad_grow_bytes((void **)(array), (old_count), (count), sizeof **(array))
 /* Like ad_new, but the elements' values are not set: for memory that is written before it is read. */
-AD_INTERNAL AD_CHECKED ad_status ad_new_unset_bytes(size_t count, size_t size, void **out);
+AD_CHECKED ad_status ad_new_unset_bytes(size_t count, size_t size, void **out);
 #define ad_new_unset(count, out) ad_new_unset_bytes((count), sizeof **(out), (void **)(out))
 /* Makes sure that *memory, which has *held bytes, has at least `bytes` bytes. If it has fewer, replaces it by new,
  * zeroed memory; the old contents are lost. On failure *memory is NULL and *held is 0. */

@@ -83,8 +83,8 @@ class DiffDeclaration:
     counts: bool = False  # the sum was read by it
     holds: bool | None = None  # None: the addends do not tell
     # A word for what the addends show: "differ", "values", "summed", "same", "copies", "bits", "calls" contradict it;
-    # "unsummed": nobody does what it says; "stored": the sum's result was rounded after; "near", "partial", "seed": what
-    # is open (audit/docs/dumps.md).
+    # "unsummed": nobody does what it says; "stored": the sum's result was rounded after; "near", "partial", "seed":
+    # what is open (audit/docs/dumps.md).
     why: str = ""
     text: str = ""  # a sentence; "": nothing is to be said
 

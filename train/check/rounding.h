@@ -3,6 +3,7 @@
 #ifndef CHECK_ROUNDING_H
 #define CHECK_ROUNDING_H
 #include "addend/recipe.h"
+#include "recipe/sharding.h"
 
 /* How far an element may be off: relative * (sum of its addends' absolute values) + absolute. */
 typedef struct ad_allowance {

@@ -2,6 +2,7 @@
 #ifndef RECIPE_RECIPE_H
 #define RECIPE_RECIPE_H
 #include "addend/recipe.h"
+#include "recipe/sharding.h"
 
 int ad_recipe_gives(const ad_recipe *recipe, const char *key); /* returns 1 if the recipe gives this key, such as
                                                                 * "train.seed" */

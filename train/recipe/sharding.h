@@ -5,6 +5,20 @@
 #define RECIPE_SHARDING_H
 #include "addend/recipe.h"
 
+/* How parameters are sharded: the keys of `shard`, and `train.sync`. */
+typedef struct ad_recipe_sharding {
+  int64_t zero; /* ZeRO stage, 0 to 3 */
+  double bucket_mib;
+  /* number of bucket slots, as in ad_reducer_options; 0: so many that no bucket waits for another bucket's slot */
+  int64_t window;
+  /* number of units that are gathered before their use, as in ad_store_options */
+  int64_t prefetch;
+  const ad_sync *sync; /* for each microbatch, how far gradients are reduced after it; owned by the recipe */
+} ad_recipe_sharding;
+
+/* Returns how the recipe shards the parameter of this name, which is prefixed by its module's name if the program has
+ * several: what the first entry of shard.groups that matches gives, and for the rest the recipe's own keys. */
+ad_recipe_sharding ad_recipe_shard_of(const ad_recipe *recipe, const char *param);
 /* Returns the number of a parameter's group, and how the parameters of a group are sharded. */
 size_t ad_recipe_shard_group_of(const ad_recipe *recipe, const char *param);
 ad_recipe_sharding ad_recipe_sharding_of_group(const ad_recipe *recipe, size_t group);

@@ -6,6 +6,7 @@
 #include "base/exact.h"
 #include "module/module.h"
 #include "program/program.h"
+#include "recipe/sharding.h"
 #include "tensor/tape.h"
 #include "step/absent.h"
 #include "step/transfers.h"

@@ -33,23 +33,12 @@ typedef struct ad_recipe_group {
 } ad_recipe_group;
 enum { AD_GROUPS_MAX = 64 }; /* the most groups of a recipe, with that of the parameters that no pattern matches */
 
-/* How parameters are sharded: the keys of `shard`, and `train.sync`. */
-typedef struct ad_recipe_sharding {
-  int64_t zero; /* ZeRO stage, 0 to 3 */
-  double bucket_mib;
-  /* number of bucket slots, as in ad_reducer_options; 0: so many that no bucket waits for another bucket's slot */
-  int64_t window;
-  /* number of units that are gathered before their use, as in ad_store_options */
-  int64_t prefetch;
-  const ad_sync *sync; /* for each microbatch, how far gradients are reduced after it; owned by the recipe */
-} ad_recipe_sharding;
-
 /* Parameters that are sharded in another way; an entry of the recipe's `shard.groups`. A parameter is in the group whose
  * pattern is the first that matches its name. */
 enum { AD_SHARDS_ZERO = 1, AD_SHARDS_SYNC = 2, AD_SHARDS_BUCKET = 4, AD_SHARDS_WINDOW = 8, AD_SHARDS_PREFETCH = 16 };
 typedef struct ad_recipe_shard_group {
   char *pattern;
-  int gives; /* flags AD_SHARDS_...: which of the following the entry gives; ad_recipe_shard_of completes the others */
+  int gives; /* flags AD_SHARDS_...: which of the following the entry gives; the recipe's own keys complete it */
   int64_t zero, window, prefetch;
   double bucket_mib;
   ad_sync *sync; /* for each microbatch; owned */
@@ -172,9 +161,6 @@ AD_API AD_CHECKED ad_status ad_recipe_pretraining(const ad_recipe *recipe, ad_re
 /* Lists all paths that --set accepts, over the recipes of all registered programs: one path a line, each once. Caller
  * frees *out with free(). */
 AD_API AD_CHECKED ad_status ad_recipe_keys(char **out);
-/* Returns how the recipe shards the parameter of this name, which is prefixed by its module's name if the program has
- * several: what the first entry of shard.groups that matches gives, and for the rest the recipe's own keys. */
-AD_API ad_recipe_sharding ad_recipe_shard_of(const ad_recipe *recipe, const char *param);
 /* Sets *out to the number of ranks on which the recipe runs. */
 AD_API AD_CHECKED ad_status ad_recipe_world(const ad_recipe *recipe, int64_t *out);
 

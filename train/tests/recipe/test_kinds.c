@@ -537,6 +537,7 @@ static void a_number_has_its_range_in_every_kind(void **state) {
       {"[0, 3]", " shard.zero "},
       {"(0, 65536]", " shard.bucket_mib "},
       {"[0, 4096]", " shard.window shard.prefetch schedule.layers "},
+      {"[0, 1]", " shard.outer_zero "},
       {"[0, 2048]", " schedule.stages "},
       {"[1, 1024]", " train.microbatches "},
       {"[0, 1024]", " train.leaves "},
