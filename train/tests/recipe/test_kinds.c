@@ -530,14 +530,13 @@ static void a_number_has_its_range_in_every_kind(void **state) {
       {"[1, 16777216]", " model.vocabulary data.seq train.global_batch target.global_batch "},
       {"[0, 4194304]", " model.d_hidden model.shared_experts "},
       {"[0, 1]",
-       " data.valid train.final_lr_fraction model.balance_rate data.noise "
+       " shard.outer_zero data.valid train.final_lr_fraction model.balance_rate data.noise "
        "losses.sparsity.anneal_from losses.sparsity.anneal_to ascent.lr "},
       {"[0, 1)", " data.validation train.beta1 train.beta2 optimizer.momentum optimizer.muon.momentum "},
       {"[-24, 24]", " precision.loss_scale "},
       {"[0, 3]", " shard.zero "},
       {"(0, 65536]", " shard.bucket_mib "},
       {"[0, 4096]", " shard.window shard.prefetch schedule.layers "},
-      {"[0, 1]", " shard.outer_zero "},
       {"[0, 2048]", " schedule.stages "},
       {"[1, 1024]", " train.microbatches "},
       {"[0, 1024]", " train.leaves "},
