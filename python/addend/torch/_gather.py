@@ -112,4 +112,4 @@ def to_first(
         pieces = [torch.empty_like(piece) for _ in range(world)] if first else None
         _alive.complete(dist.gather(piece, pieces, dst=group_ranks(group)[0], group=group, async_op=True))
         for rank, received in enumerate(pieces or []):
-            write(rank, memoryview(received[: max(0, lengths[rank] - at)].cpu().numpy()))
+            write(rank, memoryview(received[: max(0, lengths[rank] - at)].cpu().numpy().data))

@@ -108,7 +108,8 @@ static void record_recipe(const char *path, table *to) {
   }
   ad_recipe_destroy(recipe);
   if (!takes_leaves) return;
-  const char *sets[] = {meshes, "train.leaves=3", "train.microbatches=1", "shard.zero=0", "precision.reduce=f32"};
+  const char *sets[] = {meshes,         "train.leaves=3",     "train.microbatches=1",
+                        "shard.zero=0", "shard.outer_zero=0", "precision.reduce=f32"};
   int64_t ranks;
   if (ad_recipe_read(path, sets, sizeof sets / sizeof *sets, &recipe)) fail_msg("%s", ad_last_error());
   must(ad_recipe_world(recipe, &ranks));
