@@ -123,12 +123,15 @@ def _declared(fsdp_param: Any, ranks: list[list[int]], mesh: _meshes.Mesh) -> li
 def _params(_: str, module: nn.Module, unit: _Unit) -> Iterator[Said]:
     """What fully_shard says of the parameters in one of its groups."""
     group, pairs = unit
+    along: dict[int, list[list[int]]] = {}  # by the id of a mesh, which is many parameters': PyTorch looks groups up
     for param in group.fsdp_params:  # FSDPParam
         if id(param.sharded_param) not in pairs:
             continue
         part, whole = pairs[id(param.sharded_param)]
         mesh = param.mesh_info.mesh  # has only the data-parallel ranks, even if the parameter is on a larger mesh
-        ranks = [_meshes.along(mesh, i) for i in range(mesh.ndim)]
+        if id(mesh) not in along:
+            along[id(mesh)] = [_meshes.along(mesh, i) for i in range(mesh.ndim)]
+        ranks = along[id(mesh)]
         yield Said(
             of={id(part), id(whole)},
             ranks=ranks,

@@ -178,8 +178,8 @@ class GradDtype(unittest.TestCase):
 
     def test_fsdp1_keeps_its_own_rule(self):
         self.says((BF16,), "fsdp1", BF16, None)
-        self.says((F32,), "fsdp1", F32, UNSET, BF16, F32)
-        self.says((F32,), "fsdp1", F32, UNSET, BF16)
+        self.says((F32, ("FullyShardedDataParallel's reduce_dtype", "f32")), "fsdp1", F32, UNSET, BF16, F32)
+        self.says((F32, ("FullyShardedDataParallel's param_dtype", "bf16")), "fsdp1", F32, UNSET, BF16)
         for stored, grad in ((BF16, F32), (F32, BF16)):
             with self.assertRaisesRegex(ranks.RankError, "grad_dtype"):
                 run("fsdp1", stored, grad)

@@ -37,8 +37,9 @@ class Shown(unittest.TestCase):
             self.assertEqual(numbers, [*range(100, 100 + count)][:8] + [count - 8] * (count > 8), said)
 
     def test_parameters_that_no_rank_used(self):
-        known = types.SimpleNamespace(_lost=["lost"], _ties=[], _afterwards=None)
-        known._watched = known._mesh = known._types = known._expect = None
+        known = types.SimpleNamespace(_lost=["lost"], _ties=[], _afterwards=None, _nowhere=[])
+        known._mesh = known._types = known._expect = None
+        known._watched = []
 
         def say(names):
             known._unused = ["lost", *names]
